@@ -1,0 +1,69 @@
+"""Every error that hgpart raises on purpose; each has its own exit status for the command line."""
+
+from __future__ import annotations
+
+
+class HgpartError(Exception):
+    """Base of all hgpart errors; `exit_status` is what the command line returns for it."""
+
+    exit_status = 1
+
+
+class ArgumentError(HgpartError, ValueError):
+    """An argument is outside what is accepted (k, eps, speeds, shapes, options)."""
+
+    exit_status = 3
+
+
+class ModelError(HgpartError):
+    """A model is unknown, can't be loaded or can't be built."""
+
+    exit_status = 4
+
+
+class TraceError(HgpartError):
+    """A model can't be traced; says where and why."""
+
+    exit_status = 5
+
+
+class FormatError(HgpartError):
+    """A file is malformed or truncated; says which line."""
+
+    exit_status = 6
+
+
+class HypergraphError(HgpartError, ValueError):
+    """Weights, costs, pins or parts are not a valid hypergraph or partition of one."""
+
+    exit_status = 7
+
+
+class InfeasibleError(HgpartError):
+    """No partition meets the balance bound; names the heaviest task and the smallest eps."""
+
+    exit_status = 8
+
+
+class BackendError(HgpartError):
+    """A partitioner failed, ran out of time, or returned what is not a partition."""
+
+    exit_status = 9
+
+
+class MissingPackageError(HgpartError, ImportError):
+    """An optional package is not installed; names the command that installs it."""
+
+    exit_status = 10
+
+
+class OutputError(HgpartError, OSError):
+    """A result can't be written where it was asked for."""
+
+    exit_status = 11
+
+
+class PlanError(HgpartError):
+    """A plan does not belong to the model it was checked against."""
+
+    exit_status = 12
