@@ -1,0 +1,205 @@
+"""Model spec -> nn.Module: built-in CNNs, timm:NAME, torchvision:NAME, file.py:factory."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from hgpart.errors import ArgumentError, ModelError
+from hgpart.zoo.alexnet import alexnet
+from hgpart.zoo.densenet import densenet121
+from hgpart.zoo.efficientnet import efficientnet_b0
+from hgpart.zoo.factories import Model, user_factory
+from hgpart.zoo.googlenet import googlenet
+from hgpart.zoo.inception_resnet_v2 import inception_resnet_v2
+from hgpart.zoo.inception_v3 import inception_v3
+from hgpart.zoo.initialise import initialise
+from hgpart.zoo.lenet import lenet5
+from hgpart.zoo.mobilenet_v2 import mobilenet_v2
+from hgpart.zoo.nearest import unknown_name
+from hgpart.zoo.packages import PACKAGES, package_factory
+from hgpart.zoo.resnet import resnet
+from hgpart.zoo.shufflenet_v2 import shufflenet_v2_x1_0
+from hgpart.zoo.squeezenet import squeezenet1_1
+from hgpart.zoo.unet import unet
+from hgpart.zoo.vgg import vgg
+
+__all__ = ["BUILTIN", "ModelSpec", "builtin_models", "load_model"]
+
+IMAGENET = (3, 224, 224)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A built-in model.
+
+    Attributes
+    ----------
+    name : str
+        What ``load_model`` knows it by.
+    factory : callable
+        Builds it, with torch's default random weights.
+    input_shape : tuple of int
+        Channels, height and width of the images that it is meant for.
+    """
+
+    name: str
+    factory: Callable[[], nn.Module]
+    input_shape: tuple[int, ...] = IMAGENET
+
+
+BUILTIN: dict[str, ModelSpec] = {
+    spec.name: spec
+    for spec in (
+        ModelSpec("lenet5", lenet5, (1, 32, 32)),
+        ModelSpec("alexnet", alexnet),
+        *(ModelSpec(f"vgg{n}", partial(vgg, n)) for n in (11, 13, 16, 19)),
+        *(ModelSpec(f"vgg{n}_bn", partial(vgg, n, batch_norm=True)) for n in (11, 13, 16, 19)),
+        *(ModelSpec(f"resnet{n}", partial(resnet, n)) for n in (18, 34, 50, 101, 152)),
+        ModelSpec("squeezenet1_1", squeezenet1_1),
+        ModelSpec("googlenet", googlenet),
+        ModelSpec("inception_v3", inception_v3, (3, 299, 299)),
+        ModelSpec("inception_resnet_v2", inception_resnet_v2, (3, 299, 299)),
+        ModelSpec("densenet121", densenet121),
+        ModelSpec("mobilenet_v2", mobilenet_v2),
+        ModelSpec("efficientnet_b0", efficientnet_b0),
+        ModelSpec("shufflenet_v2_x1_0", shufflenet_v2_x1_0),
+        ModelSpec("unet", unet, (3, 256, 256)),
+    )
+}
+
+
+def builtin_models() -> tuple[str, ...]:
+    """Names of the built-in models, oldest architectures first.
+
+    >>> builtin_models()[:3]
+    ('lenet5', 'alexnet', 'vgg11')
+    """
+    return tuple(BUILTIN)
+
+
+def load_model(
+    spec: str, *, seed: int = 0, device: str = "cpu"
+) -> tuple[nn.Module, tuple[int, ...] | None]:
+    """Build a model, in training mode, with random weights; nothing is downloaded.
+
+    Parameters
+    ----------
+    spec : str
+        Name of a built-in model (`builtin_models`); ``timm:NAME``, ``torchvision:NAME`` or
+        ``pytorchcv:NAME``; ``path/file.py:factory`` or ``package.module:factory``, where the
+        factory is called without arguments and returns a module or (module, input shape).
+    seed : int
+        Seed of the weights, 0 <= seed < 2**64: the same seed gives the same weights on every
+        device. The caller's random state is left as it was.
+    device : str
+        Where the parameters lie. ``"meta"`` gives them shapes but no memory and no values: that
+        is enough to trace a model, and instant.
+
+    Returns
+    -------
+    model : nn.Module
+    input_shape : tuple of int, or None if unknown
+        Shape of one sample, without the batch dimension.
+
+    Raises
+    ------
+    ModelError
+        If there is no such model, or it can't be built.
+    MissingPackageError
+        If it needs an optional package that is not installed.
+    ArgumentError
+        If the seed is out of range or the device does not exist.
+
+    Examples
+    --------
+    >>> model, shape = load_model("vgg16", device="meta")
+    >>> sum(parameter.numel() for parameter in model.parameters()), shape
+    (138357544, (3, 224, 224))
+    """
+    if not 0 <= seed < 2**64:
+        raise ArgumentError(f"seed is {seed}; it must be at least 0 and below 2**64")
+    target = _device(device)
+    with _seeded(seed):
+        build = _build_builtin if spec in BUILTIN else _build_elsewhere
+        model, shape = build(spec, target)
+    return model.train(), shape
+
+
+def _build_builtin(name: str, target: torch.device) -> Model:
+    spec = BUILTIN[name]
+    with torch.device("meta"):
+        model = spec.factory()
+    if target.type != "meta":
+        model = model.to_empty(device="cpu")
+        initialise(model)
+        model = model.to(target)
+    return model, spec.input_shape
+
+
+def _build_elsewhere(spec: str, target: torch.device) -> Model:
+    source, colon, name = spec.partition(":")
+    if source in PACKAGES and colon:
+        build = package_factory(source, name)
+    elif colon or spec.endswith(".py"):
+        build = user_factory(spec)
+    else:
+        forms = [*(f"{package}:NAME" for package in PACKAGES), "path/file.py:factory"]
+        raise unknown_name(
+            "model", spec, BUILTIN, f"'hgpart models' lists all; also: {', '.join(forms)}"
+        )
+    if target.type != "meta":
+        model, shape = build()
+        return model.to(target), shape
+    try:
+        with torch.device("meta"):
+            model, shape = build()
+    except ModelError:
+        # Code that computes with tensor values while it builds a model can't do so on meta; what
+        # fails for another reason fails again.
+        model, shape = build()
+    return _without_values(model), shape
+
+
+def _without_values(model: nn.Module) -> nn.Module:
+    """Model with all parameters and buffers on the meta device; shared ones stay shared."""
+    # Module.to("meta") would part tied weights: it makes new parameters, one for each place.
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    twins: dict[int, object] = {
+        id(tensor): (
+            nn.Parameter(tensor.detach().to("meta"), tensor.requires_grad)
+            if isinstance(tensor, nn.Parameter)
+            else tensor.to("meta")
+        )
+        for tensor in tensors
+        if not tensor.is_meta
+    }
+    return copy.deepcopy(model, twins) if twins else model
+
+
+def _device(device: str) -> torch.device:
+    try:
+        target = torch.device(device)
+        torch.empty(0, device=target)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ArgumentError(
+            f"device {device!r} can't be used ({reason}); 'cpu' and 'meta' always can"
+        ) from error
+    return target
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed torch's CPU generator inside the block; put it back as it was behind it."""
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would also seed every accelerator, which fork_rng doesn't restore here.
+        torch.default_generator.manual_seed(seed)
+        yield
