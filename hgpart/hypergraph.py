@@ -1,0 +1,85 @@
+"""Hypergraph: vertices with weights, nets with costs, pins in CSR arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpart.errors import ArgumentError
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Hypergraph:
+    """A weighted hypergraph in CSR arrays.
+
+    The pins of net ``e`` are ``pins[pointers[e]:pointers[e + 1]]``; the first of them is the
+    net's *root*: the vertex that sends the map to the others or, where ``gathers[e]``, the
+    vertex that receives a partial sum from each of them.
+
+    Attributes
+    ----------
+    weights : int64 array, shape (vertices,)
+        Work of each vertex, >= 0.
+    costs : int64 array, shape (nets,)
+        Bytes of each net, >= 0.
+    pointers : int64 array, shape (nets + 1,)
+    pins : int32 array, shape (pointers[-1],)
+    gathers : bool array, shape (nets,)
+        True where the pins send to the root (a reduction), False where the root sends.
+    net_layers : int32 array, shape (nets,)
+        Layer whose maps the net carries; partial sums count as a layer of their own. There is
+        one message per layer, sender and receiver.
+    """
+
+    weights: Int64
+    costs: Int64
+    pointers: Int64
+    pins: Int32
+    gathers: Bool
+    net_layers: Int32
+
+    @property
+    def vertices(self) -> int:
+        """Number of vertices."""
+        return len(self.weights)
+
+    @property
+    def nets(self) -> int:
+        """Number of nets."""
+        return len(self.costs)
+
+    def to_networkx(self, max_pins: int = 1_000_000) -> nx.Graph:
+        """Return the bipartite graph of vertices ``("v", i)`` and nets ``("n", e)``.
+
+        Vertices carry `weight`, nets `cost` and `gathers`; a net's edge to its root has
+        ``root=True``.
+
+        Raises
+        ------
+        ArgumentError
+            If there are more than `max_pins` pins: networkx takes about 1 kB for each.
+        """
+        if len(self.pins) > max_pins:
+            raise ArgumentError(
+                f"{len(self.pins)} pins are too many for networkx: accepted are up to {max_pins} "
+                "(divide the layers into fewer blocks, or raise max_pins)"
+            )
+        graph = nx.Graph()
+        for vertex, weight in enumerate(self.weights.tolist()):
+            graph.add_node(("v", vertex), bipartite=0, weight=weight)
+        for net in range(self.nets):
+            name = ("n", net)
+            graph.add_node(
+                name, bipartite=1, cost=int(self.costs[net]), gathers=bool(self.gathers[net])
+            )
+            pins = self.pins[self.pointers[net] : self.pointers[net + 1]].tolist()
+            for at, pin in enumerate(pins):
+                graph.add_edge(name, ("v", pin), root=at == 0)
+        return graph

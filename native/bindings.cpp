@@ -1,0 +1,179 @@
+// The border to Python: records of arrays in, arrays out, errors as hgpart.errors.HypergraphError.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "contraction.hpp"
+#include "metrics.hpp"
+#include "refinement.hpp"
+#include "validation.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+std::string describe(nb::handle object) {
+  if (!nb::hasattr(object, "dtype") || !nb::hasattr(object, "shape")) {
+    return nb::type_name(object.type()).c_str();
+  }
+  return nb::str("{} of shape {}").format(object.attr("dtype"), object.attr("shape")).c_str();
+}
+
+// A Python array that is kept alive while native code reads it.
+template <typename T>
+class Input {
+ public:
+  // Nothing is converted: whether to copy 25 million pins is the caller's decision.
+  Input(nb::handle object, const char* name, const char* dtype) {
+    if (!nb::try_cast(object, array_, false)) {
+      throw hgpart::InvalidHypergraph(std::string(name) + " is " + describe(object) +
+                                      ", expected a contiguous one-dimensional array of " + dtype);
+    }
+  }
+
+  hgpart::Span<T> span() const {
+    return {array_.data(), static_cast<std::int64_t>(array_.size())};
+  }
+
+ private:
+  nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu> array_;
+};
+
+// The arrays of a hgpart.hypergraph.Hypergraph.
+class HypergraphInput {
+ public:
+  explicit HypergraphInput(nb::handle record)
+      : weights_(record.attr("weights"), "weights", "int64"),
+        costs_(record.attr("costs"), "costs", "int64"),
+        pointers_(record.attr("pointers"), "pointers", "int64"),
+        pins_(record.attr("pins"), "pins", "int32"),
+        gathers_(record.attr("gathers"), "gathers", "bool"),
+        net_layers_(record.attr("net_layers"), "net_layers", "int32") {}
+
+  hgpart::Hypergraph view() const {
+    return {weights_.span(), costs_.span(),   pointers_.span(),
+            pins_.span(),    gathers_.span(), net_layers_.span()};
+  }
+
+ private:
+  Input<std::int64_t> weights_, costs_, pointers_;
+  Input<std::int32_t> pins_;
+  Input<bool> gathers_;
+  Input<std::int32_t> net_layers_;
+};
+
+// Hands the vector's memory to a NumPy array; std::uint8_t becomes bool.
+template <typename T>
+nb::object to_numpy(std::vector<T> values, std::initializer_list<std::size_t> shape) {
+  using Scalar = std::conditional_t<std::is_same_v<T, std::uint8_t>, bool, T>;
+  auto vector = std::make_unique<std::vector<T>>(std::move(values));
+  T* data = vector->data();
+  nb::capsule owner(vector.get(),
+                    [](void* owned) noexcept { delete static_cast<std::vector<T>*>(owned); });
+  vector.release();
+  return nb::cast(nb::ndarray<nb::numpy, Scalar>(data, shape, owner));
+}
+
+template <typename T>
+nb::object to_numpy(std::vector<T> values) {
+  const std::size_t size = values.size();
+  return to_numpy(std::move(values), {size});
+}
+
+// Runs a metric of the core over the arrays of a Python hypergraph, without the GIL.
+template <typename Metric>
+auto compute(Metric metric, nb::handle hypergraph, nb::handle parts, std::int64_t k) {
+  const HypergraphInput arrays(hypergraph);
+  const Input<std::int32_t> part_of_vertex(parts, "parts", "int32");
+  nb::gil_scoped_release without_gil;
+  return metric(arrays.view(), {part_of_vertex.span(), k});
+}
+
+nb::object contract(nb::handle hypergraph, nb::handle clusters, std::int64_t count) {
+  const HypergraphInput arrays(hypergraph);
+  const Input<std::int32_t> cluster_of_vertex(clusters, "clusters", "int32");
+  hgpart::ContractedHypergraph contracted;
+  {
+    nb::gil_scoped_release without_gil;
+    contracted = hgpart::contract(arrays.view(), cluster_of_vertex.span(), count);
+  }
+  return nb::make_tuple(to_numpy(std::move(contracted.weights)),
+                        to_numpy(std::move(contracted.costs)),
+                        to_numpy(std::move(contracted.pointers)),
+                        to_numpy(std::move(contracted.pins)),
+                        to_numpy(std::move(contracted.gathers)),
+                        to_numpy(std::move(contracted.net_layers)));
+}
+
+nb::object refine(nb::handle hypergraph, nb::handle parts, nb::handle capacities,
+                  std::uint64_t seed) {
+  const HypergraphInput arrays(hypergraph);
+  const Input<std::int32_t> part_of_vertex(parts, "parts", "int32");
+  const Input<std::int64_t> capacity_of_part(capacities, "capacities", "int64");
+  std::vector<std::int32_t> refined(part_of_vertex.span().begin(), part_of_vertex.span().end());
+  {
+    nb::gil_scoped_release without_gil;
+    hgpart::refine(arrays.view(), refined, capacity_of_part.span(), seed);
+  }
+  return to_numpy(std::move(refined));
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+  module.doc() = "hgpart's native core: metrics and contraction over the arrays of a Hypergraph.";
+
+  nb::register_exception_translator([](const std::exception_ptr& error, void*) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const hgpart::InvalidHypergraph& invalid) {
+      nb::object type = nb::module_::import_("hgpart.errors").attr("HypergraphError");
+      PyErr_SetString(type.ptr(), invalid.what());
+    }
+  });
+
+  const auto scalar = [&](const char* name, auto metric) {
+    module.def(
+        name,
+        [metric](nb::handle hypergraph, nb::handle parts, std::int64_t k) {
+          return compute(metric, hypergraph, parts, k);
+        },
+        "hypergraph"_a, "parts"_a, "k"_a);
+  };
+  scalar("communication_volume", hgpart::communication_volume);
+  scalar("cut_net", hgpart::cut_net);
+
+  const auto vector = [&](const char* name, auto metric) {
+    module.def(
+        name,
+        [metric](nb::handle hypergraph, nb::handle parts, std::int64_t k) {
+          return to_numpy(compute(metric, hypergraph, parts, k));
+        },
+        "hypergraph"_a, "parts"_a, "k"_a);
+  };
+  vector("connectivity", hgpart::connectivity);
+  vector("part_loads", hgpart::part_loads);
+
+  const auto table = [&](const char* name, auto metric) {
+    module.def(
+        name,
+        [metric](nb::handle hypergraph, nb::handle parts, std::int64_t k) {
+          const auto side = static_cast<std::size_t>(k);
+          return to_numpy(compute(metric, hypergraph, parts, k), {side, side});
+        },
+        "hypergraph"_a, "parts"_a, "k"_a);
+  };
+  table("traffic", hgpart::traffic);
+  table("messages", hgpart::messages);
+
+  module.def("contract", &contract, "hypergraph"_a, "clusters"_a, "count"_a);
+  module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a);
+}

@@ -1,0 +1,19 @@
+// Moves single vertices of a partition: first to restore the balance, then to lower the volume.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hypergraph.hpp"
+
+namespace hgpart {
+
+// `parts` holds the part of each vertex and is changed; `capacities` the largest load of each part.
+// Overloaded parts hand vertices, cheapest first by volume per weight, to parts with room, or
+// exchange a heavier for a lighter one. Then every vertex, in a random order for `seed`, moves where
+// that lowers the volume without exceeding a capacity, until a round changes nothing. A load that
+// can't be brought below its capacity stays: the caller judges the balance.
+void refine(const Hypergraph& hypergraph, std::vector<std::int32_t>& parts,
+            Span<std::int64_t> capacities, std::uint64_t seed);
+
+}  // namespace hgpart
