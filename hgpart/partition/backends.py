@@ -1,0 +1,75 @@
+"""The partitioners by name; all keep the contract of `Backend`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hgpart.errors import ArgumentError
+from hgpart.hypergraph import Hypergraph, Int32, Int64
+from hgpart.partition.kahypar import kahypar
+from hgpart.partition.mtkahypar import mtkahypar
+
+
+class Backend(Protocol):
+    """A partitioner: divide the vertices into parts so that little travels between them."""
+
+    def __call__(
+        self,
+        hypergraph: Hypergraph,
+        capacities: Int64,
+        *,
+        seed: int = 0,
+        time_limit: float | None = None,
+    ) -> Int32:
+        """Return the part of each vertex.
+
+        Parameters
+        ----------
+        hypergraph : Hypergraph
+        capacities : int64 array, shape (k,)
+            Largest weight that each of the k parts may have, in the unit of the weights; see
+            `balance.capacities`.
+        seed : int, optional
+            The same seed gives the same partition, another one may give another; >= 0.
+        time_limit : float, optional
+            Seconds after which the partitioner is killed; none when left out.
+
+        Returns
+        -------
+        int32 array, shape (vertices,)
+            0 to k - 1. It may exceed the capacities: they are a goal, and the caller's metrics
+            are to judge it.
+
+        Raises
+        ------
+        HypergraphError
+            If an array is not as documented, or there is no vertex.
+        ArgumentError
+            If a capacity, the seed or the time limit is out of range.
+        MissingPackageError
+            If the partitioner is not installed.
+        BackendError
+            If the partitioner failed, ran out of time or returned what is not a partition.
+        """
+        ...
+
+
+BACKENDS: dict[str, Backend] = {"kahypar": kahypar, "mtkahypar": mtkahypar}
+
+
+def backend(name: str) -> Backend:
+    """Return the partitioner of that name.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none.
+
+    Examples
+    --------
+    >>> backend("kahypar") is kahypar
+    True
+    """
+    if name not in BACKENDS:
+        raise ArgumentError(f"backend is {name!r}, expected one of {', '.join(BACKENDS)}")
+    return BACKENDS[name]

@@ -1,0 +1,192 @@
+"""The process in which KaHyPar or Mt-KaHyPar runs: a hypergraph on stdin, its parts on stdout.
+
+It is run by its path with ``python -I -S`` and imports neither hgpart nor numpy, so that it
+starts in a few hundredths of a second. `isolated.py` is its other side.
+
+stdin: one line of JSON (see `main`), then the arrays, packed: pointers (int64), pins, costs,
+weights, capacities (int32). stdout: the part of each vertex (int32).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import signal
+import sys
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A hypergraph in CSR arrays, and the largest weight of each part; all int32."""
+
+    pointers: array[int]
+    pins: array[int]
+    costs: array[int]
+    weights: array[int]
+    capacities: array[int]
+
+    @property
+    def k(self) -> int:
+        """Number of parts."""
+        return len(self.capacities)
+
+    def epsilon(self) -> float | None:
+        """Return the eps by which k equal parts have these capacities; None if they differ.
+
+        Both partitioners allow ``int((1 + eps) * ceil(total / k))``; the half keeps the float
+        product from falling below the integer.
+        """
+        if len(set(self.capacities)) > 1:
+            return None
+        average = -(-sum(self.weights) // self.k)
+        return max(0.0, (self.capacities[0] + 0.5) / average - 1)
+
+    def targets(self) -> list[int]:
+        """Return the capacities, all raised alike where they do not hold the total weight.
+
+        Both partitioners end the process at part weights that can't be kept.
+        """
+        missing = max(0, sum(self.weights) - sum(self.capacities))
+        return [capacity + -(-missing // self.k) for capacity in self.capacities]
+
+    def overload(self, loads: list[int]) -> int:
+        """Return by how much the loads exceed the capacities, at the worst part."""
+        return max(0, *(load - most for load, most in zip(loads, self.capacities, strict=True)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of a partitioner found, by its own figures."""
+
+    overload: int
+    volume: int
+    parts: list[int]
+
+
+def run_kahypar(problem: Problem, settings: dict[str, Any]) -> Iterator[Run]:
+    """Partition once for each of `settings["seeds"]`, with its `settings["presets"]` in turn."""
+    import kahypar
+
+    vertices, nets, k = len(problem.weights), len(problem.costs), problem.k
+    epsilon = problem.epsilon()
+    for run, seed in enumerate(settings["seeds"]):
+        hypergraph = kahypar.Hypergraph(
+            vertices, nets, problem.pointers, problem.pins, k, problem.costs, problem.weights
+        )
+        # A Context that is used twice asks questions on stdin. The preset goes in first: it
+        # would overwrite the seed.
+        context = kahypar.Context()
+        preset = settings["presets"][run % len(settings["presets"])]
+        with os.fdopen(os.memfd_create("kahypar.ini"), "w") as file:
+            file.write(preset)
+            file.flush()
+            context.loadINIconfiguration(f"/proc/self/fd/{file.fileno()}")
+        context.setK(k)
+        context.setSeed(seed)
+        context.suppressOutput(True)
+        if epsilon is None:
+            context.setEpsilon(0.0)
+            context.setCustomTargetBlockWeights(problem.targets())
+        else:
+            context.setEpsilon(epsilon)
+        kahypar.partition(hypergraph, context)
+        loads = [hypergraph.blockWeight(part) for part in range(k)]
+        yield Run(
+            problem.overload(loads),
+            kahypar.connectivityMinusOne(hypergraph),
+            [hypergraph.blockID(vertex) for vertex in range(vertices)],
+        )
+
+
+def run_mtkahypar(problem: Problem, settings: dict[str, Any]) -> Iterator[Run]:
+    """Partition once for each of `settings["seeds"]`, the vertices shuffled by the seed."""
+    import mtkahypar
+
+    vertices, nets, k = len(problem.weights), len(problem.costs), problem.k
+    epsilon = problem.epsilon()
+    partitioner = mtkahypar.initialize(settings["threads"], print_warnings=False)
+    for seed in settings["seeds"]:
+        order = list(range(vertices))
+        random.Random(seed).shuffle(order)
+        place = array("i", bytes(4 * vertices))
+        for index, vertex in enumerate(order):
+            place[vertex] = index
+        pins = array("i", map(place.__getitem__, problem.pins))
+
+        context = partitioner.context_from_preset(getattr(mtkahypar.PresetType, settings["preset"]))
+        context.set_partitioning_parameters(k, epsilon or 0.0, mtkahypar.Objective.KM1)
+        context.logging = False
+        if epsilon is None:
+            context.set_individual_target_block_weights(problem.targets())
+        mtkahypar.set_seed(seed)
+        partitioned = partitioner.create_hypergraph(
+            context,
+            vertices,
+            nets,
+            [pins[problem.pointers[net] : problem.pointers[net + 1]] for net in range(nets)],
+            array("i", map(problem.weights.__getitem__, order)),
+            problem.costs,
+        ).partition(context)
+        shuffled = partitioned.get_partition()
+        loads = [partitioned.block_weight(part) for part in range(k)]
+        yield Run(
+            problem.overload(loads),
+            partitioned.km1(),
+            list(map(shuffled.__getitem__, place)),
+        )
+
+
+PARTITIONERS = {"kahypar": run_kahypar, "mtkahypar": run_mtkahypar}
+
+
+def read_problem(stream: BinaryIO, vertices: int, nets: int, pins: int, k: int) -> Problem:
+    """Read the arrays that follow the line of JSON."""
+
+    def read(code: str, count: int) -> array[int]:
+        numbers: array[int] = array(code)
+        numbers.frombytes(stream.read(count * numbers.itemsize))
+        return numbers
+
+    return Problem(
+        pointers=read("q", nets + 1),
+        pins=read("i", pins),
+        costs=read("i", nets),
+        weights=read("i", vertices),
+        capacities=read("i", k),
+    )
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process with its parent: KaHyPar would never look."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def main() -> None:
+    """Answer one request, whose JSON has the keys of `isolated.partition_isolated`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it kills this process
+    request = json.loads(sys.stdin.buffer.readline())
+    die_with(request["parent"])
+    sys.path[:] = request["path"]
+    # The partitioners print to file descriptor 1: the answer gets one of its own.
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    problem = read_problem(sys.stdin.buffer, **request["sizes"])
+    runs = PARTITIONERS[request["package"]](problem, request["settings"])
+    best = min(runs, key=lambda run: (run.overload, run.volume))
+    array("i", best.parts).tofile(answer)
+    answer.close()
+
+
+if __name__ == "__main__":
+    main()
