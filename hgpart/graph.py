@@ -1,0 +1,195 @@
+"""ChannelGraph: layers, their feature maps, and who reads which channel."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+
+INPUT, PARAMETER, LINEAR, WHOLE, OUTPUT = "input", "parameter", "linear", "whole", "output"
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the tasks of a layer read through one operand of one of its operators.
+
+    Of T tasks, task j reads ``channels[g * C // groups : (g + 1) * C // groups]`` with
+    ``g = j * groups // T``: one group is a dense layer, as many groups as tasks and channels is
+    same-index (residual add, scale), anything between is a grouped convolution.
+
+    Attributes
+    ----------
+    channels : int64 array, shape (C,)
+        Channel numbers in the ChannelGraph; -1 where the operand is a constant.
+    sizes : int64 array, shape (C,)
+        Input features that each channel spans (49 where a 7 x 7 map was flattened).
+    groups : int
+    partial : bool
+        True where a task is a sum with one term per channel, so that fine-grain can split it.
+    """
+
+    channels: Int64
+    sizes: Int64
+    groups: int = 1
+    partial: bool = False
+
+    @property
+    def kind(self) -> str:
+        """One of "all", "same index" and "group"."""
+        if self.groups == 1:
+            return "all"
+        return "same index" if self.groups == len(self.channels) else "group"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A group of equal tasks, one per output channel (design section 2).
+
+    Attributes
+    ----------
+    name : str
+        Unique: the module path of the first operator.
+    kind : str
+        input, parameter, dense, linear, grouped, depthwise, same index, reduce, whole or output.
+    operators : tuple of str
+        Names of the graph nodes that the layer computes, in order; the first is its head, the
+        others are fused behind it.
+    tasks : int
+    channels : int
+        Output channels: one per task, or all those that a layer's only task makes.
+    map_elements : int
+        Elements per sample of one task's feature map, as it travels (a parameter's: in all).
+    partial_elements : int
+        Elements per sample of what the head computes for one task (before pooling).
+    bytes_per_element : int
+    macs : int
+        Multiply-accumulates per task and sample.
+    parameters : int
+        Parameter elements of the layer; those that it shares count in the first that has them.
+    weights : int
+        Those of them that multiply the channels read, one share per channel (no bias).
+    parameter_names : tuple of str
+        Their names in the model's ``state_dict``.
+    reads : tuple of Read
+    tied_to : int
+        Index of the first layer that shares a weight with this one; its own index if none does.
+        Task j of one and task j of the other are one vertex.
+    """
+
+    name: str
+    kind: str
+    operators: tuple[str, ...]
+    tasks: int
+    channels: int
+    map_elements: int
+    partial_elements: int
+    bytes_per_element: int
+    macs: int
+    parameters: int
+    weights: int
+    parameter_names: tuple[str, ...]
+    reads: tuple[Read, ...]
+    tied_to: int
+
+
+@dataclass(frozen=True)
+class ChannelGraph:
+    """What a model does, per channel.
+
+    Channels and tasks are numbered through all layers in order. `ids` says of each node of the
+    traced graph which channel each element of its result belongs to (-1 for constants).
+    """
+
+    layers: tuple[Layer, ...]
+    ids: Mapping[str, torch.Tensor]
+
+    @cached_property
+    def first_channel(self) -> Int64:
+        """Number of each layer's first channel, and the number of channels last."""
+        return np.cumsum([0, *(layer.channels for layer in self.layers)], dtype=np.int64)
+
+    @cached_property
+    def first_task(self) -> Int64:
+        """Number of each layer's first task, and the number of tasks last."""
+        return np.cumsum([0, *(layer.tasks for layer in self.layers)], dtype=np.int64)
+
+    @cached_property
+    def task_of_channel(self) -> Int64:
+        """The task that makes each channel."""
+        return np.concatenate(
+            [
+                first + (np.arange(layer.channels) if layer.tasks > 1 else np.zeros(layer.channels))
+                for first, layer in zip(self.first_task[:-1], self.layers, strict=True)
+            ]
+        ).astype(np.int64)
+
+    def layer_of_channel(self, channels: Int64) -> Int64:
+        """Index of the layer that makes each of `channels`."""
+        return np.searchsorted(self.first_channel, channels, side="right") - 1
+
+    def map_bytes(self, layer: Layer, batch_size: int, bytes_per_element: int | None) -> int:
+        """Bytes of one task's feature map; a parameter travels once, whatever the batch."""
+        samples = 1 if layer.kind == PARAMETER else batch_size
+        return layer.map_elements * samples * (bytes_per_element or layer.bytes_per_element)
+
+    def sources(self, layer: Layer) -> tuple[int, ...]:
+        """Indices of the layers that a layer reads, ascending."""
+        read = [item.channels[item.channels >= 0] for item in layer.reads]
+        found = {int(at) for channels in read for at in np.unique(self.layer_of_channel(channels))}
+        return tuple(sorted(found))
+
+    def to_networkx(self) -> nx.DiGraph:
+        """Layers as a DiGraph in topological order: nodes are names with the layer's fields.
+
+        An edge runs from a layer to each layer that reads it; `channels` counts what is read.
+        """
+        graph = nx.DiGraph()
+        for layer in self.layers:
+            graph.add_node(
+                layer.name,
+                kind=layer.kind,
+                operators=layer.operators,
+                tasks=layer.tasks,
+                map_elements=layer.map_elements,
+                macs=layer.macs * layer.tasks,
+                parameters=layer.parameters,
+            )
+        for layer in self.layers:
+            read = [item.channels[item.channels >= 0] for item in layer.reads]
+            channels = np.unique(np.concatenate([np.zeros(0, np.int64), *read]))
+            sources, counts = np.unique(self.layer_of_channel(channels), return_counts=True)
+            for source, count in zip(sources.tolist(), counts.tolist(), strict=True):
+                graph.add_edge(self.layers[source].name, layer.name, channels=count)
+        return graph
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of layers, sizes and reads: equal for equal models, whatever their weights."""
+        digest = hashlib.sha256()
+        for layer in self.layers:
+            facts = (
+                layer.name,
+                layer.kind,
+                layer.tasks,
+                layer.channels,
+                layer.map_elements,
+                layer.partial_elements,
+                layer.bytes_per_element,
+                layer.macs,
+                layer.parameters,
+                layer.tied_to,
+            )
+            digest.update(repr(facts).encode())
+            for read in layer.reads:
+                digest.update(repr((read.groups, read.partial)).encode())
+                digest.update(read.channels.tobytes())
+                digest.update(read.sizes.tobytes())
+        return digest.hexdigest()[:16]

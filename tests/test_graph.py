@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import dataclasses
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from builtin_graphs import builtin_graph
+from torch import nn
+
+from hgpart.graph import ChannelGraph, Read
+from hgpart.layering import channel_graph
+from hgpart.tracing import example_inputs, trace
+from hgpart.zoo import builtin_models, load_model
+
+
+class Network(nn.Module):
+    """Residual add, concatenation, grouped convolution, linear layer."""
+
+    def __init__(self, width: int = 4, groups: int = 2) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.block = nn.Conv2d(width, width, 3, padding=1)
+        self.grouped = nn.Conv2d(2 * width, 6, 1, groups=groups)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.stem(x))
+        z = y + self.block(y)
+        return self.head(torch.relu(self.grouped(torch.cat([z, y], 1))).mean((2, 3)))
+
+
+def graph_of(model: nn.Module, *shape: int) -> ChannelGraph:
+    return channel_graph(trace(model, example_inputs(model, shape or (3, 8, 8))))
+
+
+@pytest.mark.parametrize("name", builtin_models())
+def test_layers_of_built_in_models_are_in_topological_order(name: str) -> None:
+    _, graph = builtin_graph(name)
+    view = graph.to_networkx()
+    assert nx.is_directed_acyclic_graph(view)
+    place = {layer.name: at for at, layer in enumerate(graph.layers)}
+    assert len(place) == len(graph.layers) == len(view)
+    assert all(place[source] < place[reader] for source, reader in view.edges)
+    # everything is computed for a reason: all layers are between an input and the output
+    output = graph.layers[-1].name
+    assert nx.ancestors(view, output) | {output} == set(place)
+    assert all(view.in_degree(layer.name) for layer in graph.layers if layer.kind != "input")
+
+
+@pytest.mark.parametrize("name", builtin_models())
+def test_numbering_of_built_in_models(name: str) -> None:
+    _, graph = builtin_graph(name)
+    task = 0
+    channel = 0
+    for layer, first_task, first_channel in zip(
+        graph.layers, graph.first_task, graph.first_channel, strict=False
+    ):
+        assert (first_task, first_channel) == (task, channel)
+        made_by = graph.task_of_channel[channel : channel + layer.channels]
+        if layer.tasks > 1:
+            assert layer.channels == layer.tasks
+            assert made_by.tolist() == list(range(task, task + layer.tasks))
+        else:
+            assert set(made_by.tolist()) <= {task}
+        task += layer.tasks
+        channel += layer.channels
+        for read in layer.reads:
+            assert len(read.channels) == len(read.sizes)
+            assert len(read.channels) % read.groups == 0
+            assert layer.tasks % read.groups == 0
+            assert (read.channels >= -1).all()
+            assert (read.channels < first_channel).all()
+            assert (read.sizes >= 1).all()
+    assert (graph.first_task[-1], graph.first_channel[-1]) == (task, channel)
+
+
+def test_networkx_view() -> None:
+    graph = graph_of(Network())
+    view = graph.to_networkx()
+    assert list(view) == [layer.name for layer in graph.layers]
+    edges = {(source, reader): data["channels"] for source, reader, data in view.edges(data=True)}
+    assert edges == {
+        ("x", "stem"): 3,
+        ("stem", "block"): 4,  # as its input and as the shortcut, but the same 4 maps
+        ("block", "grouped"): 4,
+        ("stem", "grouped"): 4,
+        ("grouped", "head"): 6,
+        ("head", "output"): 5,
+    }
+    block = graph.layers[2]
+    assert view.nodes["block"] == {
+        "kind": "dense",
+        "operators": block.operators,
+        "tasks": 4,
+        "map_elements": 64,
+        "macs": 4 * 64 * 4 * 9,
+        "parameters": 4 * 4 * 9 + 4,
+    }
+
+
+def test_networkx_view_of_a_layer_that_reads_constants() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(6, 6, 1, groups=6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(nn.functional.pad(x, (0, 0, 0, 0, 1, 2)))
+
+    view = graph_of(Padded()).to_networkx()
+    assert view.edges["x", "conv"]["channels"] == 3
+
+
+def test_sources() -> None:
+    graph = graph_of(Network())
+    assert [graph.sources(layer) for layer in graph.layers] == [(), (0,), (1,), (1, 2), (3,), (4,)]
+
+
+def test_layer_of_channel() -> None:
+    graph = graph_of(Network())
+    numbers = np.arange(graph.first_channel[-1])
+    expected = [at for at, layer in enumerate(graph.layers) for _ in range(layer.channels)]
+    assert graph.layer_of_channel(numbers).tolist() == expected
+
+
+def test_bytes_of_a_map() -> None:
+    graph = graph_of(Network())
+    stem = graph.layers[1]
+    assert graph.map_bytes(stem, 32, None) == 64 * 32 * 4
+    assert graph.map_bytes(stem, 1, 1) == 64
+    parameter = dataclasses.replace(stem, kind="parameter")
+    assert graph.map_bytes(parameter, 32, None) == 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "kind"),
+    [(6, 1, "all"), (6, 6, "same index"), (6, 3, "group"), (1, 1, "all")],
+)
+def test_kind_of_a_read(channels: int, groups: int, kind: str) -> None:
+    read = Read(np.arange(channels), np.ones(channels, np.int64), groups)
+    assert read.kind == kind
+
+
+# ------------------------------------------------------------------ fingerprint
+
+
+def test_fingerprint_ignores_weights() -> None:
+    torch.manual_seed(1)
+    one = graph_of(Network())
+    torch.manual_seed(2)
+    two = graph_of(Network())
+    assert one.fingerprint == two.fingerprint
+    assert len(one.fingerprint) == 16
+
+
+def test_fingerprint_ignores_the_device() -> None:
+    model, shape = load_model("lenet5", device="meta")
+    meta = graph_of(model, *shape)
+    model, shape = load_model("lenet5", seed=3)
+    assert graph_of(model, *shape).fingerprint == meta.fingerprint
+
+
+def test_fingerprint_tells_models_apart() -> None:
+    class Reversed(Network):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.relu(self.stem(x))
+            z = y + self.block(y)
+            return self.head(torch.relu(self.grouped(torch.cat([y, z], 1))).mean((2, 3)))
+
+    class Renamed(Network):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = self.stem
+            del self.stem
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.__dict__["stem"] = self.first
+            return super().forward(x)
+
+    graphs = [
+        graph_of(Network()),
+        graph_of(Network(width=6)),
+        graph_of(Network(groups=1)),
+        graph_of(Network(), 3, 9, 9),
+        graph_of(Network().double()),
+        graph_of(Reversed()),
+        graph_of(Renamed()),
+    ]
+    assert len({graph.fingerprint for graph in graphs}) == len(graphs)
+
+
+def test_fingerprints_of_built_in_models_differ() -> None:
+    prints = [builtin_graph(name)[1].fingerprint for name in builtin_models()]
+    assert len(set(prints)) == len(prints)
+
+
+def test_same_model_same_graph() -> None:
+    model, shape = load_model("shufflenet_v2_x1_0", device="meta")
+    one, two = (channel_graph(trace(model, example_inputs(model, shape))) for _ in range(2))
+    assert one.fingerprint == two.fingerprint
+    assert [layer.operators for layer in one.layers] == [layer.operators for layer in two.layers]
+    assert one.ids.keys() == two.ids.keys()
+    assert all(torch.equal(one.ids[name], two.ids[name]) for name in one.ids)
+
+
+def test_fields_of_a_layer_are_all_in_the_fingerprint() -> None:
+    """What partitions depend on: changing any of these must not go unseen."""
+    graph = graph_of(Network())
+    seen = {graph.fingerprint}
+    changes = {
+        "name": "other",
+        "kind": "grouped",
+        "map_elements": 1,
+        "partial_elements": 1,
+        "bytes_per_element": 2,
+        "macs": 1,
+        "parameters": 1,
+        "tied_to": 0,
+        "reads": (),
+    }
+    for name, value in changes.items():
+        layers = list(graph.layers)
+        layers[2] = dataclasses.replace(layers[2], **{name: value})
+        seen.add(ChannelGraph(tuple(layers), graph.ids).fingerprint)
+    assert len(seen) == 1 + len(changes)

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hgpart.errors import ArgumentError, TraceError
+from hgpart.tracing import TracedModel, example_inputs, trace
+from hgpart.zoo import load_model
+
+
+def run(traced: TracedModel, model: nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Run the traced graph with the model's own parameters; returns all that it returns."""
+    state = {**model.state_dict(), **dict(model.named_buffers())}
+    names = {**traced.parameters, **traced.buffers}
+    given = {**traced.constants, **dict(zip(traced.inputs, inputs, strict=True))}
+    placeholders = [n.name for n in traced.graph_module.graph.nodes if n.op == "placeholder"]
+    values = [given[name] if name in given else state[names[name]].clone() for name in placeholders]
+    with torch.no_grad():
+        return tuple(traced.graph_module(*values))
+
+
+class Small(nn.Module):
+    """In-place operators, batch norm, a shared module, a buffer and two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        self.norm = nn.BatchNorm2d(3)
+        self.register_buffer("scale", torch.rand(3, 1, 1))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = self.conv(x).relu_()
+        z += self.norm(self.conv(z)) * self.scale
+        z[:, 0] = 0
+        return z, y.mul(2).add_(1)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("batch", [2, 5])
+def test_the_graph_computes_what_the_model_computes(training: bool, batch: int) -> None:
+    torch.manual_seed(0)
+    model = Small().train(training)
+    traced = trace(model, (torch.zeros(2, 3, 6, 6), torch.zeros(2, 4)))
+    x, y = torch.rand(batch, 3, 6, 6), torch.rand(batch, 4)
+    results = run(traced, model, x.clone(), y.clone())
+    expected = model(x.clone(), y.clone())
+    for got, wanted in zip(results[-2:], expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert model.training is training
+    assert len(results) == (5 if training else 2)  # new running mean, variance, batches
+
+
+def test_the_graph_is_functional() -> None:
+    traced = trace(Small(), (torch.zeros(2, 3, 6, 6), torch.zeros(2, 4)))
+    for node in traced.graph_module.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload):
+            assert not node.target._schema.is_mutable, node.format_node()
+
+
+def test_the_record_names_what_the_state_dict_names() -> None:
+    model = Small()
+    traced = trace(model, (torch.zeros(2, 3, 6, 6), torch.zeros(2, 4)))
+    assert sorted(traced.parameters.values()) == sorted(
+        name for name, _ in model.named_parameters()
+    )
+    assert {"scale", "norm.running_mean", "norm.running_var"} <= set(traced.buffers.values())
+    updated = {traced.buffers[name] for name in traced.updated}
+    assert updated == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert traced.inputs == ("x", "y")
+    assert traced.batch_size == 2
+    placeholders = {n.name for n in traced.graph_module.graph.nodes if n.op == "placeholder"}
+    assert placeholders == {
+        *traced.parameters,
+        *traced.buffers,
+        *traced.constants,
+        *traced.inputs,
+    }
+
+
+def test_results_are_the_models_own() -> None:
+    """Not the new running statistics, which functional batch norm returns as well."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU())
+    traced = trace(model, torch.zeros(2, 3, 4, 4))
+    assert [str(node.target) for node in traced.results] == ["aten.relu.default"]
+
+
+def test_evaluation_mode_updates_nothing() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval()
+    assert trace(model, torch.zeros(2, 3, 4, 4)).updated == frozenset()
+
+
+def test_the_batch_stays_dynamic_where_the_model_allows_it() -> None:
+    traced = trace(nn.Conv2d(3, 4, 1), torch.zeros(2, 3, 4, 4))
+    assert isinstance(traced.results[0].meta["val"].shape[0], torch.SymInt)
+
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(3, -1)
+
+    traced = trace(Fixed(), torch.zeros(3, 3, 4, 4))
+    assert traced.batch_size == 3
+    assert traced.results[0].meta["val"].shape == (3, 48)
+
+
+def test_tracing_on_meta_allocates_nothing() -> None:
+    model, shape = load_model("vgg16", device="meta")
+    (example,) = example_inputs(model, shape)
+    assert example.is_meta
+    assert example.shape == (2, 3, 224, 224)
+    traced = trace(model, example)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    for node in traced.graph_module.graph.nodes:
+        value = node.meta.get("val")
+        assert not isinstance(value, torch.Tensor) or value.is_meta
+
+
+def test_tracing_leaves_the_model_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = Small()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    trace(model, (torch.zeros(2, 3, 6, 6), torch.zeros(2, 4)))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+        assert type(value) is torch.Tensor
+
+
+def test_example_takes_device_and_type_of_the_model() -> None:
+    (example,) = example_inputs(nn.Linear(3, 4).double(), (3,))
+    assert (example.dtype, example.device.type, example.shape) == (torch.float64, "cpu", (2, 3))
+    (example,) = example_inputs(nn.ReLU(), (7, 5))
+    assert (example.dtype, example.shape) == (torch.float32, (2, 7, 5))
+
+
+@pytest.mark.parametrize("shape", [(), (3, 0, 4), (3, -1)])
+def test_impossible_input_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ArgumentError, match="at least 1") as caught:
+        example_inputs(nn.ReLU(), shape)
+    assert str(shape) in str(caught.value)
+
+
+@pytest.mark.parametrize("example", [(), (3,), torch.zeros(())])
+def test_example_without_a_batch(example: Any) -> None:
+    with pytest.raises(ArgumentError, match="no batch"):
+        trace(nn.ReLU(), example)
+
+
+class Branching(nn.Module):
+    """Takes a way that depends on the data."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x.relu()
+        return -x
+
+
+class Looping(nn.Module):
+    """Computes with a value in Python."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[: int(x.max())] if float(x.mean()) > 1 else x
+
+
+class Raising(nn.Module):
+    """Refuses its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no such thing\nand a second line")
+
+
+class Silent(nn.Module):
+    """Fails without a message."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "says"),
+    [
+        (Branching(), (2, 3), "test_trace.py"),
+        (Looping(), (2, 3), "test_trace.py"),
+        (nn.Conv2d(3, 4, 3), (2, 5, 8, 8), "5 channels"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(10, 2)), (2, 3, 4), ""),
+        (nn.MaxPool2d(9), (2, 3, 4, 4), ""),
+        (Raising(), (2, 3), "no such thing"),
+        (Silent(), (2, 3), "NotImplementedError"),
+    ],
+)
+def test_untraceable_model_is_one_clear_line(
+    model: nn.Module, shape: tuple[int, ...], says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(model, torch.zeros(shape))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"can't trace {type(model).__name__} with input ")
+    assert "x".join(map(str, shape)) in message
+    assert says in message
+    assert caught.value.exit_status == 5
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_message_names_the_line_of_the_model() -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(Branching(), torch.zeros(2, 3))
+    line = Branching.forward.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line}: " in str(caught.value)
+
+
+@pytest.mark.parametrize("result", [None, 3, ()])
+def test_model_that_returns_no_tensor(result: Any) -> None:
+    class Empty(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return result
+
+    with pytest.raises(TraceError, match="Empty returns no tensor"):
+        trace(Empty(), torch.zeros(2, 3))
+
+
+def test_tracing_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    trace(Small(), (torch.zeros(2, 3, 6, 6), torch.zeros(2, 4)))
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_tracing_leaves_logging_as_it_was() -> None:
+    logger = logging.getLogger("torch")
+    before = logger.level
+    with pytest.raises(TraceError):
+        trace(Branching(), torch.zeros(2, 3))
+    assert logger.level == before
+
+
+def test_same_model_same_graph() -> None:
+    def code() -> str:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
+        return trace(model, torch.zeros(2, 3, 8, 8)).graph_module.code
+
+    assert code() == code()
