@@ -61,7 +61,7 @@ class Refinement {
         const bool evens = loads_[parts_[vertex]] > loads_[move.to] + weight && weight > 0;
         if (move.gain > 0 || (move.gain == 0 && evens)) {
           apply(vertex, move.to);
-          changed |= move.gain > 0;
+          changed = true;  // also where it only evens: that makes room for others
         }
       }
       if (!changed) return;

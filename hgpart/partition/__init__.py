@@ -1,0 +1,315 @@
+"""ChannelGraph + work + k + eps -> Partition: blocks, backend, then split blocks and improve."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from hgpart import _native
+from hgpart.blocks import Blocks, Modelling, divide, halve
+from hgpart.errors import ArgumentError, InfeasibleError
+from hgpart.grains import CnnHypergraph, channel_shares, check_work, cnn_hypergraph
+from hgpart.graph import ChannelGraph
+from hgpart.hypergraph import Int32, Int64
+from hgpart.metrics import Evaluation, communication_volume, evaluate, imbalance, part_loads
+from hgpart.partition.backends import backend as backend_named
+from hgpart.partition.balance import capacities, pack
+from hgpart.partition.project import project
+from hgpart.partition_files import full_vertices
+from hgpart.work import Work
+
+SLOWEST, FASTEST = 1e-9, 1e9  # speeds of devices are relative
+
+# Blocks for each part, so that a block is a small share of a part; more for fine-grain, where a
+# layer's blocks are a grid. With more, KaHyPar merges them again and finds nothing better, unless
+# eps is so small that it needs smaller ones to balance.
+BLOCKS_PER_PART = {"coarse": 16, "fine": 32}
+MOST_BLOCKS_PER_PART = 64
+BLOCK_OF_EPS = 1.5  # a block's share of a part, at most, in units of eps
+
+# Split blocks are improved up to this size even when the balance holds already.
+MAX_SPLIT_VERTICES = 20_000
+MAX_IMPROVED_PINS = 4_000_000
+
+# A search for balance goes on down to single tasks, up to this size.
+MAX_BALANCED_PINS = 60_000_000
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A k-way partition of a model, and what it costs by hgpart's own metrics.
+
+    Attributes
+    ----------
+    model : CnnHypergraph
+        The blocks that the parts are of.
+    modelling : Modelling
+    parts : int32 array, shape (model.hypergraph.vertices,)
+    k, eps, seed, backend, speeds
+        What was asked for; `speeds` is None for equal devices.
+    evaluation : Evaluation
+    feasible : bool
+        Whether every part's load is at most (1 + eps) times its share.
+    """
+
+    model: CnnHypergraph
+    modelling: Modelling
+    parts: Int32
+    k: int
+    eps: float
+    seed: int
+    backend: str
+    speeds: tuple[float, ...] | None
+    evaluation: Evaluation
+    feasible: bool
+
+
+def partition_graph(
+    graph: ChannelGraph,
+    work: Work,
+    k: int,
+    eps: float,
+    *,
+    modelling: Modelling | None = None,
+    backend: str = "kahypar",
+    seed: int = 0,
+    speeds: Sequence[float] | None = None,
+    time_limit: float | None = None,
+    best_effort: bool = False,
+) -> Partition:
+    """Divide a model's tasks among k devices within eps, with as little traffic as possible.
+
+    Layers become blocks of equal work, the backend partitions those, then blocks are split and
+    single ones moved while that lowers the volume or until the balance holds, down to single
+    tasks (coarse-grain) or channels of tasks (fine-grain).
+
+    Parameters
+    ----------
+    graph : ChannelGraph
+    work : Work
+    k : int
+        Devices, at least 1 and at most the number of tasks.
+    eps : float
+        Imbalance allowed: no part's work exceeds (1 + eps) times its share of the total.
+    modelling : Modelling, optional
+        Grain, batch size and what counts; coarse-grain at batch 32 when left out.
+    backend : str
+        "kahypar" or "mtkahypar".
+    seed : int
+        The same seed gives the same partition.
+    speeds : sequence of k numbers, optional
+        Relative speeds of the devices; a part's share is in proportion.
+    time_limit : float, optional
+        Seconds for the backend.
+    best_effort : bool
+        Return the best that was found, marked infeasible, where eps can't be met.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument is out of range.
+    InfeasibleError
+        If eps can't be met; names the heaviest task and the smallest eps known to do.
+    BackendError, MissingPackageError
+        If the backend fails or is not installed.
+    """
+    modelling = modelling or Modelling()
+    check_arguments(k, eps, seed, speeds)
+    if k > (tasks := full_vertices(graph, modelling)):
+        raise ArgumentError(f"k is {k}, expected at most {tasks}, the number of tasks")
+    check_work(graph, work)
+    k, eps, seed = int(k), float(eps), int(seed)  # NumPy's numbers don't go into a plan file
+    heaviest, heaviest_work = _heaviest_task(graph, work, modelling)
+    total = sum(
+        int(each) * layer.tasks
+        for each, layer in zip(work.per_task, graph.layers, strict=True)
+        if modelling.has_vertices(layer)
+    )
+    shares = [1.0] * k if speeds is None else list(map(float, speeds))
+    room = capacities(total, shares, eps)
+    smallest = _smallest_eps(heaviest_work, total, shares)
+    if heaviest_work > room.max() and not best_effort:
+        enough = _round_up(_packed_imbalance(graph, work, modelling, shares, smallest))
+        raise InfeasibleError(
+            f"eps {eps:g} can't be met with k={k}: the heaviest task, {heaviest}, is "
+            f"{heaviest_work / total:.2%} of all work; the smallest eps known to do is {enough}"
+        )
+    goal = room
+    if heaviest_work > room.max():
+        goal = capacities(total, shares, _round_up(smallest))
+
+    blocks = divide(graph, work, modelling, k * _blocks_per_part(modelling.grain, eps))
+    model = cnn_hypergraph(graph, work, blocks, modelling)
+    parts = backend_named(backend)(model.hypergraph, goal, seed=seed, time_limit=time_limit)
+    model, parts = _split_and_improve(graph, work, modelling, model, parts, goal, seed)
+    evaluation = evaluate(model.hypergraph, parts, k, shares)
+    feasible = bool((evaluation.loads <= room).all())
+    if not feasible and not best_effort:
+        raise InfeasibleError(
+            f"no partition within eps {eps:g} was found for k={k}: the best has imbalance "
+            f"{evaluation.imbalance:.4g}, so the smallest eps known to do is "
+            f"{_round_up(evaluation.imbalance)}; the heaviest task, {heaviest}, is "
+            f"{heaviest_work / max(1, total):.2%} of all work"
+        )
+    return Partition(
+        model=model,
+        modelling=modelling,
+        parts=parts,
+        k=k,
+        eps=eps,
+        seed=seed,
+        backend=backend,
+        speeds=None if speeds is None else tuple(shares),
+        evaluation=evaluation,
+        feasible=feasible,
+    )
+
+
+def _blocks_per_part(grain: str, eps: float) -> int:
+    needed = math.ceil(1 / max(eps * BLOCK_OF_EPS, 1 / MOST_BLOCKS_PER_PART))
+    return max(BLOCKS_PER_PART[grain], needed)
+
+
+def _split_and_improve(
+    graph: ChannelGraph,
+    work: Work,
+    modelling: Modelling,
+    model: CnnHypergraph,
+    parts: Int32,
+    goal: Int64,
+    seed: int,
+) -> tuple[CnnHypergraph, Int32]:
+    """Halve blocks and move the halves, as long as that is small or the balance asks for it.
+
+    Returns the coarsest blocks that hold the best partition.
+    """
+    parts = _native.refine(model.hypergraph, parts, goal, seed)
+    best, best_parts, best_rank = model, parts, _rank(model, parts, goal)
+    while True:
+        balanced = best_rank[0] == 0
+        blocks = halve(model.blocks, graph, modelling)
+        if _same(blocks, model) or (balanced and model.hypergraph.vertices > MAX_SPLIT_VERTICES):
+            break
+        finer = cnn_hypergraph(graph, work, blocks, modelling)
+        if len(finer.hypergraph.pins) > (MAX_IMPROVED_PINS if balanced else MAX_BALANCED_PINS):
+            break
+        parts = _native.refine(finer.hypergraph, project(parts, model, finer), goal, seed)
+        model = finer
+        if (rank := _rank(model, parts, goal)) < best_rank:
+            best, best_parts, best_rank = model, parts, rank
+    if best_rank[0] > 0:
+        # Heaviest first is the surest way to balance, whatever travels.
+        parts = _native.refine(model.hypergraph, pack(model.hypergraph.weights, goal), goal, seed)
+        if _rank(model, parts, goal) < best_rank:
+            best, best_parts = model, parts
+    return best, best_parts
+
+
+def _rank(model: CnnHypergraph, parts: Int32, goal: Int64) -> tuple[float, int]:
+    """Largest overload, relative to its part's capacity, then volume: less is better."""
+    k = len(goal)
+    over = part_loads(model.hypergraph, parts, k) - goal
+    overload = float((np.maximum(over, 0) / np.maximum(goal, 1)).max())
+    return overload, communication_volume(model.hypergraph, parts, k)
+
+
+def _same(blocks: Blocks, model: CnnHypergraph) -> bool:
+    pairs = zip(
+        (*blocks.rows, *blocks.columns), (*model.blocks.rows, *model.blocks.columns), strict=True
+    )
+    return all(len(one) == len(other) for one, other in pairs)
+
+
+def _heaviest_task(graph: ChannelGraph, work: Work, modelling: Modelling) -> tuple[str, int]:
+    """The heaviest vertex of the full hypergraph, and its work; that of tied layers adds up."""
+    names: dict[int, str] = {}
+    weights: dict[int, Int64] = {}
+    for at, layer in enumerate(graph.layers):
+        if not modelling.has_vertices(layer):
+            continue
+        read = modelling.split_read(layer)
+        each = int(work.per_task[at])
+        if read is not None:
+            cells = channel_shares(read, each)
+            found = np.append(cells, each - cells.sum(axis=1))  # of cells, then reductions
+            name = f"a filter channel of {layer.name}"
+        elif modelling.is_solid(layer):
+            found, name = np.array([each * layer.tasks]), f"all of {layer.name}"
+        else:
+            found, name = np.array([each]), f"a filter of {layer.name}"
+        names.setdefault(layer.tied_to, name)
+        weights[layer.tied_to] = weights.get(layer.tied_to, 0) + found
+    at = max(weights, key=lambda index: int(weights[index].max()))
+    return names[at], int(weights[at].max())
+
+
+def _smallest_eps(heaviest: int, total: int, speeds: Sequence[float]) -> float:
+    """The eps below which the heaviest task fits on no device."""
+    if total == 0:
+        return 0.0
+    exact = [Fraction(str(speed)) for speed in speeds]
+    return float(heaviest * sum(exact) / (total * max(exact)) - 1)
+
+
+def _packed_imbalance(
+    graph: ChannelGraph, work: Work, modelling: Modelling, speeds: list[float], smallest: float
+) -> float:
+    """Imbalance of whole tasks, heaviest first, each put where there is most room."""
+    tasks = [1 if modelling.is_solid(layer) else layer.tasks for layer in graph.layers]
+    per_task = work.per_task * [
+        layer.tasks // count for layer, count in zip(graph.layers, tasks, strict=True)
+    ]
+    first = np.cumsum([0, *tasks])
+    weights = np.zeros(int(first[-1]), dtype=np.int64)
+    for at, layer in enumerate(graph.layers):
+        start = int(first[layer.tied_to])
+        weights[start : start + tasks[at]] += per_task[at]
+    parts = pack(weights, capacities(int(weights.sum()), speeds, smallest))
+    loads = np.zeros(len(speeds), dtype=np.int64)
+    np.add.at(loads, parts, weights)
+    return imbalance(loads, speeds)
+
+
+def _round_up(eps: float) -> float:
+    """Three digits, not below the number itself.
+
+    >>> _round_up(0.15241), _round_up(0.0)
+    (0.153, 0.0)
+    """
+    if eps <= 0:
+        return 0.0
+    step = 10.0 ** (math.floor(math.log10(eps)) - 2)
+    return float(f"{math.ceil(eps / step) * step:.3g}")
+
+
+def check_arguments(k: int, eps: float, seed: int, speeds: Sequence[float] | None) -> None:
+    """Raise an ArgumentError for what no model can be partitioned with."""
+    if not _is_whole(k) or k < 1:
+        raise ArgumentError(f"k is {k}, expected a whole number of devices, at least 1")
+    if not _is_number(eps) or not math.isfinite(eps) or eps < 0:
+        raise ArgumentError(f"eps is {eps}, expected a number >= 0, as 0.1 for 10 %")
+    if not _is_whole(seed) or not 0 <= seed < 2**63:
+        raise ArgumentError(f"seed is {seed}, expected a whole number from 0 to {2**63 - 1}")
+    if speeds is not None and len(speeds) != k:
+        raise ArgumentError(f"{len(speeds)} speeds for k={k}, expected one for each device")
+    for speed in speeds if speeds is not None else ():
+        if not _is_number(speed) or not SLOWEST <= speed <= FASTEST:
+            raise ArgumentError(
+                f"speed is {speed}, expected a number from {SLOWEST:g} to {FASTEST:g}"
+            )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+__all__ = ["Partition", "partition_graph"]

@@ -1,0 +1,126 @@
+"""The best cut between layers, against trying all of them."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from partitioned_models import chain, channel_graphs, graph_of
+
+from hgpart import channel_graph, example_inputs, load_model, trace
+from hgpart.blocks import Modelling, layer_blocks
+from hgpart.grains import cnn_hypergraph
+from hgpart.graph import ChannelGraph
+from hgpart.metrics import communication_volume
+from hgpart.partition.layerwise import layerwise
+from hgpart.pipeline import evaluate_layerwise
+from hgpart.work import Work, flops
+
+COARSE = Modelling(batch_size=1)
+
+
+def time_of(
+    graph: ChannelGraph, work: Work, k: int, parts: list[int], speeds: list[float]
+) -> float:
+    loads = [0] * k
+    for layer, each, part in zip(graph.layers, work.per_task.tolist(), parts, strict=True):
+        loads[part] += each * layer.tasks
+    return max(load / speed for load, speed in zip(loads, speeds, strict=True))
+
+
+def volume_of(graph: ChannelGraph, work: Work, k: int, parts: list[int]) -> int:
+    model = cnn_hypergraph(graph, work, layer_blocks(graph, COARSE), COARSE)
+    of_vertices = np.array(parts, dtype=np.int32)[model.vertex_layers]
+    return communication_volume(model.hypergraph, of_vertices, k)
+
+
+def every_cut(graph: ChannelGraph, work: Work, k: int) -> list[list[int]]:
+    """Every ascending assignment that keeps tied layers together and gives each part work."""
+    layers = graph.layers
+    busy = {at for at, layer in enumerate(layers) if work.per_task[at] * layer.tasks > 0}
+    return [
+        list(parts)
+        for parts in combinations_with_replacement(range(k), len(layers))
+        if len({parts[at] for at in busy}) == k
+        and all(parts[layer.tied_to] == parts[at] for at, layer in enumerate(layers))
+    ]
+
+
+def assert_best(graph: ChannelGraph, work: Work, k: int, speeds: list[float] | None) -> None:
+    found = layerwise(graph, work, COARSE, k, speeds).tolist()
+    cuts = every_cut(graph, work, k)
+    if not cuts:
+        return
+    assert found in cuts
+    rates = speeds or [1.0] * k
+    times = [time_of(graph, work, k, cut, rates) for cut in cuts]
+    assert time_of(graph, work, k, found, rates) == pytest.approx(min(times), rel=1e-9)
+    as_fast = [
+        cut for cut, time in zip(cuts, times, strict=True) if time <= min(times) * (1 + 1e-12)
+    ]
+    volumes = [volume_of(graph, work, k, cut) for cut in as_fast]
+    assert volume_of(graph, work, k, found) == min(volumes)
+
+
+@given(channel_graphs(max_layers=5), st.integers(1, 4))
+def test_no_cut_is_better(graph_and_work: tuple[ChannelGraph, Work], k: int) -> None:
+    assert_best(*graph_and_work, k, None)
+
+
+@given(
+    channel_graphs(max_layers=4), st.lists(st.sampled_from([0.5, 1, 2, 3]), min_size=2, max_size=3)
+)
+def test_no_cut_is_better_on_unequal_devices(
+    graph_and_work: tuple[ChannelGraph, Work], speeds: list[float]
+) -> None:
+    assert_best(*graph_and_work, len(speeds), speeds)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("name", ["plain", "residual", "grouped", "tied", "branches"])
+def test_no_cut_of_a_traced_model_is_better(name: str, k: int) -> None:
+    graph = graph_of(name)
+    assert_best(graph, flops(graph), k, None)
+
+
+def test_equal_loads_are_cut_where_least_travels() -> None:
+    graph, work = chain([4, 4, 4, 4], [0, 8, 8, 0], [9, 1, 5, 3])
+    # Input and first layer have no work: 9 x 4 travel behind it, 1 x 4 behind the second layer.
+    assert layerwise(graph, work, COARSE, 2).tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_more_parts_than_layers_that_compute_leaves_parts_empty() -> None:
+    graph, work = chain([4, 4], [8, 4], [1, 1])
+    assert layerwise(graph, work, COARSE, 5).max() == 1
+    assert evaluate_layerwise(graph, work, COARSE, 5).loads.tolist() == [8, 4, 0, 0, 0]
+
+
+def test_no_work_at_all_stays_together() -> None:
+    graph = graph_of("pooling")
+    assert layerwise(graph, flops(graph), COARSE, 2).tolist() == [0, 0, 0]
+    assert evaluate_layerwise(graph, flops(graph), COARSE, 2).volume == 0
+
+
+def test_tied_layers_are_never_parted() -> None:
+    graph = graph_of("tied")
+    for k in (1, 2, 3):
+        parts = layerwise(graph, flops(graph), COARSE, k)
+        for at, layer in enumerate(graph.layers):
+            assert parts[at] == parts[layer.tied_to]
+
+
+@pytest.mark.parametrize(("k", "printed"), [(2, 24.5), (4, 85.75), (16, 273.578125)])
+def test_vgg16_as_in_the_thesis(k: int, printed: float) -> None:
+    """Thesis table 5.2 prints 24.5, 85.7 and 273.5: 2^20 elements at batch 32, cut off."""
+    graph, work = vgg16()
+    modelling = Modelling(batch_size=32, bytes_per_element=1)
+    assert evaluate_layerwise(graph, work, modelling, k).volume / 2**20 == printed
+
+
+def vgg16() -> tuple[ChannelGraph, Work]:
+    model, shape = load_model("vgg16", device="meta")
+    graph = channel_graph(trace(model, example_inputs(model, shape)))
+    return graph, flops(graph)
