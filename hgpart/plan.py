@@ -1,0 +1,306 @@
+"""Partition <-> plan file: everything that is needed to place the same model the same way again."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from hgpart.blocks import GRAINS, LARGEST_FACTOR, Blocks, Modelling
+from hgpart.errors import ArgumentError, PlanError
+from hgpart.grains import cnn_hypergraph
+from hgpart.graph import ChannelGraph
+from hgpart.hypergraph import Int32, Int64
+from hgpart.json_files import JsonObject, quoted, read_json
+from hgpart.metrics import evaluate
+from hgpart.partition import FASTEST, SLOWEST, Partition
+from hgpart.partition.balance import capacities
+from hgpart.partition_files import full_vertices
+from hgpart.work import Work
+from hgpart.writing import replacing
+
+FORMAT = "hgpart plan 1"
+LARGEST_K = 2**14  # what `evaluate` takes
+LARGEST_RUNS = 25_000_000  # in all: what a file asks for in memory stays below 1 GB
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A partition as a file holds it, with the model that it is for.
+
+    Attributes
+    ----------
+    model : str
+        The model spec, as `load_model` takes it.
+    input_shape : tuple of int
+        Of one sample.
+    fingerprint : str
+        Of the model's ChannelGraph.
+    versions : mapping
+        Of hgpart, torch, the backend and Python.
+    modelling, k, eps, seed, backend, speeds, feasible
+        As in `Partition`.
+    work : Work
+    imbalance : float
+    volume_bytes : int
+        What the file says; `restore` recomputes both.
+    blocks : Blocks
+    parts : int32 array
+        Part of each vertex of the blocks' hypergraph.
+    """
+
+    model: str
+    input_shape: tuple[int, ...]
+    fingerprint: str
+    versions: Mapping[str, str]
+    modelling: Modelling
+    k: int
+    eps: float
+    seed: int
+    backend: str
+    speeds: tuple[float, ...] | None
+    feasible: bool
+    work: Work
+    imbalance: float
+    volume_bytes: int
+    blocks: Blocks
+    parts: Int32
+
+
+def make_plan(
+    partition: Partition,
+    graph: ChannelGraph,
+    work: Work,
+    model: str,
+    input_shape: Sequence[int],
+) -> Plan:
+    """Put together the plan for a partition of a model."""
+    return Plan(
+        model=model,
+        input_shape=tuple(input_shape),
+        fingerprint=graph.fingerprint,
+        versions=_versions(partition.backend),
+        modelling=partition.modelling,
+        k=partition.k,
+        eps=partition.eps,
+        seed=partition.seed,
+        backend=partition.backend,
+        speeds=partition.speeds,
+        feasible=partition.feasible,
+        work=work,
+        imbalance=partition.evaluation.imbalance,
+        volume_bytes=partition.evaluation.volume,
+        blocks=partition.model.blocks,
+        parts=partition.parts,
+    )
+
+
+def restore(plan: Plan, graph: ChannelGraph) -> Partition:
+    """Turn a plan into the partition of a model, and check that it is for that model.
+
+    Raises
+    ------
+    PlanError
+        If the model has changed since, or the plan's figures are not those of its partition.
+    """
+    if plan.fingerprint != graph.fingerprint:
+        raise PlanError(
+            f"the plan is for {quoted(plan.model)} with fingerprint {quoted(plan.fingerprint)}, "
+            f"this model's is {graph.fingerprint}: it has changed, partition it anew"
+        )
+    vertices = full_vertices(graph, plan.modelling)
+    if plan.k > vertices:
+        raise PlanError(f"the plan has k={plan.k}, this model has {vertices} tasks: it was changed")
+    try:
+        model = cnn_hypergraph(graph, plan.work, plan.blocks, plan.modelling)
+    except ArgumentError as error:
+        raise PlanError(f"the plan is not one of this model: {error}") from None
+    if len(plan.parts) != model.hypergraph.vertices:
+        raise PlanError(
+            f"the plan has parts for {len(plan.parts)} blocks, expected one for each of "
+            f"{model.hypergraph.vertices}"
+        )
+    evaluation = evaluate(model.hypergraph, plan.parts, plan.k, plan.speeds)
+    if evaluation.volume != plan.volume_bytes:
+        raise PlanError(
+            f"the plan says that {plan.volume_bytes} bytes travel, its partition's volume is "
+            f"{evaluation.volume}: the file was changed"
+        )
+    if evaluation.imbalance != plan.imbalance:
+        raise PlanError(
+            f"the plan says that its imbalance is {plan.imbalance}, its partition's is "
+            f"{evaluation.imbalance}: the file was changed"
+        )
+    total = int(model.hypergraph.weights.sum())
+    room = capacities(total, plan.speeds or [1.0] * plan.k, plan.eps)
+    return Partition(
+        model=model,
+        modelling=plan.modelling,
+        parts=plan.parts,
+        k=plan.k,
+        eps=plan.eps,
+        seed=plan.seed,
+        backend=plan.backend,
+        speeds=plan.speeds,
+        evaluation=evaluation,
+        feasible=bool((evaluation.loads <= room).all()),
+    )
+
+
+def save_plan(plan: Plan, path: Path | str) -> None:
+    """Write a plan as JSON, one line a layer; runs of equal numbers as number, count pairs.
+
+    Raises
+    ------
+    OutputError
+        If the file can't be written.
+    """
+    modelling = plan.modelling
+    head = {
+        "format": FORMAT,
+        "model": plan.model,
+        "input_shape": list(plan.input_shape),
+        "fingerprint": plan.fingerprint,
+        "versions": dict(plan.versions),
+        "grain": modelling.grain,
+        "linear": modelling.linear,
+        "batch_size": modelling.batch_size,
+        "bytes_per_element": modelling.bytes_per_element,
+        "input_vertex": modelling.input_vertex,
+        "output_vertex": modelling.output_vertex,
+        "k": plan.k,
+        "eps": plan.eps,
+        "seed": plan.seed,
+        "backend": plan.backend,
+        "speeds": None if plan.speeds is None else list(plan.speeds),
+        "feasible": plan.feasible,
+        "imbalance": plan.imbalance,
+        "volume_bytes": plan.volume_bytes,
+        "work_source": plan.work.source,
+        "work_unit": plan.work.unit,
+        "work_units": plan.work.units,
+        "parts": _runs(plan.parts),
+        "layer_count": len(plan.blocks.rows),
+    }
+    lines = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
+    layers = [
+        {
+            "work": int(per_task),
+            "rows": _runs(np.diff(rows)),
+            "columns": _runs(np.diff(columns)),
+        }
+        for per_task, rows, columns in zip(
+            plan.work.per_task, plan.blocks.rows, plan.blocks.columns, strict=True
+        )
+    ]
+    body = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
+    with replacing(path) as file:
+        file.write("{\n" + ",\n".join(lines) + f',\n  "layers": [\n{body}\n  ]\n}}\n')
+
+
+def load_plan(path: Path | str) -> Plan:
+    """Read a file of `save_plan`; `restore` then checks it against the model.
+
+    Raises
+    ------
+    FormatError
+        If the file can't be read or is malformed; says which line.
+    """
+    head = read_json(path, "a plan of hgpart partition -o", FORMAT)
+    k = head.whole("k", 1, LARGEST_K)
+    layers = head.objects("layers", head.whole("layer_count", 1, 10**6))
+    per_task = [layer.whole("work") for layer in layers]
+    parts = _expanded(head, "parts", k - 1, LARGEST_RUNS)
+    room = LARGEST_RUNS - len(parts)
+    rows: list[Int64] = []
+    columns: list[Int64] = []
+    for layer in layers:
+        for name, cuts in (("rows", rows), ("columns", columns)):
+            sizes = _expanded(layer, name, 2**31, room)
+            room -= len(sizes)
+            cuts.append(np.concatenate([[0], np.cumsum(sizes)]))
+    speeds = None
+    if head.fields.get("speeds") is not None:
+        numbers = head.items("speeds", k)
+        if not all(type(x) in (int, float) and SLOWEST <= x <= FASTEST for x in numbers):
+            raise head.wrong("speeds", f"{k} numbers from {SLOWEST:g} to {FASTEST:g}")
+        speeds = tuple(map(float, numbers))
+    if head.number("eps") < 0:
+        raise head.wrong("eps", "a number >= 0")
+    try:
+        modelling = Modelling(
+            grain=head.string("grain"),
+            linear=head.string("linear"),
+            batch_size=head.whole("batch_size", 1, LARGEST_FACTOR),
+            bytes_per_element=(
+                None
+                if head.fields.get("bytes_per_element") is None
+                else head.whole("bytes_per_element", 1, LARGEST_FACTOR)
+            ),
+            input_vertex=head.flag("input_vertex"),
+            output_vertex=head.flag("output_vertex"),
+        )
+    except ArgumentError as error:  # the text that it quotes
+        name = "grain" if head.string("grain") not in GRAINS else "linear"
+        raise head.wrong(name, str(error)) from None
+    versions = head.fields.get("versions")
+    if not isinstance(versions, dict):
+        raise head.wrong("versions", "an object")
+    return Plan(
+        model=head.string("model"),
+        input_shape=tuple(head.wholes("input_shape")),
+        fingerprint=head.string("fingerprint"),
+        versions={str(name): str(value) for name, value in versions.items()},
+        modelling=modelling,
+        k=k,
+        eps=head.number("eps"),
+        seed=head.whole("seed"),
+        backend=head.string("backend"),
+        speeds=speeds,
+        feasible=head.flag("feasible"),
+        work=Work(
+            np.array(per_task, dtype=np.int64),
+            head.string("work_unit"),
+            head.whole("work_units", 1),
+            head.string("work_source"),
+        ),
+        imbalance=head.number("imbalance"),
+        volume_bytes=head.whole("volume_bytes"),
+        blocks=Blocks(tuple(rows), tuple(columns)),
+        parts=parts.astype(np.int32),
+    )
+
+
+def _versions(backend: str) -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("hgpart", "torch", backend):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _runs(values: Int64 | Int32) -> list[int]:
+    """Numbers and how often each stands in a row.
+
+    >>> _runs(np.array([4, 4, 4, 2]))
+    [4, 3, 2, 1]
+    """
+    starts = np.flatnonzero(np.diff(values, prepend=-1))
+    counts = np.diff(starts, append=len(values))
+    return [int(number) for number in np.stack([values[starts], counts], axis=1).ravel()]
+
+
+def _expanded(record: JsonObject, name: str, high: int, room: int) -> Int64:
+    runs = record.wholes(name)
+    numbers, counts = runs[::2], runs[1::2]
+    if len(runs) % 2 or 0 in counts or max(numbers, default=0) > high or sum(counts) > room:
+        accepted = f"pairs of a number up to {high} and a count from 1, {LARGEST_RUNS} in all"
+        raise record.wrong(name, accepted)
+    return np.repeat(np.array(numbers, np.int64), np.array(counts, np.int64))

@@ -1,0 +1,328 @@
+"""A plan file brings the same partition back, for the same model only, and never half of it."""
+
+from __future__ import annotations
+
+import json
+import resource
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from partitioned_models import chain, channel_graphs, graph_of, modellings
+from torch import nn
+
+from hgpart.blocks import Modelling, divide
+from hgpart.errors import FormatError, HgpartError, OutputError, PlanError
+from hgpart.grains import cnn_hypergraph
+from hgpart.graph import ChannelGraph
+from hgpart.layering import channel_graph
+from hgpart.metrics import evaluate
+from hgpart.partition import Partition, partition_graph
+from hgpart.plan import LARGEST_RUNS, Plan, load_plan, make_plan, restore, save_plan
+from hgpart.tracing import trace
+from hgpart.work import Work, flops
+
+PARTS = 3
+
+
+def partition_of(
+    graph: ChannelGraph, work: Work, modelling: Modelling, seed: int, **options: Any
+) -> Partition:
+    """Any partition, without a partitioner."""
+    model = cnn_hypergraph(graph, work, divide(graph, work, modelling, 12), modelling)
+    random = np.random.default_rng(seed)
+    parts = random.integers(0, PARTS, model.hypergraph.vertices).astype(np.int32)
+    speeds = options.get("speeds")
+    found = evaluate(model.hypergraph, parts, PARTS, speeds)
+    given: dict[str, Any] = {"eps": 0.1, "seed": seed, "backend": "kahypar", "speeds": speeds}
+    return Partition(model, modelling, parts, PARTS, **given, evaluation=found, feasible=False)
+
+
+GRAPH, WORK = chain([8, 4], [80, 40], [3, 2])
+PARTITION = partition_of(GRAPH, WORK, Modelling(), 1)
+PLAN = make_plan(PARTITION, GRAPH, WORK, "file.py:make", (3, 8, 8))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    save_plan(PLAN, path)
+    return path
+
+
+def plain(value: Any) -> Any:
+    """Arrays and records as lists, to compare by value."""
+    if isinstance(value, np.ndarray):
+        return [str(value.dtype), value.tolist()]
+    if hasattr(value, "__dataclass_fields__"):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [type(value).__name__, *map(plain, value)]
+    return value
+
+
+# ------------------------------------------------------------------ there and back
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    channel_graphs(),
+    modellings,
+    st.integers(0, 2**63 - 1),
+    st.one_of(st.none(), st.lists(st.floats(1e-9, 1e9), min_size=PARTS, max_size=PARTS)),
+)
+def test_any_plan_comes_back_whole(
+    tmp_path: Path,
+    graph_and_work: tuple[ChannelGraph, Work],
+    modelling: Modelling,
+    seed: int,
+    speeds: list[float] | None,
+) -> None:
+    graph, work = graph_and_work
+    speeds = speeds and tuple(speeds)
+    partition = partition_of(graph, work, modelling, seed, speeds=speeds)
+    if partition.model.hypergraph.vertices < PARTS:
+        return
+    plan = make_plan(partition, graph, work, 'timm:ä\n"x"', (3, 8, 8))
+    save_plan(plan, tmp_path / "plan.json")
+    loaded = load_plan(tmp_path / "plan.json")
+    assert plain(loaded) == plain(plan)
+    restored = restore(loaded, graph)
+    expected = plain(partition)
+    expected["feasible"] = restored.feasible
+    assert plain(restored) == expected
+
+
+@pytest.mark.parametrize("speeds", [None, [1, 1, 2]])
+def test_a_found_partition_comes_back(tmp_path: Path, speeds: list[float] | None) -> None:
+    graph = graph_of("residual")
+    found = partition_graph(
+        graph, flops(graph), 3, 0.2, modelling=Modelling(grain="fine"), speeds=speeds, seed=7
+    )
+    save_plan(make_plan(found, graph, flops(graph), "residual", (3, 8, 8)), tmp_path / "p.json")
+    loaded = load_plan(tmp_path / "p.json")
+    assert plain(restore(loaded, graph)) == plain(found)
+    assert loaded.versions.keys() >= {"hgpart", "torch", "kahypar", "python"}
+    assert loaded.fingerprint == graph.fingerprint
+
+
+def test_a_layer_that_is_one_vertex_has_one_block() -> None:
+    graph, modelling = graph_of("plain"), Modelling(linear="layer")
+    plan = make_plan(
+        partition_of(graph, flops(graph), modelling, 0), graph, flops(graph), "plain", (3, 8, 8)
+    )
+    rows = (*plan.blocks.rows[:3], np.array([0, 8, 16]), plan.blocks.rows[4])
+    with pytest.raises(PlanError, match="6 is one vertex"):
+        restore(replace(plan, blocks=replace(plan.blocks, rows=rows)), graph)
+
+
+def test_numbers_of_numpy_can_be_saved(tmp_path: Path) -> None:
+    graph = graph_of("plain")
+    k, seed = np.int64(2), np.int64(3)
+    found = partition_graph(graph, flops(graph), k, np.float64(0.2), seed=seed, speeds=np.ones(2))
+    save_plan(make_plan(found, graph, flops(graph), "plain", (3, 8, 8)), tmp_path / "plan.json")
+    assert plain(restore(load_plan(tmp_path / "plan.json"), graph)) == plain(found)
+
+
+def test_an_infeasible_partition_stays_infeasible(tmp_path: Path) -> None:
+    graph = graph_of("heavy")
+    found = partition_graph(graph, flops(graph), 2, 0, best_effort=True)
+    save_plan(make_plan(found, graph, flops(graph), "heavy", (3, 4, 4)), tmp_path / "plan.json")
+    loaded = load_plan(tmp_path / "plan.json")
+    assert not loaded.feasible
+    assert not restore(loaded, graph).feasible
+
+
+def test_the_file_is_compact_and_for_people_too(saved: Path) -> None:
+    content = json.loads(saved.read_text())
+    assert content["model"] == "file.py:make"
+    assert content["volume_bytes"] == PARTITION.evaluation.volume
+    assert content["layers"][1] == {"work": 10, "rows": [1, 8], "columns": [1, 1]}
+    assert len(saved.read_text().splitlines()) == 25 + len(GRAPH.layers) + 3
+
+
+# ------------------------------------------------------------------ another model
+
+
+def traced(width: int) -> ChannelGraph:
+    model = nn.Sequential(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, 4, 3))
+    return channel_graph(trace(model, torch.zeros(2, 3, 8, 8)))
+
+
+def test_a_changed_model_is_refused() -> None:
+    graph = traced(8)
+    found = partition_of(graph, flops(graph), Modelling(), 0)
+    plan = make_plan(found, graph, flops(graph), "mine", (3, 8, 8))
+    assert restore(plan, traced(8)).parts.tolist() == found.parts.tolist()
+    with pytest.raises(PlanError, match="it has changed") as raised:
+        restore(plan, traced(9))
+    assert graph.fingerprint in str(raised.value)
+    assert traced(9).fingerprint in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parts": PLAN.parts[:-1]}, "parts for 13 blocks, expected one for each of 14"),
+        ({"volume_bytes": PLAN.volume_bytes + 1}, "bytes travel"),
+        ({"imbalance": PLAN.imbalance + 0.01}, "imbalance"),
+        ({"parts": np.roll(PLAN.parts, 1)}, "the file was changed"),
+        ({"k": 15}, "k=15, this model has 14 tasks"),
+        ({"work": replace(WORK, per_task=WORK.per_task[:2])}, "work of 2 layers"),
+        ({"work": replace(WORK, per_task=WORK.per_task + 2**61)}, "work of"),
+        ({"blocks": replace(PLAN.blocks, rows=PLAN.blocks.rows[:2])}, "blocks of 2 layers"),
+        (
+            {"blocks": replace(PLAN.blocks, rows=(*PLAN.blocks.rows[:3], np.array([0])))},
+            "not divide the 1 tasks of layer3",
+        ),
+        (
+            {"blocks": replace(PLAN.blocks, columns=(np.array([0, 2]),) * 4)},
+            "not divide the channels",
+        ),
+        ({"model": "two\nlines", "fingerprint": "none"}, r'"two\\nlines"'),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_does_not_fit_the_model_is_refused(changes: dict[str, Any], message: str) -> None:
+    plan: Plan = replace(PLAN, **changes)
+    with pytest.raises(PlanError, match=message) as raised:
+        restore(plan, GRAPH)
+    assert "\n" not in str(raised.value)
+
+
+# ------------------------------------------------------------------ bad files
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ('"hgpart plan 1"', '"hgpart plan 9"', 2, 'accepted: "format": "hgpart plan 1"'),
+        ('"file.py:make"', "7", 3, '"model": a text'),
+        ('"input_shape": [3, 8, 8]', '"input_shape": [3, 8, "8"]', 4, '"input_shape": whole'),
+        ('"versions": {', '"version": {', 1, 'found no "versions"'),
+        ('"grain": "coarse"', '"grain": "medium"', 7, "accepted are coarse and fine"),
+        ('"linear": "neuron"', '"linear": "cell"', 8, "accepted are neuron and layer"),
+        ('"batch_size": 32', '"batch_size": 0', 9, '"batch_size": a whole number from 1'),
+        ('"batch_size": 32', '"batch_size": 9999999', 9, "from 1 to 1048576"),
+        ('"bytes_per_element": null', '"bytes_per_element": -1', 10, "from 1 to 1048576"),
+        ('"input_vertex": true', '"input_vertex": 1', 11, "true or false"),
+        ('"k": 3', '"k": 0', 13, '"k": a whole number from 1'),
+        ('"k": 3', '"k": 99999999', 13, '"k": a whole number from 1 to 16384'),
+        ('"k": 3', '"k": 1', 24, '"parts": pairs of a number up to 0'),
+        ('"eps": 0.1', '"eps": -1', 14, "a number >= 0"),
+        ('"eps": 0.1', '"eps": NaN', 14, "a finite number"),
+        ('"seed": 1', '"seed": 1.0', 15, "a whole number from 0"),
+        ('"speeds": null', '"speeds": [1, 1]', 17, "a list of 3"),
+        ('"speeds": null', '"speeds": [1, 1, 0]', 17, "3 numbers from 1e-09 to 1e+09"),
+        ('"speeds": null', '"speeds": [1, 1, NaN]', 17, "3 numbers from"),
+        ('"feasible": false', '"feasible": null', 18, "true or false"),
+        ('"work_units": 1', '"work_units": 0', 23, "from 1"),
+        ('"layer_count": 4', '"layer_count": 5', 26, '"layers": a list of 5'),
+        ('"rows": [1, 8]', '"rows": [1, -8]', 28, "whole numbers from 0"),
+        ('"rows": [1, 8]', '"rows": [1, 0]', 28, "a count from 1"),
+        ('"rows": [1, 8]', '"rows": [1]', 28, "pairs of a number"),
+        ('"rows": [1, 8]', f'"rows": [1, {LARGEST_RUNS}]', 28, f"{LARGEST_RUNS} in all"),
+        ('"rows": [1, 8]', '"rows": [99999999999, 8]', 28, "a number up to"),
+        ('"work": 10,', '"work": true,', 28, '"work": a whole number'),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_line(
+    saved: Path, old: str, new: str, line: int, message: str
+) -> None:
+    text = saved.read_text()
+    place = text.index(old)
+    saved.write_text(text[:place] + text[place:].replace(old, new, 1))
+    with pytest.raises(FormatError) as raised:
+        load_plan(saved)
+    assert f"{saved}, line {line}: found " in str(raised.value)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_every_truncation_is_found(saved: Path) -> None:
+    whole = saved.read_bytes().rstrip()
+    for length in range(len(whole)):
+        saved.write_bytes(whole[:length])
+        with pytest.raises(FormatError, match=r"line \d+: "):
+            load_plan(saved)
+
+
+def restored_or_refused(path: Path) -> None:
+    try:
+        restore(load_plan(path), GRAPH)
+    except HgpartError as error:
+        assert isinstance(error, (FormatError, PlanError))
+        assert "\n" not in str(error)
+
+
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
+def test_changed_bytes_are_refused_or_harmless(saved: Path, data: st.DataObject) -> None:
+    save_plan(PLAN, saved)
+    content = bytearray(saved.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        byte = st.one_of(st.sampled_from(b'0123456789-.eE"[]{},: '), st.integers(0, 255))
+        content[at : at + data.draw(st.integers(0, 2))] = bytes([data.draw(byte)])
+    saved.write_bytes(bytes(content))
+    restored_or_refused(saved)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+numbers = st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**63)), max_size=6)
+
+
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
+def test_changed_fields_are_refused_or_harmless(saved: Path, data: st.DataObject) -> None:
+    save_plan(PLAN, saved)
+    content: dict[str, Any] = json.loads(saved.read_text())
+    for _ in range(data.draw(st.integers(1, 2))):
+        record = data.draw(st.sampled_from([content, *content["layers"]]))
+        name = data.draw(st.sampled_from(sorted(record)))
+        if name != "layers":
+            record[name] = data.draw(st.one_of(values, numbers, st.integers(0, 2**63 - 1)))
+    saved.write_text(json.dumps(content))
+    restored_or_refused(saved)
+
+
+def test_a_file_can_not_ask_for_more_memory_than_a_plan_needs(saved: Path) -> None:
+    """Each list is within the limit, all together are not."""
+    content = json.loads(saved.read_text())
+    content["layers"] = [{"work": 0, "rows": [1, LARGEST_RUNS // 9], "columns": [1, 1]}] * 200
+    content["layer_count"] = 200
+    saved.write_text(json.dumps(content))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FormatError, match=f"{LARGEST_RUNS} in all"):
+        load_plan(saved)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10**6  # kB
+
+
+def test_saving_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="can't write"):
+        save_plan(PLAN, tmp_path / "nowhere" / "plan.json")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_plan_that_can_not_be_written_leaves_the_one_before(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = saved.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OutputError, match="No space left"):
+        save_plan(replace(PLAN, seed=5), saved)
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == ["plan.json"]
