@@ -1,0 +1,525 @@
+"""Records -> tables, JSON, CSV: what hgpart found, for people and for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from rich.box import Box
+from rich.console import Console
+from rich.table import Table
+
+from hgpart.blocks import Modelling
+from hgpart.graph import WHOLE, ChannelGraph, Layer, Read
+from hgpart.hypergraph import Hypergraph
+from hgpart.metrics import Evaluation
+from hgpart.shares import PartShares
+from hgpart.work import Work
+from hgpart.zoo.summary import ModelSummary
+
+UNITS: Mapping[str, int] = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+
+MAX_GRID_PARTS = 16  # a column each for up to so many parts
+MAX_NAMED_LAYERS = 3  # of those that a layer reads
+
+_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("u", 1e-6))
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is said about a partition of a model.
+
+    Attributes
+    ----------
+    model : str
+        The model spec.
+    input_shape : tuple of int
+        Of one sample.
+    graph, work, modelling, k, eps, speeds
+        What was partitioned, and what was asked for.
+    backend, seed
+        What made the partition; None where another tool did.
+    hypergraph : Hypergraph
+        The blocks that were partitioned.
+    feasible : bool
+    evaluation : Evaluation
+    shares : PartShares
+    layerwise : Evaluation
+        Of the best contiguous layer-wise split.
+    seconds : mapping
+        Wall time by stage, and ``total``.
+    """
+
+    model: str
+    input_shape: tuple[int, ...]
+    graph: ChannelGraph
+    work: Work
+    modelling: Modelling
+    k: int
+    eps: float
+    speeds: tuple[float, ...] | None
+    backend: str | None
+    seed: int | None
+    hypergraph: Hypergraph
+    feasible: bool
+    evaluation: Evaluation
+    shares: PartShares
+    layerwise: Evaluation
+    seconds: Mapping[str, float]
+
+
+# ------------------------------------------------------------------ for programs
+
+
+def as_json(report: Report) -> str:
+    """All figures as a JSON object, a line for each key, part and layer.
+
+    Bytes are of one forward pass of a batch, work is in ``work_unit`` (multiply-accumulates of
+    one sample, or measured seconds of a batch). What has no number, such as maximum over minimum
+    where a part has no work, is null.
+    """
+    lines = [
+        f'  "{name}": ' + (_listed(value) if name in ("parts", "layers") else _json(value))
+        for name, value in _fields(report).items()
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def as_csv(report: Report) -> str:
+    """What each part holds and sends: a header and one row a part, with the fields of the JSON."""
+    text = io.StringIO()
+    rows = _part_fields(report)
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _fields(report: Report) -> dict[str, Any]:
+    found, layerwise, modelling = report.evaluation, report.layerwise, report.modelling
+    return {
+        "hgpart_version": version("hgpart"),
+        "model": report.model,
+        "input_shape": report.input_shape,
+        "grain": modelling.grain,
+        "linear": modelling.linear,
+        "k": report.k,
+        "eps": report.eps,
+        "speeds": report.speeds,
+        "seed": report.seed,
+        "backend": report.backend,
+        "batch_size": modelling.batch_size,
+        "bytes_per_element": _bytes_per_element(report),
+        "input_vertex": modelling.input_vertex,
+        "output_vertex": modelling.output_vertex,
+        "work_unit": report.work.unit,
+        "work_source": report.work.source,
+        "feasible": report.feasible,
+        "imbalance": found.imbalance,
+        "max_work": _in_units(report.work, found.max_load),
+        "min_work": _in_units(report.work, found.min_load),
+        "average_work": found.average_load / report.work.units,
+        "max_over_min_work": found.max_over_min,
+        "max_over_average_work": found.max_over_average,
+        "volume_bytes": found.volume,
+        "max_part_volume_bytes": found.max_part_volume,
+        "average_part_volume_bytes": found.average_part_volume,
+        "max_over_average_part_volume": found.max_over_average_part_volume,
+        "cut_net_bytes": found.cut_net,
+        "messages": found.message_count,
+        "layerwise_imbalance": layerwise.imbalance,
+        "layerwise_max_work": _in_units(report.work, layerwise.max_load),
+        "layerwise_volume_bytes": layerwise.volume,
+        "layerwise_messages": layerwise.message_count,
+        "vertices": report.hypergraph.vertices,
+        "nets": report.hypergraph.nets,
+        "pins": len(report.hypergraph.pins),
+        "parts": _part_fields(report),
+        "layers": _layer_fields(report),
+        "seconds": {stage: round(seconds, 4) for stage, seconds in report.seconds.items()},
+    }
+
+
+def _part_fields(report: Report) -> list[dict[str, int | float]]:
+    found, shares = report.evaluation, report.shares
+    total = max(1, int(found.loads.sum()))
+    sent, received = found.messages.sum(axis=1), found.messages.sum(axis=0)
+    return [
+        {
+            "part": part,
+            "work": _in_units(report.work, int(found.loads[part])),
+            "work_share": int(found.loads[part]) / total,
+            "parameters": int(shares.parameters[part]),
+            "activation_bytes": int(shares.activation_bytes[part]),
+            "send_bytes": int(found.sent[part]),
+            "receive_bytes": int(found.received[part]),
+            "messages_sent": int(sent[part]),
+            "messages_received": int(received[part]),
+        }
+        for part in range(report.k)
+    ]
+
+
+def _layer_fields(report: Report) -> list[dict[str, Any]]:
+    return [
+        {
+            "layer": layer.name,
+            "kind": layer.kind,
+            "tasks_by_part": tasks.tolist(),
+            "work_by_part": [_in_units(report.work, value) for value in work.tolist()],
+        }
+        for layer, tasks, work in zip(
+            report.graph.layers, report.shares.layer_tasks, report.shares.layer_work, strict=True
+        )
+    ]
+
+
+def _in_units(work: Work, value: int) -> int | float:
+    return value if work.units == 1 else value / work.units
+
+
+def _bytes_per_element(report: Report) -> int | None:
+    """What was asked for, or what all maps have; None where they differ."""
+    sizes = {layer.bytes_per_element for layer in report.graph.layers if layer.channels}
+    own = sizes.pop() if len(sizes) == 1 else None
+    return report.modelling.bytes_per_element or own
+
+
+def _listed(items: Iterable[Any]) -> str:
+    return "[\n" + ",\n".join(f"    {_json(item)}" for item in items) + "\n  ]"
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "null"
+    return json.dumps(value, allow_nan=False)
+
+
+# ------------------------------------------------------------------ for people
+
+
+def print_report(report: Report, console: Console, unit: str) -> None:
+    """Print the answer, then the tables, then the seconds.
+
+    Parameters
+    ----------
+    report : Report
+    console : Console
+    unit : str
+        What bytes are printed in, one of `UNITS`.
+    """
+    for line in _answer(report, unit):
+        console.print(line)
+    work_unit, work_size = _work_scale(report)
+    batch = f"{unit} per forward pass of {_samples(report)}"
+    for title, table in (
+        (f"Load ({work_unit})", _load_table(report, work_size)),
+        (f"Communication ({batch})", _communication_table(report, unit)),
+        ("Parts (maps: made or received)", _part_table(report, work_unit, work_size, unit)),
+        ("Layers (% of each that each part has)", _layer_table(report, console.width)),
+    ):
+        console.print()
+        _print_table(console, title, table)
+    console.print()
+    *stages, (_, total) = report.seconds.items()
+    spent = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stages)
+    console.print(f"Seconds: {total:.2f} in all ({spent})")
+
+
+def _answer(report: Report, unit: str) -> list[str]:
+    found, layerwise, k = report.evaluation, report.layerwise, report.k
+    devices = f"{k} device" if k == 1 else f"{k} devices"
+    allowed = "allowed" if report.feasible else "more than the allowed"
+    by_layers = f"imbalance {layerwise.imbalance:.3f}, {_bytes(layerwise.volume, unit)}"
+    idle = int((layerwise.loads == 0).sum())
+    if idle:
+        by_layers += f" ({idle} of the {devices} get no work)"
+    lines = [
+        f"{report.model} on {devices}, {report.modelling.grain}-grain: imbalance "
+        f"{found.imbalance:.3f} ({allowed} {report.eps:g}), {_bytes(found.volume, unit)} between "
+        f"devices per forward pass of {_samples(report)}",
+        f"Cut between layers instead (best contiguous split): {by_layers}",
+    ]
+    work_ratio = (1 + found.imbalance) / (1 + layerwise.imbalance)
+    if layerwise.volume:
+        volume_ratio = found.volume / layerwise.volume
+        volume = _compared(volume_ratio, "fewer", "more", "many") + " bytes travel"
+    else:
+        volume_ratio = math.inf if found.volume else 1.0
+        volume = "bytes travel" if found.volume else "no bytes travel either"
+    link = "but" if (work_ratio - 1) * (volume_ratio - 1) < 0 else "and"
+    work = _compared(work_ratio, "less", "more", "much") + " work"
+    if report.speeds is not None:
+        work += " for its speed"
+    lines.append(f"Compared with that, the busiest device has {work}, {link} {volume}")
+    return lines
+
+
+def _compared(ratio: float, less: str, more: str, much: str) -> str:
+    """Say how a figure compares with another.
+
+    >>> [_compared(ratio, "less", "more", "much") for ratio in (0.25, 0.77, 1, 1.942, 3.31)]
+    ['4.0 times less', '23% less', 'as much', '94% more', '3.3 times as much']
+    """
+    percent = round(100 * (ratio - 1))
+    if percent == 0:
+        return f"as {much}"
+    if ratio >= 2:
+        return f"{ratio:.1f} times as {much}"
+    if ratio <= 0.5:
+        return f"{1 / ratio:.1f} times {less}" if ratio else f"100% {less}"
+    return f"{abs(percent)}% {less if percent < 0 else more}"
+
+
+def _load_table(report: Report, work_size: float) -> Table:
+    table = _table(["", "max", "min", "average", "max/min", "max/average", "imbalance"])
+    for name, found in (("partition", report.evaluation), ("between layers", report.layerwise)):
+        table.add_row(
+            name,
+            *_column([value / work_size for value in (found.max_load, found.min_load)]),
+            *_column([found.average_load / work_size]),
+            "-" if math.isinf(found.max_over_min) else f"{found.max_over_min:.3f}",
+            f"{found.max_over_average:.3f}",
+            f"{found.imbalance:.3f}",
+        )
+    return table
+
+
+def _communication_table(report: Report, unit: str) -> Table:
+    table = _table(["", "volume", "max part sends", "average", "max/average", "messages"])
+    both = (report.evaluation, report.layerwise)
+    columns = [
+        _column([found.volume / UNITS[unit] for found in both]),
+        _column([found.max_part_volume / UNITS[unit] for found in both]),
+        _column([found.average_part_volume / UNITS[unit] for found in both]),
+        [f"{found.max_over_average_part_volume:.3f}" for found in both],
+        [f"{found.message_count:,}" for found in both],
+    ]
+    for name, *figures in zip(("partition", "between layers"), *columns, strict=True):
+        table.add_row(name, *figures)
+    return table
+
+
+def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> Table:
+    found, shares = report.evaluation, report.shares
+    headings = ["part", work_unit.split()[0], "share", "parameters", f"maps {unit}"]
+    loads = [int(load) for load in found.loads]
+    columns = [
+        [str(part) for part in range(report.k)],
+        _column([load / work_size for load in loads]),
+        [f"{load / max(1, sum(loads)):.1%}" for load in loads],
+        [f"{count:,}" for count in shares.parameters.tolist()],
+        _column((shares.activation_bytes / UNITS[unit]).tolist()),
+    ]
+    for heading, sizes in ((f"sends {unit}", found.sent), (f"receives {unit}", found.received)):
+        headings.append(heading)
+        columns.append(_column((sizes / UNITS[unit]).tolist()))
+    if report.speeds is not None:
+        total = sum(report.speeds)
+        headings.insert(3, "target")
+        columns.insert(3, [f"{speed / total:.1%}" for speed in report.speeds])
+    table = _table(headings)
+    for row in zip(*columns, strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _layer_table(report: Report, width: int) -> Table:
+    """What each part has of each layer: a column a part where they fit, else a summary."""
+    rows = [
+        (layer.name, f"{layer.tasks:,}", _layer_shares(report, at, layer))
+        for at, layer in enumerate(report.graph.layers)
+        if report.modelling.has_vertices(layer)
+    ]
+    grid = _table(["layer", "tasks", *map(str, range(report.k))])
+    for name, tasks, shares in rows:
+        grid.add_row(name, tasks, *map(_percent, shares))
+    if report.k <= MAX_GRID_PARTS and max(map(len, _lines(grid))) <= width:
+        return grid
+    table = _table(["layer", "tasks", "parts", "max %", "which"])
+    table.columns[-1].justify = "left"
+    for name, tasks, shares in rows:
+        held = [part for part, share in enumerate(shares) if share > 0]
+        table.add_row(name, tasks, str(len(held)), _percent(max(shares)), _ranges(held))
+    return table
+
+
+def _layer_shares(report: Report, at: int, layer: Layer) -> list[float]:
+    """Each part's share of a layer's work, or of its tasks where there is no work."""
+    held = report.shares.layer_work[layer.tied_to]
+    if not held.any():
+        held = report.shares.layer_tasks[at]
+    shares: list[float] = (held / max(1, int(held.sum()))).tolist()
+    return shares
+
+
+def _percent(share: float) -> str:
+    if 0 < share < 0.005:
+        return "<1"
+    return f"{100 * share:.0f}" if share else "."
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers as ranges.
+
+    >>> _ranges([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    starts = [n for at, n in enumerate(numbers) if at == 0 or numbers[at - 1] != n - 1]
+    ends = [n for at, n in enumerate(numbers) if n == numbers[-1] or numbers[at + 1] != n + 1]
+    return ", ".join(
+        str(start) if start == end else f"{start}-{end}"
+        for start, end in zip(starts, ends, strict=True)
+    )
+
+
+def _work_scale(report: Report) -> tuple[str, float]:
+    """The unit that loads are printed in, and how many units of work make one of it."""
+    work = report.work
+    largest = report.evaluation.max_load / work.units
+    prefix, size = next((pair for pair in _PREFIXES if largest >= pair[1]), ("", 1.0))
+    measured = f" for {_samples(report)}, forward and backward"
+    per = measured if work.unit == "s" else " per sample"
+    return f"{prefix}{work.unit}{per}", size * work.units
+
+
+def _samples(report: Report) -> str:
+    batch = report.modelling.batch_size
+    return "1 sample" if batch == 1 else f"{batch} samples"
+
+
+def _bytes(count: int, unit: str) -> str:
+    return f"{_column([count / UNITS[unit]])[0]} {unit}"
+
+
+def _column(values: Sequence[float]) -> list[str]:
+    """Write figures with the same number of decimals: four digits of the largest.
+
+    >>> _column([643.24, 0.5]), _column([12345.6]), _column([0.03125, 0.0])
+    (['643.2', '0.5'], ['12,346'], ['0.03125', '0.00000'])
+    """
+    largest = max(map(abs, values), default=0.0)
+    decimals = 0 if largest == 0 else min(6, max(0, 3 - math.floor(math.log10(largest))))
+    return [f"{value:,.{decimals}f}" for value in values]
+
+
+# ------------------------------------------------------------------ the traced model
+
+
+def print_trace(
+    name: str, input_shape: Sequence[int], graph: ChannelGraph, work: Work, console: Console
+) -> None:
+    """Print the layers of a model, what they read, and what no channel rule knew."""
+    whole = [layer for layer in graph.layers if layer.kind == WHOLE]
+    total = sum(
+        int(per_task) * layer.tasks
+        for per_task, layer in zip(work.per_task, graph.layers, strict=True)
+    )
+    shape = " x ".join(map(str, input_shape))
+    kept = f"{len(whole)} kept whole" if whole else "none kept whole"
+    console.print(
+        f"{name} at {shape}: {len(graph.layers)} layers ({kept}), "
+        f"{int(graph.first_task[-1]):,} tasks, {total:,} {work.unit} per sample"
+    )
+    table = _table(["layer", "kind", "tasks", "map", work.unit, "parameters", "reads", "operators"])
+    table.columns[1].justify = "left"
+    table.columns[-2].justify = table.columns[-1].justify = "left"
+    for layer, per_task in zip(graph.layers, work.per_task.tolist(), strict=True):
+        table.add_row(
+            layer.name,
+            _kind(graph, layer),
+            f"{layer.tasks:,}",
+            f"{layer.map_elements:,}",
+            f"{per_task * layer.tasks:,}",
+            f"{layer.parameters:,}",
+            "; ".join(dict.fromkeys(_read(graph, layer, read) for read in layer.reads)),
+            " + ".join(map(_operator, layer.operators)),
+        )
+    console.print()
+    _print_table(console, "Layers (map: elements per task and sample; others: of all tasks)", table)
+    console.print()
+    names = [f"{layer.name} ({', '.join(layer.operators)})" for layer in whole]
+    console.print(f"Kept whole (one task that reads everything): {', '.join(names) or 'none'}")
+
+
+def _kind(graph: ChannelGraph, layer: Layer) -> str:
+    first = graph.layers[layer.tied_to]
+    return layer.kind if first is layer else f"{layer.kind}, weight of {first.name}"
+
+
+def _read(graph: ChannelGraph, layer: Layer, read: Read) -> str:
+    """Say which channels each task reads, and whose they are."""
+    known = read.channels[read.channels >= 0]
+    owners = graph.layer_of_channel(known)
+    sources = list(dict.fromkeys(owners.tolist()))
+    names = [graph.layers[at].name for at in sources]
+    if len(names) > MAX_NAMED_LAYERS + 1:
+        names[MAX_NAMED_LAYERS:] = [f"{len(names) - MAX_NAMED_LAYERS} more"]
+    listed = ", ".join(names) or "constants"
+    made = np.concatenate(
+        [np.zeros(0, np.int64)]
+        + [np.arange(graph.first_channel[at], graph.first_channel[at + 1]) for at in sources]
+    )
+    in_order = np.array_equal(known, made)
+    how = f"1 of {read.groups} groups" if read.kind == "group" else read.kind
+    if not in_order:
+        how += f", index list of {len(known):,} from {len(made):,} channels"
+    return f"{how}: {listed}"
+
+
+def _operator(name: str) -> str:
+    """Say what a graph node computes: its name without its number.
+
+    >>> _operator("conv2d_12"), _operator("_native_batch_norm_legit_functional_3")
+    ('conv2d', 'batch_norm')
+    """
+    return re.sub(r"_\d+$", "", name).replace("_native_batch_norm_legit_functional", "batch_norm")
+
+
+# ------------------------------------------------------------------ the list of models
+
+
+def print_models(summaries: Iterable[ModelSummary], names: Sequence[str], console: Console) -> None:
+    """Print a line for each model as soon as it is counted; `names` says how wide they are."""
+    width = max(map(len, ("model", *names)))
+    console.print(f"{'model':<{width}}  {'input':>13}  {'parameters':>12}  {'MAC per sample':>15}")
+    for summary in summaries:
+        shape = " x ".join(map(str, summary.input_shape))
+        console.print(
+            f"{summary.name:<{width}}  {shape:>13}  {summary.parameters:>12,}  {summary.macs:>15,}"
+        )
+
+
+# ------------------------------------------------------------------ tables
+
+
+_RULED = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # below the headings
+
+
+def _table(headings: Sequence[str]) -> Table:
+    """Make a table whose first column is text and whose others are figures, never cut off."""
+    table = Table(box=_RULED, show_edge=False, pad_edge=False, header_style="")
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if at else "left", no_wrap=True)
+    return table
+
+
+def _print_table(console: Console, title: str, table: Table) -> None:
+    """Print in full width: a narrow terminal wraps lines, where rich would cut figures off."""
+    console.print(title, style="bold")
+    for line in _lines(table):
+        console.out(line, highlight=False)
+
+
+def _lines(table: Table) -> list[str]:
+    text = io.StringIO()
+    Console(file=text, width=10_000).print(table)
+    return [line.rstrip() for line in text.getvalue().splitlines()]

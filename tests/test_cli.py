@@ -1,0 +1,367 @@
+"""The command line: what it writes, what it says of mistakes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hgpart.blocks import Modelling, single_blocks
+from hgpart.cli import run
+from hgpart.formats import read_hmetis, read_partition, read_patoh
+from hgpart.grains import cnn_hypergraph
+from hgpart.layering import channel_graph
+from hgpart.plan import load_plan, restore
+from hgpart.tracing import example_inputs, trace
+from hgpart.work import flops
+from hgpart.zoo import load_model
+
+OPTIONS = {
+    "coarse": [],
+    "fine": ["--grain", "fine"],
+    "thesis": ["--linear", "layer", "--bytes-per-element", "1"],
+    "bare": ["--no-input-vertex", "--no-output-vertex", "--batch-size", "1"],
+}
+MODELLINGS = {
+    "coarse": Modelling(),
+    "fine": Modelling(grain="fine"),
+    "thesis": Modelling(linear="layer", bytes_per_element=1),
+    "bare": Modelling(input_vertex=False, output_vertex=False, batch_size=1),
+}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    model, shape = load_model("lenet5", device="meta")
+    return channel_graph(trace(model, example_inputs(model, shape)))
+
+
+def hgpart(*arguments):
+    """Run a command that is to succeed."""
+    assert run([str(argument) for argument in arguments]) == 0
+
+
+def without_seconds(path):
+    figures = json.loads(path.read_text())
+    assert figures["seconds"].pop("total") > 0
+    del figures["seconds"]
+    return figures
+
+
+# ------------------------------------------------------------------ results
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_partition_export_and_evaluate_agree(options, graph, tmp_path):
+    files = {name: tmp_path / name for name in ("json", "parts", "patoh", "hmetis", "again")}
+    hgpart(
+        *("partition", "lenet5", "--k", 4, "--eps", 0.25, *OPTIONS[options]),
+        *("--json", files["json"], "--partition-file", files["parts"]),
+    )
+    shown = without_seconds(files["json"])
+    assert shown["feasible"]
+    assert shown["imbalance"] <= 0.25
+
+    # What any other tool would find, from the two files alone.
+    hgpart(*("export", "lenet5", *OPTIONS[options], "-o", files["patoh"]))
+    hypergraph = read_patoh(files["patoh"])
+    parts = read_partition(files["parts"], hypergraph.vertices, 4)
+    loads = np.bincount(parts, weights=hypergraph.weights, minlength=4)
+    assert [part["work"] for part in shown["parts"]] == loads.tolist()
+    ends = zip(hypergraph.pointers[:-1], hypergraph.pointers[1:], strict=True)
+    spread = [len(set(parts[hypergraph.pins[a:b]].tolist())) - 1 for a, b in ends]
+    assert shown["volume_bytes"] == int(hypergraph.costs @ np.array(spread))
+
+    # What hgpart says of that file.
+    hgpart(
+        *("evaluate", "lenet5", "--partition", files["parts"], "--eps", 0.25),
+        *(*OPTIONS[options], "--json", files["again"]),
+    )
+    again = without_seconds(files["again"])
+    assert (again["seed"], again["backend"]) == (None, None)
+    for same in ("k", "feasible", "imbalance", "volume_bytes", "messages", "parts", "layers"):
+        assert again[same] == shown[same], same
+    assert again["layerwise_volume_bytes"] == shown["layerwise_volume_bytes"]
+
+    # What was exported is the full hypergraph, in both formats.
+    modelling = MODELLINGS[options]
+    full = cnn_hypergraph(graph, flops(graph), single_blocks(graph, modelling), modelling)
+    hgpart(*("export", "lenet5", *OPTIONS[options], "--format", "hmetis", "-o", files["hmetis"]))
+    for found in (hypergraph, read_hmetis(files["hmetis"])):
+        for name in ("weights", "costs", "pointers", "pins"):
+            expected = getattr(full.hypergraph, name)
+            np.testing.assert_array_equal(getattr(found, name), expected)
+
+
+def test_a_seed_gives_the_same_partition_every_time(tmp_path):
+    files = [tmp_path / name for name in "ab"]
+    for file in files:
+        hgpart("partition", "lenet5", "--k", 5, "--eps", 0.3, "--seed", 7, "--json", file)
+    first, second = map(without_seconds, files)
+    assert first == second
+    assert (first["seed"], first["eps"]) == (7, 0.3)
+
+
+def test_json_on_standard_output_is_all_that_is_printed_there(capsys):
+    hgpart("partition", "lenet5", "--k", 2, "--json", "-")
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["model"], shown["k"]) == ("lenet5", 2)
+    assert list(shown["seconds"])[-1] == "total"
+
+
+def test_tables_are_printed_and_a_csv_is_written(capsys, tmp_path):
+    hgpart("partition", "lenet5", "--k", 2, "--csv", tmp_path / "parts.csv", "--unit", "MiB")
+    out, err = capsys.readouterr()
+    assert out.startswith("lenet5 on 2 devices, coarse-grain: imbalance 0.0")
+    assert "MiB" in out
+    assert err == ""
+    assert len((tmp_path / "parts.csv").read_text().splitlines()) == 3
+
+
+def test_a_plan_restores_the_partition(graph, tmp_path):
+    plan, figures = tmp_path / "plan.json", tmp_path / "figures.json"
+    hgpart("partition", "lenet5", "--k", 3, "--speeds", "1,1,2", "-o", plan, "--json", figures)
+    shown, loaded = without_seconds(figures), load_plan(plan)
+    assert (loaded.model, loaded.input_shape) == ("lenet5", (1, 32, 32))
+    found = restore(loaded, graph)
+    assert found.evaluation.imbalance == shown["imbalance"]
+    assert found.evaluation.volume == shown["volume_bytes"]
+    assert list(found.speeds) == shown["speeds"] == [1, 1, 2]
+
+
+def test_work_is_measured_kept_and_passed_back(tmp_path):
+    kept = tmp_path / "work.json"
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    # Two layers may well take longer than the rest: any imbalance is fine here.
+    job = ("partition", "lenet5", "--k", 2, "--eps", 1, "--batch-size", 2)
+    hgpart(*job, "--work", "profile", "--save-work", kept, "--json", first)
+    hgpart(*job, "--work", kept, "--json", second)
+    assert without_seconds(first) == without_seconds(second)
+    shown = without_seconds(second)
+    assert shown["work_unit"] == "s"
+    assert shown["work_source"].startswith("profile cpu")
+
+
+def test_best_effort_shows_what_is_not_allowed(capsys):
+    hgpart("partition", "lenet5", "--k", 20, "--best-effort", "--json", "-")
+    shown = json.loads(capsys.readouterr().out)
+    assert not shown["feasible"]
+    assert shown["imbalance"] > 0.1
+
+
+def test_other_devices_than_the_file_names_are_idle(capsys, tmp_path):
+    parts = tmp_path / "parts"
+    hgpart("partition", "lenet5", "--k", 2, "--partition-file", parts)
+    capsys.readouterr()
+    hgpart("evaluate", "lenet5", "--partition", parts, "--k", 3, "--json", "-")
+    shown = json.loads(capsys.readouterr().out)
+    assert [part["work"] > 0 for part in shown["parts"]] == [True, True, False]
+    assert not shown["feasible"]
+
+
+def test_a_model_of_the_user_is_traced_with_what_was_kept_whole(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Sort(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.sort(dim=1).values\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 8, 3), Sort(), nn.Conv2d(8, 4, 3))\n"
+    )
+    hgpart("trace", f"{file}:net", "--input-shape", "3,16,16")
+    out = capsys.readouterr().out
+    assert "(1 kept whole)" in out.splitlines()[0]
+    assert out.splitlines()[-1] == "Kept whole (one task that reads everything): 1 (sort)"
+
+
+def test_models_lists_those_that_are_named(capsys):
+    hgpart("models", "lenet5", "alexnet")
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        *("model", "lenet5", "alexnet")
+    ]
+
+
+# ------------------------------------------------------------------ mistakes
+
+LENET = ["partition", "lenet5", "--k", "2"]
+
+MISTAKES = {
+    "no command": (["partitoin"], 2, "No such command 'partitoin'"),
+    "unknown option": ([*LENET, "--fast"], 2, "--fast"),
+    "missing k": (["partition", "lenet5"], 2, "--k"),
+    "k is no number": (["partition", "lenet5", "--k", "two"], 2, "--k"),
+    "shape is no shape": ([*LENET, "--input-shape", "1x32x32"], 2, "3,224,224"),
+    "speeds are no numbers": ([*LENET, "--speeds", "1,fast"], 2, "1,1,2"),
+    "k < 1": (["partition", "lenet5", "--k", "0"], 3, "k is 0"),
+    "k > tasks": (["partition", "lenet5", "--k", "999"], 3, "999"),
+    "eps < 0": ([*LENET, "--eps", "-0.1"], 3, "-0.1"),
+    "eps is not a number": ([*LENET, "--eps", "nan"], 3, "nan"),
+    "grain": ([*LENET, "--grain", "medium"], 3, "coarse and fine"),
+    "linear": ([*LENET, "--linear", "block"], 3, "neuron and layer"),
+    "backend": ([*LENET, "--backend", "metis"], 3, "kahypar, mtkahypar"),
+    "unit": ([*LENET, "--unit", "mb"], 3, "MB, GB, MiB, GiB"),
+    "batch size": ([*LENET, "--batch-size", "0"], 3, "batch size 0"),
+    "speeds of others": ([*LENET, "--speeds", "1,1,2"], 3, "3 speeds for k=2"),
+    "speed 0": ([*LENET, "--speeds", "1,0"], 3, "0"),
+    "seed": ([*LENET, "--seed", "-1"], 3, "-1"),
+    "time limit": ([*LENET, "--time-limit", "0"], 3, "0"),
+    "work": ([*LENET, "--work", "guess"], 3, "flops, profile"),
+    "device without profile": ([*LENET, "--profile-device", "cpu"], 3, "--work profile"),
+    "one file for two": ([*LENET, "--json", "x", "--csv", "x"], 3, "--json and --csv"),
+    "format": (["export", "lenet5", "--format", "metis", "-o", "x"], 3, "patoh and hmetis"),
+    "unknown model": (["partition", "lenet6", "--k", "2"], 4, "nearest: lenet5"),
+    "unknown in models": (["models", "lenet5", "lenet6"], 4, "nearest: lenet5"),
+    "no such file": (["trace", "nowhere.py:net"], 4, "nowhere.py"),
+    "input shape": ([*LENET, "--input-shape", "3,32,32"], 5, "2x3x32x32"),
+    "no partition file": (["evaluate", "lenet5", "--partition", "none"], 6, "none"),
+    "infeasible": (["partition", "lenet5", "--k", "20"], 8, "heaviest task"),
+    "no such folder": ([*LENET, "--json", "nowhere/x.json"], 11, "nowhere"),
+    "output is a folder": ([*LENET, "-o", "."], 11, "folder"),
+    "export to nowhere": (["export", "lenet5", "-o", "nowhere/x"], 11, "nowhere"),
+}
+
+
+def fails(capsys, arguments, status, said):
+    """The command fails with one line that says it, and leaves no file."""
+    assert run([str(argument) for argument in arguments]) == status
+    out, err = capsys.readouterr()
+    assert err.startswith("hgpart: error: ")
+    assert err.count("\n") == 1
+    assert said in err
+    return out
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_clear_line(mistake, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments, status, said = MISTAKES[mistake]
+    out = fails(capsys, arguments, status, said)
+    assert out == "" or arguments[0] == "models"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0\n1\nx\n", "line 3"),
+        ("0 1 0", "the end of the file after 3 of 238 parts"),
+        ("0\n" * 239, "line 239"),
+        ("0\n" * 237 + "2\n", "line 238"),
+    ],
+)
+def test_a_malformed_partition_file_names_the_line(text, said, capsys, tmp_path):
+    file = tmp_path / "parts"
+    file.write_text(text)
+    out = fails(capsys, ["evaluate", "lenet5", "--partition", file, "--k", 2], 6, said)
+    assert out == ""
+
+
+def test_work_of_another_model_or_no_work_is_refused(capsys, tmp_path):
+    kept, wrong = tmp_path / "work.json", tmp_path / "wrong.json"
+    hgpart(*LENET, "--save-work", kept)
+    capsys.readouterr()
+    fails(capsys, ["export", "alexnet", "--work", kept, "-o", wrong], 12, "another model")
+    wrong.write_text(kept.read_text()[:200])
+    fails(capsys, [*LENET, "--work", wrong], 6, "line")
+
+
+def test_a_model_that_can_not_be_traced_says_where(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Loop(nn.Conv2d):\n"
+        "    def forward(self, x):\n"
+        "        while x.sum() > 0:\n"
+        "            x = super().forward(x)\n"
+        "        return x\n"
+        "def net():\n"
+        "    return Loop(3, 3, 3), (3, 16, 16)\n"
+        "def shapeless():\n"
+        "    return nn.Conv2d(3, 3, 3)\n"
+    )
+    fails(capsys, ["trace", f"{file}:net"], 5, "mine.py:4")
+    fails(capsys, ["trace", f"{file}:shapeless"], 3, "--input-shape 3,224,224")
+    fails(capsys, ["models", f"{file}:shapeless"], 4, "shape")
+
+
+def test_a_missing_package_names_its_install_command(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
+    fails(capsys, ["trace", "timm:resnet18"], 10, "pip install")
+
+
+def test_a_result_that_can_not_be_written_leaves_what_was_there(capsys, monkeypatch, tmp_path):
+    def full(report):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hgpart.report.as_json", full)
+    file = tmp_path / "figures.json"
+    file.write_text("old")
+    fails(capsys, [*LENET, "--json", file], 11, "No space left on device")
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+# ------------------------------------------------------------------ how it ends
+
+
+def process(*arguments, **options):
+    command = [sys.executable, "-c", "from hgpart.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_the_process_ends_with_the_status_of_the_error():
+    ended = process("partition", "lenet5", "--k", 0)
+    assert ended.returncode == 3
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("hgpart: error: k is 0")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_an_interrupt_is_one_line(capsys, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hgpart.layering.channel_graph", interrupt)
+    assert run(["trace", "lenet5"]) == 130
+    assert capsys.readouterr().err == "hgpart: interrupted\n"
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "from hgpart.cli import main; main()", "trace", "lenet5"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writing)
+    assert ended.stderr == ""
+
+
+def test_a_full_disk_behind_standard_output_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", "from hgpart.cli import main; main()", "models", "lenet5"]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert ended.returncode == 11
+    assert ended.stderr == "hgpart: error: can't write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_help_and_version_do_not_wait_for_torch(option):
+    code = (
+        "import sys; from hgpart.cli import run; status = run(sys.argv[1:]); "
+        "sys.exit(9 if 'torch' in sys.modules else status)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, option], capture_output=True, timeout=120)
+    assert ended.returncode == 0
+    assert b"hgpart" in ended.stdout
+
+
+def test_no_argument_at_all_shows_the_help(capsys):
+    hgpart()
+    out = capsys.readouterr().out
+    for command in ("partition", "models", "trace", "export", "evaluate"):
+        assert command in out
