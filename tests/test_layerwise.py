@@ -6,7 +6,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, graph_of
 
@@ -65,11 +65,13 @@ def assert_best(graph: ChannelGraph, work: Work, k: int, speeds: list[float] | N
     assert volume_of(graph, work, k, found) == min(volumes)
 
 
+@settings(deadline=None)
 @given(channel_graphs(max_layers=5), st.integers(1, 4))
 def test_no_cut_is_better(graph_and_work: tuple[ChannelGraph, Work], k: int) -> None:
     assert_best(*graph_and_work, k, None)
 
 
+@settings(deadline=None)
 @given(
     channel_graphs(max_layers=4), st.lists(st.sampled_from([0.5, 1, 2, 3]), min_size=2, max_size=3)
 )

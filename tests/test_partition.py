@@ -201,7 +201,7 @@ def scrambled(
     return random.integers(0, len(capacities), hypergraph.vertices).astype(np.int32)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     channel_graphs(max_layers=6, max_tasks=8),
     modellings,

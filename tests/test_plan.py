@@ -69,7 +69,7 @@ def plain(value: Any) -> Any:
 # ------------------------------------------------------------------ there and back
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     channel_graphs(),
     modellings,
@@ -261,7 +261,9 @@ def restored_or_refused(path: Path) -> None:
 
 
 @given(st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400
+)
 def test_changed_bytes_are_refused_or_harmless(saved: Path, data: st.DataObject) -> None:
     save_plan(PLAN, saved)
     content = bytearray(saved.read_bytes())
@@ -282,7 +284,9 @@ numbers = st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**63)), max_size
 
 
 @given(st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400
+)
 def test_changed_fields_are_refused_or_harmless(saved: Path, data: st.DataObject) -> None:
     save_plan(PLAN, saved)
     content: dict[str, Any] = json.loads(saved.read_text())

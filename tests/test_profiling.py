@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from hgpart import profile as profiling
+from hgpart import profiling
 from hgpart.errors import ArgumentError, ModelError
 from hgpart.graph import ChannelGraph
 from hgpart.layering import channel_graph

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import hypergraphs
 
@@ -68,6 +68,7 @@ def problems(draw: st.DrawFn) -> tuple[Hypergraph, list[int], list[int]]:
     return hypergraph, parts, most
 
 
+@settings(deadline=None)
 @given(problems(), st.integers(0, 2**64 - 1))
 def test_never_worse(problem: tuple[Hypergraph, list[int], list[int]], seed: int) -> None:
     hypergraph, parts, most = problem
@@ -82,6 +83,7 @@ def test_never_worse(problem: tuple[Hypergraph, list[int], list[int]], seed: int
         assert volume(hypergraph, refined) <= volume(hypergraph, parts)
 
 
+@settings(deadline=None)
 @given(problems(), st.integers(0, 9))
 def test_no_single_move_is_left_that_would_lower_the_volume(
     problem: tuple[Hypergraph, list[int], list[int]], seed: int
@@ -98,6 +100,7 @@ def test_no_single_move_is_left_that_would_lower_the_volume(
                 assert volume(hypergraph, moved) >= found
 
 
+@settings(deadline=None)
 @given(problems())
 def test_no_move_or_exchange_is_left_that_would_restore_balance(
     problem: tuple[Hypergraph, list[int], list[int]],
@@ -120,6 +123,7 @@ def test_no_move_or_exchange_is_left_that_would_restore_balance(
             assert difference <= 0 or held[part] + difference > most[part]
 
 
+@settings(deadline=None)
 @given(problems(), st.integers(0, 9))
 def test_the_same_seed_gives_the_same_parts(
     problem: tuple[Hypergraph, list[int], list[int]], seed: int
@@ -150,6 +154,13 @@ def test_a_vertex_moves_to_its_readers() -> None:
     hypergraph = small([1, 1, 1], [[0, 1, 2]], [7])
     assert len(set(refine(hypergraph, [0, 1, 1], [3, 3]))) == 1
     assert refine(hypergraph, [0, 1, 1], [1, 2]) == [0, 1, 1]  # there is no room
+
+
+def test_a_move_that_only_evens_the_loads_makes_room_for_one_that_saves() -> None:
+    """A round that had no gain used to be the last, though vertex 1 could now join vertex 2."""
+    hypergraph = small([1, 1, 2], [[1, 2]], [1])
+    for seed in range(10):
+        assert refine(hypergraph, [0, 1, 0], [3, 2], seed) == [1, 0, 0]
 
 
 def test_one_part_and_empty_parts() -> None:

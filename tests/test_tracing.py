@@ -181,8 +181,8 @@ class Silent(nn.Module):
 @pytest.mark.parametrize(
     ("model", "shape", "says"),
     [
-        (Branching(), (2, 3), "test_trace.py"),
-        (Looping(), (2, 3), "test_trace.py"),
+        (Branching(), (2, 3), "test_tracing.py"),
+        (Looping(), (2, 3), "test_tracing.py"),
         (nn.Conv2d(3, 4, 3), (2, 5, 8, 8), "5 channels"),
         (nn.Sequential(nn.Flatten(), nn.Linear(10, 2)), (2, 3, 4), ""),
         (nn.MaxPool2d(9), (2, 3, 4, 4), ""),
