@@ -36,8 +36,9 @@ BLOCK_OF_EPS = 1.5  # a block's share of a part, at most, in units of eps
 MAX_SPLIT_VERTICES = 20_000
 MAX_IMPROVED_PINS = 4_000_000
 
-# A search for balance goes on down to single tasks, up to this size.
-MAX_BALANCED_PINS = 60_000_000
+# A search for balance goes on down to single tasks, up to this size: 1 GB or so.
+MAX_BALANCED_VERTICES = 5_000_000
+MAX_BALANCED_PINS = 30_000_000
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,8 @@ def _split_and_improve(
         blocks = halve(model.blocks, graph, modelling)
         if _same(blocks, model) or (balanced and model.hypergraph.vertices > MAX_SPLIT_VERTICES):
             break
+        if _most_vertices(blocks) > MAX_BALANCED_VERTICES:
+            break
         finer = cnn_hypergraph(graph, work, blocks, modelling)
         if len(finer.hypergraph.pins) > (MAX_IMPROVED_PINS if balanced else MAX_BALANCED_PINS):
             break
@@ -216,6 +219,14 @@ def _rank(model: CnnHypergraph, parts: Int32, goal: Int64) -> tuple[float, int]:
     over = part_loads(model.hypergraph, parts, k) - goal
     overload = float((np.maximum(over, 0) / np.maximum(goal, 1)).max())
     return overload, communication_volume(model.hypergraph, parts, k)
+
+
+def _most_vertices(blocks: Blocks) -> int:
+    """A bound on the vertices that blocks make, without making them."""
+    return sum(
+        (len(rows) - 1) * len(columns)
+        for rows, columns in zip(blocks.rows, blocks.columns, strict=True)
+    )
 
 
 def _same(blocks: Blocks, model: CnnHypergraph) -> bool:
