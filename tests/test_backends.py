@@ -308,8 +308,11 @@ def test_backend_prints_nothing(partition: Backend, capfd: pytest.CaptureFixture
     assert capfd.readouterr() == ("", "")
 
 
+# A shell that runs the tests in the background has them ignore Ctrl-C, which children inherit.
 LONG_RUN = textwrap.dedent(
     """
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     import numpy as np
     from hgpart.hypergraph import Hypergraph
     from hgpart.partition.backends import backend

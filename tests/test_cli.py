@@ -310,9 +310,15 @@ def test_a_result_that_can_not_be_written_leaves_what_was_there(capsys, monkeypa
 # ------------------------------------------------------------------ how it ends
 
 
+# In the root of the repository Python would import the source tree, which has no native core.
+ELSEWHERE = Path(__file__).parent
+
+
 def process(*arguments, **options):
     command = [sys.executable, "-c", "from hgpart.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd=ELSEWHERE, **options
+    )
 
 
 def test_the_process_ends_with_the_status_of_the_error():
@@ -336,7 +342,9 @@ def test_a_reader_that_has_enough_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-c", "from hgpart.cli import main; main()", "trace", "lenet5"]
-    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    ended = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ELSEWHERE
+    )
     os.close(writing)
     assert ended.stderr == ""
 
@@ -344,7 +352,9 @@ def test_a_reader_that_has_enough_is_no_error():
 def test_a_full_disk_behind_standard_output_is_one_line():
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-c", "from hgpart.cli import main; main()", "models", "lenet5"]
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ELSEWHERE
+        )
     assert ended.returncode == 11
     assert ended.stderr == "hgpart: error: can't write the output: No space left on device\n"
 
@@ -355,7 +365,9 @@ def test_help_and_version_do_not_wait_for_torch(option):
         "import sys; from hgpart.cli import run; status = run(sys.argv[1:]); "
         "sys.exit(9 if 'torch' in sys.modules else status)"
     )
-    ended = subprocess.run([sys.executable, "-c", code, option], capture_output=True, timeout=120)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, option], capture_output=True, timeout=120, cwd=ELSEWHERE
+    )
     assert ended.returncode == 0
     assert b"hgpart" in ended.stdout
 
