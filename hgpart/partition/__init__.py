@@ -138,7 +138,7 @@ def partition_graph(
         enough = _round_up(_packed_imbalance(graph, work, modelling, shares, smallest))
         raise InfeasibleError(
             f"eps {eps:g} can't be met with k={k}: the heaviest task, {heaviest}, is "
-            f"{heaviest_work / total:.2%} of all work; the smallest eps known to do is {enough}"
+            f"{100 * heaviest_work / total:.3g} % of all work; the smallest eps known to do is {enough}"
         )
     goal = room
     if heaviest_work > room.max():
@@ -155,7 +155,7 @@ def partition_graph(
             f"no partition within eps {eps:g} was found for k={k}: the best has imbalance "
             f"{evaluation.imbalance:.4g}, so the smallest eps known to do is "
             f"{_round_up(evaluation.imbalance)}; the heaviest task, {heaviest}, is "
-            f"{heaviest_work / max(1, total):.2%} of all work"
+            f"{100 * heaviest_work / max(1, total):.3g} % of all work"
         )
     return Partition(
         model=model,
