@@ -21,6 +21,8 @@ Int64 = NDArray[np.int64]
 
 GRAINS = ("coarse", "fine")
 LINEAR_MODES = ("neuron", "layer")
+
+LARGEST_FULL = 150_000_000  # pins of a hypergraph without blocks: 4 GB or so
 LARGEST_FACTOR = 2**20  # of samples in a batch and of bytes in an element
 
 
@@ -103,8 +105,36 @@ class Blocks:
     columns: tuple[Int64, ...]
 
 
+def full_vertices(graph: ChannelGraph, modelling: Modelling) -> int:
+    """Number of vertices of the full hypergraph: those of the `single_blocks`."""
+    return sum(
+        layer_vertices(layer, modelling)
+        for at, layer in enumerate(graph.layers)
+        if modelling.has_vertices(layer) and layer.tied_to == at
+    )
+
+
+def layer_vertices(layer: Layer, modelling: Modelling) -> int:
+    """Number of a layer's vertices in the full hypergraph."""
+    read = modelling.split_read(layer)
+    if read is not None:
+        return layer.tasks * (len(read.channels) // read.groups + 1)
+    return 1 if modelling.is_solid(layer) else layer.tasks
+
+
 def single_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
-    """Every task, and fine-grain every channel of it, in a block of its own."""
+    """Put every task, and fine-grain every channel of it, in a block of its own.
+
+    Raises
+    ------
+    ArgumentError
+        If the full hypergraph that these blocks make would take too much memory.
+    """
+    if (pins := _full_pins(graph, modelling)) > LARGEST_FULL:
+        raise ArgumentError(
+            f"the full {modelling.grain}-grain hypergraph has {pins} pins: accepted are up to "
+            f"{LARGEST_FULL} (partitioning it works, with blocks of equal tasks)"
+        )
     rows, columns = [], []
     for layer in graph.layers:
         read = modelling.split_read(layer)
@@ -113,6 +143,16 @@ def single_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
         )
         columns.append(_every(1 if read is None else len(read.channels)))
     return Blocks(tuple(rows), tuple(columns))
+
+
+def _full_pins(graph: ChannelGraph, modelling: Modelling) -> int:
+    pins = 0
+    for layer in graph.layers:
+        if modelling.has_vertices(layer):
+            tasks = 1 if modelling.is_solid(layer) else layer.tasks
+            pins += sum(len(read.channels) // read.groups * tasks for read in layer.reads)
+            pins += layer_vertices(layer, modelling)
+    return pins
 
 
 def layer_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:

@@ -9,21 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hgpart.blocks import Blocks, Modelling
+from hgpart.blocks import LARGEST_FULL, Blocks, Modelling, full_vertices, layer_vertices
 from hgpart.errors import ArgumentError
 from hgpart.grains import CnnHypergraph, cnn_hypergraph
 from hgpart.graph import ChannelGraph, Layer, Read
 from hgpart.hypergraph import Int32, Int64
 from hgpart.work import Work
-
-
-def full_vertices(graph: ChannelGraph, modelling: Modelling) -> int:
-    """Number of vertices of the full hypergraph: those of the `single_blocks`."""
-    return sum(
-        _layer_vertices(layer, modelling)
-        for at, layer in enumerate(graph.layers)
-        if modelling.has_vertices(layer) and layer.tied_to == at
-    )
 
 
 def full_parts(
@@ -40,7 +31,14 @@ def full_parts(
     Returns
     -------
     int32 array, shape (full_vertices(graph, modelling),)
+
+    Raises
+    ------
+    ArgumentError
+        If there are too many vertices.
     """
+    if (vertices := full_vertices(graph, modelling)) > LARGEST_FULL:
+        raise ArgumentError(f"{vertices} vertices: accepted are up to {LARGEST_FULL}")
     pieces = [np.zeros(0, np.int32)]
     for at, (layer, layout) in enumerate(zip(graph.layers, model.layouts, strict=True)):
         if layout is None or layer.tied_to != at:
@@ -92,7 +90,7 @@ def blocks_of_parts(
             rows.append(rows[layer.tied_to] if tied else np.array([0, layer.tasks]))
             columns.append(columns[layer.tied_to] if tied else _one_column(layer, modelling))
             continue
-        count = _layer_vertices(layer, modelling)
+        count = layer_vertices(layer, modelling)
         own = parts[first : first + count]
         first += count
         read = modelling.split_read(layer)
@@ -124,13 +122,6 @@ def blocks_of_parts(
         pieces.append(finish[cuts[:-1]])
     model = cnn_hypergraph(graph, work, Blocks(tuple(rows), tuple(columns)), modelling)
     return model, np.ascontiguousarray(np.concatenate(pieces), dtype=np.int32)
-
-
-def _layer_vertices(layer: Layer, modelling: Modelling) -> int:
-    read = modelling.split_read(layer)
-    if read is not None:
-        return layer.tasks * (len(read.channels) // read.groups + 1)
-    return 1 if modelling.is_solid(layer) else layer.tasks
 
 
 def _positions(layer: Layer, read: Read) -> Int64:

@@ -18,7 +18,8 @@ from hgpart.graph import ChannelGraph
 from hgpart.layering import channel_graph
 from hgpart.metrics import Evaluation, evaluate
 from hgpart.partition import Partition, partition_graph
-from hgpart.partition.layerwise import layerwise
+from hgpart.partition.balance import capacities
+from hgpart.partition.layerwise import layerwise, layerwise_within
 from hgpart.tracing import TracedModel, trace
 from hgpart.work import Work, flops
 
@@ -34,7 +35,7 @@ class PartitionedModel:
     work : Work
     partition : Partition
     layerwise : Evaluation
-        What the best contiguous layer-wise split costs, for comparison.
+        What the best split between layers costs, for comparison; within eps where it can be.
     seconds : dict of str to float
         Wall time of each stage.
     """
@@ -53,8 +54,13 @@ def evaluate_layerwise(
     modelling: Modelling,
     k: int,
     speeds: Sequence[float] | None = None,
+    eps: float | None = None,
 ) -> Evaluation:
-    """Evaluate the best contiguous layer-wise split into k parts (see `layerwise`)."""
+    """Evaluate the best split between layers, into k runs of consecutive layers.
+
+    With an eps, the one of least volume within it, where there is one (`layerwise_within`);
+    else the one of smallest largest load (`layerwise`).
+    """
     coarse = Modelling(
         batch_size=modelling.batch_size,
         bytes_per_element=modelling.bytes_per_element,
@@ -62,8 +68,13 @@ def evaluate_layerwise(
         output_vertex=modelling.output_vertex,
     )
     model = cnn_hypergraph(graph, work, layer_blocks(graph, coarse), coarse)
-    part_of_layer = layerwise(graph, work, coarse, k, speeds).astype(np.int32)
-    return evaluate(model.hypergraph, part_of_layer[model.vertex_layers], k, speeds)
+    found = None
+    if eps is not None:
+        total = int(model.hypergraph.weights.sum())
+        found = layerwise_within(graph, work, coarse, capacities(total, speeds or [1] * k, eps))
+    if found is None:
+        found = layerwise(graph, work, coarse, k, speeds)
+    return evaluate(model.hypergraph, found.astype(np.int32)[model.vertex_layers], k, speeds)
 
 
 def partition_model(
@@ -122,5 +133,5 @@ def partition_model(
             best_effort=best_effort,
         )
     with stage("layer-wise"):
-        compared = evaluate_layerwise(graph, measured, modelling, k, speeds)
+        compared = evaluate_layerwise(graph, measured, modelling, k, speeds, eps)
     return PartitionedModel(traced, graph, measured, found, compared, seconds)

@@ -19,8 +19,8 @@ from hgpart.hypergraph import Int32, Int64
 from hgpart.json_files import JsonObject, quoted, read_json
 from hgpart.metrics import evaluate
 from hgpart.partition import FASTEST, SLOWEST, Partition
-from hgpart.partition.balance import capacities
-from hgpart.partition_files import full_vertices
+from hgpart.partition.balance import within
+from hgpart.blocks import full_vertices
 from hgpart.work import Work
 from hgpart.writing import replacing
 
@@ -43,7 +43,7 @@ class Plan:
         Of the model's ChannelGraph.
     versions : mapping
         Of hgpart, torch, the backend and Python.
-    modelling, k, eps, seed, backend, speeds, feasible
+    modelling, k, eps, seed, backend, start, speeds, feasible
         As in `Partition`.
     work : Work
     imbalance : float
@@ -63,6 +63,7 @@ class Plan:
     eps: float
     seed: int
     backend: str
+    start: str
     speeds: tuple[float, ...] | None
     feasible: bool
     work: Work
@@ -90,6 +91,7 @@ def make_plan(
         eps=partition.eps,
         seed=partition.seed,
         backend=partition.backend,
+        start=partition.start,
         speeds=partition.speeds,
         feasible=partition.feasible,
         work=work,
@@ -136,8 +138,6 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
             f"the plan says that its imbalance is {plan.imbalance}, its partition's is "
             f"{evaluation.imbalance}: the file was changed"
         )
-    total = int(model.hypergraph.weights.sum())
-    room = capacities(total, plan.speeds or [1.0] * plan.k, plan.eps)
     return Partition(
         model=model,
         modelling=plan.modelling,
@@ -146,9 +146,10 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
         eps=plan.eps,
         seed=plan.seed,
         backend=plan.backend,
+        start=plan.start,
         speeds=plan.speeds,
         evaluation=evaluation,
-        feasible=bool((evaluation.loads <= room).all()),
+        feasible=within(evaluation.loads, plan.speeds or [1] * plan.k, plan.eps),
     )
 
 
@@ -177,6 +178,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "eps": plan.eps,
         "seed": plan.seed,
         "backend": plan.backend,
+        "start": plan.start,
         "speeds": None if plan.speeds is None else list(plan.speeds),
         "feasible": plan.feasible,
         "imbalance": plan.imbalance,
@@ -261,6 +263,7 @@ def load_plan(path: Path | str) -> Plan:
         eps=head.number("eps"),
         seed=head.whole("seed"),
         backend=head.string("backend"),
+        start=head.string("start"),
         speeds=speeds,
         feasible=head.flag("feasible"),
         work=Work(

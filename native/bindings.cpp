@@ -2,8 +2,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <chrono>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -114,15 +116,24 @@ nb::object contract(nb::handle hypergraph, nb::handle clusters, std::int64_t cou
 }
 
 nb::object refine(nb::handle hypergraph, nb::handle parts, nb::handle capacities,
-                  std::uint64_t seed) {
+                  std::uint64_t seed, double seconds) {
+  using Clock = std::chrono::steady_clock;
   const HypergraphInput arrays(hypergraph);
   const Input<std::int32_t> part_of_vertex(parts, "parts", "int32");
   const Input<std::int64_t> capacity_of_part(capacities, "capacities", "int64");
   std::vector<std::int32_t> refined(part_of_vertex.span().begin(), part_of_vertex.span().end());
+  const auto start = Clock::now();
+  bool interrupted = false;
+  const auto go_on = [&] {
+    nb::gil_scoped_acquire with_gil;
+    interrupted = interrupted || PyErr_CheckSignals() != 0;
+    return !interrupted && std::chrono::duration<double>(Clock::now() - start).count() < seconds;
+  };
   {
     nb::gil_scoped_release without_gil;
-    hgpart::refine(arrays.view(), refined, capacity_of_part.span(), seed);
+    hgpart::refine(arrays.view(), refined, capacity_of_part.span(), seed, go_on);
   }
+  if (interrupted) throw nb::python_error();
   return to_numpy(std::move(refined));
 }
 
@@ -175,5 +186,6 @@ NB_MODULE(_native, module) {
   table("messages", hgpart::messages);
 
   module.def("contract", &contract, "hypergraph"_a, "clusters"_a, "count"_a);
-  module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a);
+  module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,
+             "seconds"_a = std::numeric_limits<double>::infinity());
 }

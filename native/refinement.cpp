@@ -13,15 +13,17 @@ namespace hgpart {
 namespace {
 
 constexpr int kMaxRounds = 20;
+constexpr std::int64_t kStepsBetweenQuestions = 20'000'000;
 constexpr std::int64_t kMaxCounts = std::int64_t{1} << 29;  // 2 GiB of int32
 
 class Refinement {
  public:
   Refinement(const Hypergraph& hypergraph, std::vector<std::int32_t>& parts,
-             Span<std::int64_t> capacities)
+             Span<std::int64_t> capacities, const std::function<bool()>& go_on)
       : hypergraph_(hypergraph),
         parts_(parts),
         capacities_(capacities),
+        go_on_(go_on),
         k_(capacities.size),
         loads_(k_, 0),
         members_(k_),
@@ -41,7 +43,7 @@ class Refinement {
   }
 
   void rebalance() {
-    for (auto from = most_overloaded(); from >= 0; from = most_overloaded()) {
+    for (auto from = most_overloaded(); from >= 0 && !stopped_; from = most_overloaded()) {
       if (!hand_over(from) && !exchange(from)) return;
     }
   }
@@ -56,6 +58,7 @@ class Refinement {
       bool changed = false;
       for (const auto vertex : order) {
         const Move move = best_move(vertex);
+        if (stopped_) return;
         if (move.to < 0) continue;
         const auto weight = hypergraph_.weights[vertex];
         const bool evens = loads_[parts_[vertex]] > loads_[move.to] + weight && weight > 0;
@@ -99,6 +102,12 @@ class Refinement {
   // of equal ones, into the part with the most room.
   Move best_move(std::int32_t vertex) {
     const auto from = parts_[vertex];
+    // A step is about a nanosecond.
+    steps_ += (first_net_[vertex + 1] - first_net_[vertex] + 1) * k_;
+    if (steps_ > kStepsBetweenQuestions) {
+      steps_ = 0;
+      stopped_ = stopped_ || !go_on_();
+    }
     std::fill(absent_.begin(), absent_.end(), 0);
     std::int64_t leaving = 0;  // saved, where the vertex is the net's last one in its part
     for (auto at = first_net_[vertex]; at < first_net_[vertex + 1]; ++at) {
@@ -147,6 +156,7 @@ class Refinement {
       const auto weight = hypergraph_.weights[vertex];
       if (weight == 0) continue;
       const Move candidate = best_move(vertex);
+      if (stopped_) return false;
       if (candidate.to < 0) continue;
       const auto relief = static_cast<double>(std::min(weight, overload));
       const double candidate_price = -static_cast<double>(candidate.gain) / relief;
@@ -206,6 +216,9 @@ class Refinement {
   const Hypergraph& hypergraph_;
   std::vector<std::int32_t>& parts_;
   const Span<std::int64_t> capacities_;
+  const std::function<bool()>& go_on_;
+  std::int64_t steps_ = 0;  // since go_on_ was asked
+  bool stopped_ = false;
   const std::int64_t k_;
   std::vector<std::int64_t> loads_;
   std::vector<std::vector<std::int32_t>> members_;  // of each part
@@ -218,7 +231,8 @@ class Refinement {
 }  // namespace
 
 void refine(const Hypergraph& hypergraph, std::vector<std::int32_t>& parts,
-            Span<std::int64_t> capacities, std::uint64_t seed) {
+            Span<std::int64_t> capacities, std::uint64_t seed,
+            const std::function<bool()>& go_on) {
   check_all_but_pins(hypergraph);
   check_pins(hypergraph, 0, hypergraph.pins.size);
   const Span<std::int32_t> given{parts.data(), static_cast<std::int64_t>(parts.size())};
@@ -228,7 +242,7 @@ void refine(const Hypergraph& hypergraph, std::vector<std::int32_t>& parts,
                             std::to_string(capacities.size) +
                             ", expected nets * k of at most 2^29");
   }
-  Refinement refinement(hypergraph, parts, capacities);
+  Refinement refinement(hypergraph, parts, capacities, go_on);
   refinement.rebalance();
   refinement.improve(seed);
 }

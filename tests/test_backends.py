@@ -254,8 +254,22 @@ def test_bad_arguments_are_refused(partition: Backend) -> None:
 
 def test_time_limit_ends_the_partitioner(partition: Backend) -> None:
     hypergraph = layers(20, 60)
-    with pytest.raises(BackendError, match=r"time limit of 0\.05 s"):
+    with pytest.raises(BackendError, match=r"within the time limit, 0\.05 s"):
         partition(hypergraph, room(hypergraph, 16), time_limit=0.05)
+
+
+def test_what_was_found_within_the_time_limit_counts(
+    partition: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two answers and half of a third: the second is the last whole one, and the best."""
+    answers = (
+        "import array, sys, time; sys.stdin.buffer.read(); "
+        "[array.array('i', parts).tofile(sys.stdout.buffer) for parts in ([0] * 6, [1] * 6, [0])]; "
+        "sys.stdout.flush(); time.sleep(60)"
+    )
+    monkeypatch.setattr(isolated, "COMMAND", (sys.executable, "-c", answers))
+    hypergraph = layers(2, 3)
+    assert partition(hypergraph, room(hypergraph, 2), time_limit=2).tolist() == [1] * 6
 
 
 def test_enough_time_changes_nothing(partition: Backend) -> None:
@@ -281,7 +295,7 @@ def test_missing_package_names_the_install_command(
         ("raise ValueError('two\\nlines')", "status 1; it said last: lines"),
         ("import os; os.abort()", "ended by SIGABRT"),
         ("pass", "without a partition, with status 0"),
-        ("print(end='0000')", "1 parts for 6 vertices"),
+        ("print(end='0000')", "returned 4 bytes, expected a multiple of 24"),
         ("print(end='0000' * 6)", "parts 808464432 to 808464432, expected 0 to 1"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -15,20 +16,28 @@ from hgpart.blocks import Modelling, layer_blocks
 from hgpart.grains import cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.metrics import communication_volume
-from hgpart.partition.layerwise import layerwise
+from hgpart.partition.layerwise import (
+    layerwise,
+    layerwise_by_count,
+    layerwise_by_parameters,
+    layerwise_within,
+)
 from hgpart.pipeline import evaluate_layerwise
 from hgpart.work import Work, flops
 
 COARSE = Modelling(batch_size=1)
 
 
-def time_of(
-    graph: ChannelGraph, work: Work, k: int, parts: list[int], speeds: list[float]
-) -> float:
-    loads = [0] * k
-    for layer, each, part in zip(graph.layers, work.per_task.tolist(), parts, strict=True):
-        loads[part] += each * layer.tasks
-    return max(load / speed for load, speed in zip(loads, speeds, strict=True))
+def loads_of(graph: ChannelGraph, work: Work) -> list[int]:
+    pairs = zip(graph.layers, work.per_task.tolist(), strict=True)
+    return [each * layer.tasks for layer, each in pairs]
+
+
+def time_of(loads: list[int], parts: list[int], speeds: list[float]) -> float:
+    of_part = [0] * len(speeds)
+    for load, part in zip(loads, parts, strict=True):
+        of_part[part] += load
+    return max(load / speed for load, speed in zip(of_part, speeds, strict=True))
 
 
 def volume_of(graph: ChannelGraph, work: Work, k: int, parts: list[int]) -> int:
@@ -37,10 +46,10 @@ def volume_of(graph: ChannelGraph, work: Work, k: int, parts: list[int]) -> int:
     return communication_volume(model.hypergraph, of_vertices, k)
 
 
-def every_cut(graph: ChannelGraph, work: Work, k: int) -> list[list[int]]:
-    """Every ascending assignment that keeps tied layers together and gives each part work."""
+def every_cut(graph: ChannelGraph, loads: list[int], k: int) -> list[list[int]]:
+    """Every ascending assignment that keeps tied layers together and gives each part a load."""
     layers = graph.layers
-    busy = {at for at, layer in enumerate(layers) if work.per_task[at] * layer.tasks > 0}
+    busy = {at for at, load in enumerate(loads) if load > 0}
     return [
         list(parts)
         for parts in combinations_with_replacement(range(k), len(layers))
@@ -51,18 +60,60 @@ def every_cut(graph: ChannelGraph, work: Work, k: int) -> list[list[int]]:
 
 def assert_best(graph: ChannelGraph, work: Work, k: int, speeds: list[float] | None) -> None:
     found = layerwise(graph, work, COARSE, k, speeds).tolist()
-    cuts = every_cut(graph, work, k)
+    assert_least(graph, work, loads_of(graph, work), found, speeds or [1.0] * k)
+
+
+def assert_least(
+    graph: ChannelGraph, work: Work, loads: list[int], found: list[int], rates: list[float]
+) -> None:
+    """No other cut has a smaller largest load, nor as small a one and less volume."""
+    k = len(rates)
+    cuts = every_cut(graph, loads, k)
     if not cuts:
         return
     assert found in cuts
-    rates = speeds or [1.0] * k
-    times = [time_of(graph, work, k, cut, rates) for cut in cuts]
-    assert time_of(graph, work, k, found, rates) == pytest.approx(min(times), rel=1e-9)
+    times = [time_of(loads, cut, rates) for cut in cuts]
+    assert time_of(loads, found, rates) == pytest.approx(min(times), rel=1e-9)
     as_fast = [
         cut for cut, time in zip(cuts, times, strict=True) if time <= min(times) * (1 + 1e-12)
     ]
     volumes = [volume_of(graph, work, k, cut) for cut in as_fast]
     assert volume_of(graph, work, k, found) == min(volumes)
+
+
+def loads_of_parts(loads: list[int], parts: list[int], k: int) -> list[int]:
+    return [
+        sum(load for load, of in zip(loads, parts, strict=True) if of == part) for part in range(k)
+    ]
+
+
+@given(channel_graphs(max_layers=5), st.lists(st.integers(0, 400), min_size=1, max_size=3))
+def test_no_cut_that_has_room_has_less_volume(
+    graph_and_work: tuple[ChannelGraph, Work], room: list[int]
+) -> None:
+    graph, work = graph_and_work
+    k, loads = len(room), loads_of(graph, work)
+    with_room = [
+        list(parts)
+        for parts in combinations_with_replacement(range(k), len(graph.layers))
+        if all(parts[layer.tied_to] == parts[at] for at, layer in enumerate(graph.layers))
+        and all(map(int.__le__, loads_of_parts(loads, list(parts), k), room))
+    ]
+    found = layerwise_within(graph, work, COARSE, np.array(room))
+    if not with_room:
+        assert found is None
+        return
+    assert found is not None
+    assert found.tolist() in with_room
+    volumes = [volume_of(graph, work, k, parts) for parts in with_room]
+    assert volume_of(graph, work, k, found.tolist()) == min(volumes)
+
+
+def test_within_eps_a_cut_may_leave_a_device_idle() -> None:
+    """Least volume, not least load: all on one device where eps allows it."""
+    graph, work = chain([2, 2, 2], [10, 10, 10], [1, 1, 1])
+    assert evaluate_layerwise(graph, work, COARSE, 2, eps=1.0).volume == 0
+    assert evaluate_layerwise(graph, work, COARSE, 2).volume > 0
 
 
 @settings(deadline=None)
@@ -114,6 +165,41 @@ def test_tied_layers_are_never_parted() -> None:
             assert parts[at] == parts[layer.tied_to]
 
 
+@settings(deadline=None)
+@given(channel_graphs(max_layers=5), st.integers(1, 4))
+def test_no_cut_balances_parameters_better(
+    graph_and_work: tuple[ChannelGraph, Work], k: int
+) -> None:
+    graph, work = graph_and_work
+    found = layerwise_by_parameters(graph, work, COARSE, k).tolist()
+    parameters = [layer.parameters for layer in graph.layers]
+    assert_least(graph, work, parameters, found, [1.0] * k)
+
+
+def test_parameters_and_work_ask_for_different_cuts() -> None:
+    graph, work = chain([2, 2, 4], [90, 8, 4], [1, 1, 1])
+    assert [layer.parameters for layer in graph.layers] == [0, 2, 2, 4, 0]
+    assert layerwise(graph, work, COARSE, 2).tolist() == [0, 0, 1, 1, 1]
+    assert layerwise_by_parameters(graph, work, COARSE, 2).tolist() == [0, 0, 0, 1, 1]
+
+
+@settings(deadline=None)
+@given(channel_graphs(max_layers=6), st.integers(1, 4))
+def test_equal_counts_differ_by_a_layer_at_most(
+    graph_and_work: tuple[ChannelGraph, Work], k: int
+) -> None:
+    graph, work = graph_and_work
+    busy = work.per_task > 0
+    parts = layerwise_by_count(graph, work, k)
+    assert len(parts) == len(graph.layers)
+    assert (np.diff(parts) >= 0).all()
+    counts = np.bincount(parts[busy], minlength=k)
+    if busy.sum() >= k:
+        assert counts.max() - counts.min() <= 1
+    for at in np.flatnonzero(~busy[1:]) + 1:
+        assert parts[at] == parts[at - 1]
+
+
 @pytest.mark.parametrize(("k", "printed"), [(2, 24.5), (4, 85.75), (16, 273.578125)])
 def test_vgg16_as_in_the_thesis(k: int, printed: float) -> None:
     """Thesis table 5.2 prints 24.5, 85.7 and 273.5: 2^20 elements at batch 32, cut off."""
@@ -122,6 +208,7 @@ def test_vgg16_as_in_the_thesis(k: int, printed: float) -> None:
     assert evaluate_layerwise(graph, work, modelling, k).volume / 2**20 == printed
 
 
+@cache
 def vgg16() -> tuple[ChannelGraph, Work]:
     model, shape = load_model("vgg16", device="meta")
     graph = channel_graph(trace(model, example_inputs(model, shape)))

@@ -23,14 +23,15 @@ from partitioned_models import (
 )
 
 from hgpart import channel_graph, example_inputs, load_model, trace
-from hgpart.blocks import Modelling, single_blocks
+from hgpart.blocks import Modelling, full_vertices, single_blocks
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
 from hgpart.grains import cnn_hypergraph
 from hgpart.graph import INPUT, ChannelGraph
 from hgpart.hypergraph import Hypergraph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.backends import BACKENDS
-from hgpart.partition_files import full_parts, full_vertices
+from hgpart.partition_files import full_parts
+from hgpart.pipeline import evaluate_layerwise
 from hgpart.work import Work, flops
 
 
@@ -162,6 +163,22 @@ def test_as_many_parts_as_tasks() -> None:
     modelling = Modelling(input_vertex=False, output_vertex=False)
     found = partition_graph(graph, work, 5, 0, modelling=modelling)
     assert sorted(full_parts(graph, found.model, modelling, found.parts)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("eps", [0.1, 0.5, 1.5])
+@pytest.mark.parametrize("name", MODELS)
+def test_no_cut_between_layers_within_eps_is_better(name: str, eps: float, grain: str) -> None:
+    """A partitioner alone is worse at times, the more the larger eps is."""
+    graph = graph_of(name)
+    work = flops(graph)
+    modelling = Modelling(grain=grain)
+    cut = evaluate_layerwise(graph, work, modelling, 3, eps=eps)
+    if cut.imbalance > eps:
+        return
+    found = partition_graph(graph, work, 3, eps, modelling=modelling)
+    assert found.evaluation.volume <= cut.volume
+    assert found.start in ("kahypar", "layerwise")
 
 
 def test_the_same_seed_gives_the_same_partition() -> None:

@@ -206,3 +206,19 @@ def test_what_is_not_a_hypergraph_is_refused() -> None:
         _native.refine(small([1, 1], [], []), parts, np.array([9, 9], dtype=np.int32), 0)
     with pytest.raises(HypergraphError, match="parts is int64"):
         _native.refine(small([1, 1], [], []), parts.astype(np.int64), np.array([9, 9]), 0)
+
+
+def test_time_that_is_up_ends_the_moves() -> None:
+    """The partition stays as it is by then, within the capacities and no worse."""
+    random = np.random.default_rng(0)
+    vertices, pins, k = 2000, 20, 1000
+    nets = [random.choice(vertices, pins, replace=False).tolist() for _ in range(vertices)]
+    hypergraph = small([1] * vertices, nets, [1] * vertices)
+    start = random.integers(0, k, vertices).astype(np.int32)
+    most = np.full(k, 20, dtype=np.int64)
+    cut_short = _native.refine(hypergraph, start, most, 0, 0.0).tolist()
+    to_the_end = _native.refine(hypergraph, start, most, 0).tolist()
+    volumes = [volume(hypergraph, parts) for parts in (to_the_end, cut_short, start.tolist())]
+    assert volumes == sorted(volumes)
+    assert len(set(volumes)) == 3
+    assert overload(loads(hypergraph, cut_short, k), most.tolist()) == 0

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 import numbers
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from hgpart import _native
-from hgpart.blocks import Blocks, Modelling, divide, halve
+from hgpart.blocks import Blocks, Modelling, divide, full_vertices, halve
 from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.grains import CnnHypergraph, channel_shares, check_work, cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int32, Int64
 from hgpart.metrics import Evaluation, communication_volume, evaluate, imbalance, part_loads
 from hgpart.partition.backends import backend as backend_named
-from hgpart.partition.balance import capacities, pack
+from hgpart.partition.balance import capacities, pack, within
+from hgpart.partition.layerwise import layerwise_within
 from hgpart.partition.project import project
-from hgpart.partition_files import full_vertices
 from hgpart.work import Work
 
 SLOWEST, FASTEST = 1e-9, 1e9  # speeds of devices are relative
@@ -53,6 +54,9 @@ class Partition:
     parts : int32 array, shape (model.hypergraph.vertices,)
     k, eps, seed, backend, speeds
         What was asked for; `speeds` is None for equal devices.
+    start : str
+        What the best partition was found from: the backend's, or "layerwise", the cut between
+        layers of least volume within eps.
     evaluation : Evaluation
     feasible : bool
         Whether every part's load is at most (1 + eps) times its share.
@@ -65,6 +69,7 @@ class Partition:
     eps: float
     seed: int
     backend: str
+    start: str
     speeds: tuple[float, ...] | None
     evaluation: Evaluation
     feasible: bool
@@ -85,9 +90,10 @@ def partition_graph(
 ) -> Partition:
     """Divide a model's tasks among k devices within eps, with as little traffic as possible.
 
-    Layers become blocks of equal work, the backend partitions those, then blocks are split and
-    single ones moved while that lowers the volume or until the balance holds, down to single
-    tasks (coarse-grain) or channels of tasks (fine-grain).
+    Layers become blocks of equal work, and the backend partitions those; the best cut between
+    layers within eps takes its place where it is better. Then blocks are split and single ones
+    moved while that lowers the volume or until the balance holds, down to single tasks
+    (coarse-grain) or channels of tasks (fine-grain).
 
     Parameters
     ----------
@@ -106,7 +112,8 @@ def partition_graph(
     speeds : sequence of k numbers, optional
         Relative speeds of the devices; a part's share is in proportion.
     time_limit : float, optional
-        Seconds for the backend.
+        Seconds for the backend and the improvement after it, each level of which it ends early;
+        results may then differ from run to run.
     best_effort : bool
         Return the best that was found, marked infeasible, where eps can't be met.
 
@@ -138,18 +145,29 @@ def partition_graph(
         enough = _round_up(_packed_imbalance(graph, work, modelling, shares, smallest))
         raise InfeasibleError(
             f"eps {eps:g} can't be met with k={k}: the heaviest task, {heaviest}, is "
-            f"{100 * heaviest_work / total:.3g} % of all work; the smallest eps known to do is {enough}"
+            f"{100 * heaviest_work / total:.3g} % of all work; the smallest eps known to do is "
+            f"{enough}"
         )
     goal = room
     if heaviest_work > room.max():
         goal = capacities(total, shares, _round_up(smallest))
 
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
     blocks = divide(graph, work, modelling, k * _blocks_per_part(modelling.grain, eps))
     model = cnn_hypergraph(graph, work, blocks, modelling)
     parts = backend_named(backend)(model.hypergraph, goal, seed=seed, time_limit=time_limit)
-    model, parts = _split_and_improve(graph, work, modelling, model, parts, goal, seed)
+    parts = _refine(model, parts, goal, seed, deadline)
+    start = backend
+    cut = layerwise_within(graph, work, replace(modelling, grain="coarse"), goal)
+    if cut is not None:
+        # So that no cut between layers within eps is ever better.
+        other = cut.astype(np.int32)[model.vertex_layers]
+        other = _refine(model, other, goal, seed, deadline)
+        if _rank(model, other, goal) < _rank(model, parts, goal):
+            parts, start = other, "layerwise"
+    model, parts = _split_and_improve(graph, work, modelling, model, parts, goal, seed, deadline)
     evaluation = evaluate(model.hypergraph, parts, k, shares)
-    feasible = bool((evaluation.loads <= room).all())
+    feasible = within(evaluation.loads, shares, eps)
     if not feasible and not best_effort:
         raise InfeasibleError(
             f"no partition within eps {eps:g} was found for k={k}: the best has imbalance "
@@ -165,6 +183,7 @@ def partition_graph(
         eps=eps,
         seed=seed,
         backend=backend,
+        start=start,
         speeds=None if speeds is None else tuple(shares),
         evaluation=evaluation,
         feasible=feasible,
@@ -184,14 +203,14 @@ def _split_and_improve(
     parts: Int32,
     goal: Int64,
     seed: int,
+    deadline: float,
 ) -> tuple[CnnHypergraph, Int32]:
     """Halve blocks and move the halves, as long as that is small or the balance asks for it.
 
     Returns the coarsest blocks that hold the best partition.
     """
-    parts = _native.refine(model.hypergraph, parts, goal, seed)
     best, best_parts, best_rank = model, parts, _rank(model, parts, goal)
-    while True:
+    while time.monotonic() < deadline:
         balanced = best_rank[0] == 0
         blocks = halve(model.blocks, graph, modelling)
         if _same(blocks, model) or (balanced and model.hypergraph.vertices > MAX_SPLIT_VERTICES):
@@ -201,16 +220,21 @@ def _split_and_improve(
         finer = cnn_hypergraph(graph, work, blocks, modelling)
         if len(finer.hypergraph.pins) > (MAX_IMPROVED_PINS if balanced else MAX_BALANCED_PINS):
             break
-        parts = _native.refine(finer.hypergraph, project(parts, model, finer), goal, seed)
+        parts = _refine(finer, project(parts, model, finer), goal, seed, deadline)
         model = finer
         if (rank := _rank(model, parts, goal)) < best_rank:
             best, best_parts, best_rank = model, parts, rank
     if best_rank[0] > 0:
         # Heaviest first is the surest way to balance, whatever travels.
-        parts = _native.refine(model.hypergraph, pack(model.hypergraph.weights, goal), goal, seed)
+        packed = pack(model.hypergraph.weights, goal)
+        parts = _refine(model, packed, goal, seed, deadline)
         if _rank(model, parts, goal) < best_rank:
             best, best_parts = model, parts
     return best, best_parts
+
+
+def _refine(model: CnnHypergraph, parts: Int32, goal: Int64, seed: int, deadline: float) -> Int32:
+    return _native.refine(model.hypergraph, parts, goal, seed, deadline - time.monotonic())
 
 
 def _rank(model: CnnHypergraph, parts: Int32, goal: Int64) -> tuple[float, int]:

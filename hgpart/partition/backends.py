@@ -32,7 +32,8 @@ class Backend(Protocol):
         seed : int, optional
             The same seed gives the same partition, another one may give another; >= 0.
         time_limit : float, optional
-            Seconds after which the partitioner is killed; none when left out.
+            Seconds after which the partitioner is killed, and the best partition that it has
+            found by then counts (so that it may differ from run to run); none when left out.
 
         Returns
         -------
@@ -49,7 +50,7 @@ class Backend(Protocol):
         MissingPackageError
             If the partitioner is not installed.
         BackendError
-            If the partitioner failed, ran out of time or returned what is not a partition.
+            If the partitioner failed, found nothing in time or returned what is not a partition.
         """
         ...
 

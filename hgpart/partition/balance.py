@@ -70,6 +70,17 @@ def capacities(total: int, speeds: Sequence[Number], eps: Number) -> Int64:
     return np.array(floors, dtype=np.int64)
 
 
+def within(loads: Int64, speeds: Sequence[Number], eps: Number) -> bool:
+    """Return whether every part's load is at most (1 + eps) times its share, exactly.
+
+    Examples
+    --------
+    >>> within(np.array([11, 10, 9]), [1, 1, 1], 0.1), within(np.array([12, 9, 9]), [1, 1, 1], 0.1)
+    (True, False)
+    """
+    return bool((loads <= capacities(int(loads.sum()), speeds, eps)).all())
+
+
 def _exact(name: str, number: Number) -> Fraction:
     try:
         return Fraction(str(number))

@@ -4,7 +4,8 @@ It is run by its path with ``python -I -S`` and imports neither hgpart nor numpy
 starts in a few hundredths of a second. `isolated.py` is its other side.
 
 stdin: one line of JSON (see `main`), then the arrays, packed: pointers (int64), pins, costs,
-weights, capacities (int32). stdout: the part of each vertex (int32).
+weights, capacities (int32). stdout: the part of each vertex (int32), again each time that a
+better partition is found, so that the last one counts even if the process is killed.
 """
 
 from __future__ import annotations
@@ -183,9 +184,12 @@ def main() -> None:
     os.dup2(2, 1)
     problem = read_problem(sys.stdin.buffer, **request["sizes"])
     runs = PARTITIONERS[request["package"]](problem, request["settings"])
-    best = min(runs, key=lambda run: (run.overload, run.volume))
-    array("i", best.parts).tofile(answer)
-    answer.close()
+    best: tuple[int, int] | None = None
+    for run in runs:
+        if best is None or (run.overload, run.volume) < best:
+            best = run.overload, run.volume
+            array("i", run.parts).tofile(answer)
+            answer.flush()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from hgpart.partition.balance import pack, scale_costs, scale_weights
 COMMAND = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
 ANSI_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
+LONGEST_LIMIT = 10**7  # seconds; more overflows what waits for the child
+
 # Small hypergraphs are partitioned MOST_RUNS times and the best is kept. A run of KaHyPar takes
 # about 3 us for each of k vertices + 4 pins, so that MOST_STEPS of these are about 6 s.
 MOST_RUNS = 16
@@ -101,9 +103,8 @@ def partition_isolated(
     message = b"".join(
         [json.dumps(request).encode(), b"\n", *(numbers.tobytes() for numbers in arrays)]
     )
-    parts: Int32 = np.frombuffer(_answer(package, message, time_limit), dtype=np.int32).copy()
-    if len(parts) != len(weights):
-        raise BackendError(f"{package} returned {len(parts)} parts for {len(weights)} vertices")
+    answer = _answer(package, message, time_limit, 4 * len(weights))
+    parts: Int32 = np.frombuffer(answer, dtype=np.int32).copy()
     if parts.min() < 0 or parts.max() >= k:
         raise BackendError(
             f"{package} returned parts {parts.min()} to {parts.max()}, expected 0 to {k - 1}"
@@ -124,24 +125,36 @@ def _check(hypergraph: Hypergraph, capacities: Int64, seed: int, time_limit: flo
         )
     if seed < 0:
         raise ArgumentError(f"seed is {seed}, expected 0 or more")
-    if time_limit is not None and not time_limit > 0:
-        raise ArgumentError(f"time limit is {time_limit} s, expected more than 0")
+    if time_limit is not None and not 0 < time_limit <= LONGEST_LIMIT:
+        raise ArgumentError(
+            f"time limit is {time_limit:g} s, expected more than 0 and at most {LONGEST_LIMIT:g}"
+        )
 
 
-def _answer(package: str, message: bytes, time_limit: float | None) -> bytes:
-    """Run the child on a message; it is killed at the limit and on Ctrl-C."""
+def _answer(package: str, message: bytes, time_limit: float | None, size: int) -> bytes:
+    """Run the child on a message and return the last of its answers, of `size` bytes each.
+
+    It is killed at the limit, and what it found until then counts; and on Ctrl-C.
+    """
     try:
         child = subprocess.run(COMMAND, input=message, capture_output=True, timeout=time_limit)
-    except subprocess.TimeoutExpired:
-        raise BackendError(
-            f"{package} did not end within the time limit of {time_limit} s: "
-            "allow more, or divide the layers into fewer blocks"
-        ) from None
+    except subprocess.TimeoutExpired as expired:
+        answers = (expired.stdout or b"")[: len(expired.stdout or b"") // size * size]
+        if not answers:
+            raise BackendError(
+                f"{package} found no partition within the time limit, {time_limit:g} s"
+            ) from None
+        return answers[-size:]
     if child.returncode != 0 or not child.stdout:
         said = ANSI_CODE.sub("", child.stderr.decode(errors="replace")).split("\n")
         last = next((line.strip() for line in reversed(said) if line.strip()), "nothing")
         raise BackendError(f"{package} {_ending(child.returncode)}; it said last: {last}")
-    return child.stdout
+    if len(child.stdout) % size:
+        raise BackendError(
+            f"{package} returned {len(child.stdout)} bytes, expected a multiple of {size}: 4 for "
+            "the part of each vertex"
+        )
+    return child.stdout[-size:]
 
 
 def _ending(status: int) -> str:

@@ -36,23 +36,88 @@ def layerwise(
     int64 array, shape (layers,)
         Part of each layer, ascending.
     """
+    loads = work.per_task * np.array([layer.tasks for layer in graph.layers])
+    return _balanced(graph, work, modelling, loads, np.array(speeds or [1.0] * k))
+
+
+def layerwise_within(
+    graph: ChannelGraph, work: Work, modelling: Modelling, room: Int64
+) -> Int64 | None:
+    """Cut the layers, in order, into at most k runs of the least volume whose loads have room.
+
+    Parameters
+    ----------
+    room : int64 array, shape (k,)
+        Largest load of each part, see `capacities`.
+
+    Returns
+    -------
+    int64 array, shape (layers,), or None
+        Part of each layer, ascending; None where no cut between layers has room.
+    """
     runs = _uncuttable_runs(graph)
     count = int(runs[-1]) + 1
     loads = work.per_task * np.array([layer.tasks for layer in graph.layers])
+    run_loads = np.zeros(count, dtype=np.int64)
+    np.add.at(run_loads, runs, loads)
+    reach = np.concatenate([[0], np.cumsum(run_loads)])
+    load = reach[None, :] - reach[:, None]
+    ordered = np.arange(count + 1)[None, :] >= np.arange(count + 1)[:, None]
+    volume = _volume_into(graph, work, modelling, runs, count)
+    smallest, starts = _best_cuts(
+        len(room), lambda part: np.where(ordered & (load <= room[part]), volume, np.inf), np.add
+    )
+    if smallest == np.inf:
+        return None
+    return (np.searchsorted(starts, runs, "right") - 1).astype(np.int64)
+
+
+def layerwise_by_parameters(graph: ChannelGraph, work: Work, modelling: Modelling, k: int) -> Int64:
+    """Cut as `layerwise` does, but balance parameters, as pipeline tools do by default.
+
+    Returns
+    -------
+    int64 array, shape (layers,)
+        Part of each layer, ascending.
+    """
+    loads = np.array([layer.parameters for layer in graph.layers])
+    return _balanced(graph, work, modelling, loads, np.ones(k))
+
+
+def layerwise_by_count(graph: ChannelGraph, work: Work, k: int) -> Int64:
+    """Cut the layers that compute, in order, into k runs of nearly equal number.
+
+    Layers without work go with the one before them; tied layers are not kept together.
+
+    Returns
+    -------
+    int64 array, shape (layers,)
+        Part of each layer, ascending.
+    """
+    busy = np.cumsum(work.per_task > 0)
+    numbers = np.maximum(busy, 1) - 1
+    return (numbers * k // max(1, int(busy[-1]))).astype(np.int64)
+
+
+def _balanced(
+    graph: ChannelGraph, work: Work, modelling: Modelling, loads: Int64, speeds: Float64
+) -> Int64:
+    """Cut the layers for the smallest largest load / speed, ties by volume."""
+    runs = _uncuttable_runs(graph)
+    count = int(runs[-1]) + 1
     run_loads = np.bincount(runs, weights=loads, minlength=count)
     reach = np.concatenate([[0.0], np.cumsum(run_loads)])
     busy = np.concatenate([[0], np.cumsum(run_loads > 0)])
+    if busy[-1] == 0:
+        return np.zeros(len(graph.layers), dtype=np.int64)
 
     # Entry [i, j] is about one part that holds runs i to j - 1.
     load = reach[None, :] - reach[:, None]
     allowed = busy[None, :] > busy[:, None]
-    slowness = 1.0 / np.array(speeds if speeds is not None else [1.0] * k)
-    used = max(1, min(k, int(busy[-1])))
-    if busy[-1] == 0:
-        return np.zeros(len(graph.layers), dtype=np.int64)
+    used = min(len(speeds), int(busy[-1]))
 
     def time(part: int) -> Float64:
-        return np.where(allowed, load * slowness[part], np.inf)
+        return np.where(allowed, load / speeds[part], np.inf)
 
     smallest, _ = _best_cuts(used, time, np.maximum)
     bound = smallest * (1 + 1e-12)
