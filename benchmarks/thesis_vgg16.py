@@ -1,0 +1,590 @@
+"""VGG16 as the thesis splits it: its figures (tables 5.1 to 5.12, 5.14, A.1 to A.12), ours, ratios.
+
+    python benchmarks/thesis_vgg16.py [--work flops|profile|fitted|FILE] [--seed 0]
+                                      [--tables 5.1,5.9] [--csv FILE]
+
+The thesis is B. Eserol's (Bilkent University, 2019; benchmarks/reference/README.md). All tables
+with `flops` go to benchmarks/results/thesis_vgg16.csv.
+
+What its communication tables count
+-----------------------------------
+Volumes are 2^20 *elements* at batch 32, decimals cut off; the input has a vertex.
+
+Layers that stay whole (table 5.2) cost what hgpart counts: each map once for each part that reads
+it. The cuts are those of recursive bisection by work, ties by volume (`recursive_cuts`): behind
+layer 6, then 3, 6, 9, then 2, 3, 4, 6, 7, 9, 10. Its loads agree: 22,757 - 12,827 = 9,930 =
+7,253 + 2,677, layers 1 and 2 (its largest part at N=8) beside layer 3 (its smallest).
+
+Layers that are divided cost more in its tables than the nets of its hypergraph: the shares are
+gathered *before pooling* on a device that computes the next layer, pooled there, and sent to the
+others (`gathered_volume`). For equal shares (table 5.4), with S1 the input and the pooled maps of
+all convolutions, and S2 their outputs before pooling,
+
+    V(N) = (N - 1) (S1 + S2 / N) + F        S1 = 277.92, S2 = 413.44, F = 0.25
+
+where F is what the linear layers, a vertex each, send each other once (`horizontal_volume`). That
+gives six of the seven figures to the printed digit; for N=128, more than the 64 filters of the
+first two layers, it gives 35,706.5 for 35,707. hgpart counts (N - 1) (S1 + F): each map once for
+each part that reads it, pooled where it was made, and linear layers divided like the others.
+
+Max Comm. is the most that one device sends of *one layer*: 98 (N - 1) in table 5.4, the first
+convolution's maps to all others. It can't be a maximum over devices of all that they send: at N=2
+it is below the average.
+
+Table 5.14 multiplies volumes in 2^20 elements by 2 (forward and backward) and 2,000 iterations,
+divides by 1,024 and prints GB: those are 2^30 elements. Its data-parallel column counts four bytes
+for each parameter, in 2^30 bytes. So its reductions hold for maps of one byte an element.
+
+Averages and minima of tables 5.5 and 5.6 leave out parts without work (682 = 43,020 / 63 at N=64);
+so do ours here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+import hgpart
+from hgpart import ChannelGraph, CnnHypergraph, Evaluation, Modelling, Work
+from hgpart.blocks import layer_blocks
+from hgpart.errors import HgpartError
+from hgpart.graph import OUTPUT
+from hgpart.hypergraph import Int32
+from hgpart.metrics import traffic
+from hgpart.partition.horizontal import horizontal
+from hgpart.partition.incremental import incremental
+from hgpart.partition.layerwise import layerwise
+
+HERE = Path(__file__).parent
+REFERENCE = HERE / "reference" / "eserol_vgg16_tables.csv"
+RESULTS = HERE / "results" / "thesis_vgg16.csv"
+
+MEBI = 2**20
+ITS_WAY = "volume its way"
+BATCH = 32
+# Counts are elements, linear layers are single vertices, the loss is not modelled.
+THESIS = Modelling(linear="layer", batch_size=BATCH, bytes_per_element=1, output_vertex=False)
+
+PARAMETERS = 138_357_544
+SAMPLES = 64_000  # of an epoch (thesis 5.1.8)
+
+# Work of layers 1 to 16 in the thesis's unit. Table 5.1 gives the first three, the sums of layers
+# 4 to 6, 7 to 9 and 10 to 16, and the last (with table 5.7, where 144 is layers 15 and 16); table
+# 5.11 gives 546. The rest, seven unknowns, is fitted to the volumes of table 5.6 and, lightly, the
+# largest loads of table 5.5; these say little about each of layers 11 to 13.
+FITTED_WORK = (
+    *(629, 6624, 2677, 5574, 2389, 4864, 4793, 2541, 4413, 4566, 735, 787, 1719),
+    *(546, 84, 60),
+)
+FLOAT_BYTES = 4
+
+# Table 5.14: N, batch size, data parallelism and hypergraph partitioning in "GB", reduction in %.
+TABLE_5_14 = (
+    (2, 16, 4123, 107, 97),
+    (2, 32, 2061, 107, 94),
+    (2, 64, 1030, 107, 89),
+    (4, 16, 12370, 239, 98),
+    (4, 32, 6185, 239, 96),
+    (4, 64, 3092, 239, 92),
+    (8, 16, 28863, 1167, 95),
+    (8, 32, 14431, 1167, 91),
+    (8, 64, 7215, 1167, 83),
+)
+# Volumes in 2^20 elements that both tables 5.10 and 5.14 allow: 27.4 to 27.6, 61.2 to 61.4 and
+# 298.8 to 299.0.
+VOLUMES_5_14 = {2: 27.5, 4: 61.3, 8: 298.8}
+
+LOADS = (
+    "Work: its weights were profiled on another machine (--work fitted comes near); max/avg and "
+    "max/min compare, units do not."
+)
+DIVIDED = (
+    "Volume: it gathers a divided layer before pooling (its way); hgpart's maps travel pooled."
+)
+PATOH = (
+    "Partitions: PaToH's there, beyond eps at larger N; KaHyPar's here, within it wherever the "
+    "first linear layer, one vertex, fits."
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A load table and the communication table of the same partitions."""
+
+    method: str
+    load_table: str
+    volume_table: str
+    eps: float | None
+    notes: tuple[str, ...]
+
+
+PAIRS = (
+    Pair(
+        "layer-wise",
+        "5.1",
+        "5.2",
+        None,
+        (LOADS, "Volume: ours is of the best contiguous cut, its way of recursive bisection."),
+    ),
+    Pair(
+        "filter-wise horizontal",
+        "5.3",
+        "5.4",
+        None,
+        (
+            DIVIDED,
+            "Work: its parts are equal to the unit, so here too linear layers are divided.",
+        ),
+    ),
+    Pair("filter-wise incremental", "5.5", "5.6", None, (LOADS, DIVIDED)),
+    Pair(
+        "channel-wise incremental",
+        "5.7",
+        "5.8",
+        None,
+        (
+            LOADS,
+            "Volume: it gathers before pooling; here a reduction is where its last channel is.",
+        ),
+    ),
+    *(
+        Pair("coarse-grain", load, volume, eps, (LOADS, DIVIDED, PATOH))
+        for load, volume, eps in (
+            ("5.9", "5.10", 0.1),
+            ("A.1", "A.7", 0.03),
+            ("A.2", "A.8", 0.15),
+            ("A.3", "A.9", 0.2),
+        )
+    ),
+    *(
+        Pair(
+            "fine-grain",
+            load,
+            volume,
+            eps,
+            (LOADS, "Volume: what it counts for divided filters is not known.", PATOH),
+        )
+        for load, volume, eps in (
+            ("5.11", "5.12", 0.1),
+            ("A.4", "A.10", 0.03),
+            ("A.5", "A.11", 0.15),
+            ("A.6", "A.12", 0.2),
+        )
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the thesis and ours."""
+
+    table: str
+    method: str
+    eps: float | None
+    k: int
+    quantity: str
+    thesis: float
+    ours: float
+
+    @property
+    def ratio(self) -> float:
+        """Ours over the thesis's."""
+        return self.ours / self.thesis
+
+
+@dataclass(frozen=True)
+class Split:
+    """What a method costs on our side, in 2^20 elements.
+
+    Attributes
+    ----------
+    evaluation : Evaluation
+    one_layer : float
+        Most that one part sends of one layer.
+    its_way : float or None
+        Volume as the thesis counts it, where that is known.
+    """
+
+    evaluation: Evaluation
+    one_layer: float
+    its_way: float | None
+
+
+# ------------------------------------------------------------------ what the thesis counts
+
+
+def vgg16() -> ChannelGraph:
+    model, shape = hgpart.load_model("vgg16", device="meta")
+    return hgpart.channel_graph(hgpart.trace(model, hgpart.example_inputs(model, shape)))
+
+
+def map_sizes(graph: ChannelGraph) -> list[float]:
+    """All maps of each layer as they travel, in 2^20 elements; the output has none."""
+    return [layer.tasks * layer.map_elements * BATCH / MEBI for layer in computing(graph)]
+
+
+def unpooled_sizes(graph: ChannelGraph) -> list[float]:
+    """What each layer computes before it is pooled, in 2^20 elements."""
+    return [layer.tasks * layer.partial_elements * BATCH / MEBI for layer in computing(graph)]
+
+
+def computing(graph: ChannelGraph) -> list[hgpart.Layer]:
+    return [layer for layer in graph.layers if layer.kind != OUTPUT]
+
+
+def recursive_cuts(graph: ChannelGraph, work: Work, k: int) -> list[int]:
+    """Cut a chain of layers in two for the smallest largest load, ties by volume, then each half.
+
+    Returns the layers behind which it is cut, 1 for the first convolution; all of them when there
+    are no more layers than parts. `k` is a power of two (thesis 5.1.1).
+    """
+    layers = computing(graph)
+    maps = map_sizes(graph)
+    loads = [
+        layer.tasks * each for layer, each in zip(layers, work.per_task.tolist(), strict=False)
+    ]
+
+    def halve(first: int, last: int, parts: int) -> list[int]:
+        if parts == 1:
+            return []
+        cut = min(
+            range(first, last),
+            key=lambda at: (
+                max(sum(loads[first : at + 1]), sum(loads[at + 1 : last + 1])),
+                maps[at],
+            ),
+        )
+        return [*halve(first, cut, parts // 2), cut, *halve(cut + 1, last, parts // 2)]
+
+    count = len(layers) - 1
+    return list(range(1, count)) if k >= count else halve(1, count, k)
+
+
+def horizontal_volume(graph: ChannelGraph, k: int) -> float:
+    """Volume of table 5.4, in 2^20 elements: gather each layer, pool it, send it to all others."""
+    layers = computing(graph)
+    dense = [layer.kind == "dense" for layer in layers]
+    maps, unpooled = map_sizes(graph), unpooled_sizes(graph)
+    travelling = maps[0] + sum(size for size, conv in zip(maps, dense, strict=True) if conv)
+    gathered = sum(size for size, conv in zip(unpooled, dense, strict=True) if conv)
+    between_linear = sum(maps[-3:-1])
+    return (k - 1) * (travelling + gathered / k) + between_linear
+
+
+def gathered_volume(graph: ChannelGraph, model: CnnHypergraph, parts: Int32, k: int) -> float:
+    """Volume of a coarse-grain partition as the thesis counts it, in 2^20 elements.
+
+    A layer whose filters are in several parts is gathered, before pooling, on the first part that
+    computes the next layer, pooled there, and sent to the others; a layer in one part is sent from
+    there. With `FITTED_WORK` that gives the volumes of table 5.6 within 0.2 %. A random
+    search (three of 1,500 steps) for weights with which the nets' volume would give them ended
+    16 % off at N=8 and 13 % at N=16.
+    """
+    layers = computing(graph)
+    counts = np.zeros((len(layers), k))
+    rows = [np.diff(cuts) for cuts in model.blocks.rows]
+    for layer, row, part in zip(model.vertex_layers, model.vertex_rows, parts, strict=True):
+        counts[layer, part] += rows[layer][row]
+    volume = 0.0
+    sizes = zip(map_sizes(graph), unpooled_sizes(graph), strict=True)
+    for at, (size, unpooled) in enumerate(sizes):
+        if at == len(layers) - 1:
+            break
+        readers = counts[at + 1] > 0
+        shares = counts[at] / layers[at].tasks
+        holder = int(shares.argmax())
+        if shares[holder] < 1:
+            holder = int(readers.argmax())
+            volume += unpooled * (1 - shares[holder])
+        volume += size * (np.count_nonzero(readers) - readers[holder])
+    return float(volume)
+
+
+def largest_of_one_layer(model: CnnHypergraph, parts: Int32, k: int) -> float:
+    """Most that one part sends of one layer's maps or partial sums, in 2^20 elements."""
+    nets = model.hypergraph
+    return max(
+        float(traffic(replace(nets, costs=np.where(nets.net_layers == at, nets.costs, 0)), parts, k)
+              .sum(axis=1).max())
+        for at in np.unique(nets.net_layers)
+    ) / MEBI  # fmt: skip
+
+
+def data_parallel_gib(k: int, batch_size: int) -> float:
+    """An epoch's ring all-reduce of float32 gradients, in 2^30 bytes (thesis 5.1.8)."""
+    return 2 * (k - 1) * PARAMETERS * FLOAT_BYTES * (SAMPLES / batch_size) / 2**30
+
+
+def hypergraph_gib(volume: float, bytes_per_element: int) -> float:
+    """An epoch, forward and backward, of a volume in 2^20 elements at batch 32, in 2^30 bytes."""
+    return 2 * volume * bytes_per_element * (SAMPLES / BATCH) / 1024
+
+
+# ------------------------------------------------------------------ ours
+
+
+def split(graph: ChannelGraph, work: Work, pair: Pair, k: int, seed: int) -> Split:
+    """Split VGG16 by the method of a pair of tables."""
+    model, parts = _parts(graph, work, pair, k, seed)
+    its_way = None
+    if pair.method == "layer-wise":
+        its_way = sum(map_sizes(graph)[cut] for cut in recursive_cuts(graph, work, k))
+    elif pair.method == "filter-wise horizontal":
+        its_way = horizontal_volume(graph, k)
+    elif pair.method in ("filter-wise incremental", "coarse-grain"):
+        its_way = gathered_volume(graph, model, parts, k)
+    evaluation = hgpart.evaluate(model.hypergraph, parts, k)
+    return Split(evaluation, largest_of_one_layer(model, parts, k), its_way)
+
+
+def _parts(
+    graph: ChannelGraph, work: Work, pair: Pair, k: int, seed: int
+) -> tuple[CnnHypergraph, Int32]:
+    fine = replace(THESIS, grain="fine")
+    if pair.method == "layer-wise":
+        model = hgpart.cnn_hypergraph(graph, work, layer_blocks(graph, THESIS), THESIS)
+        return model, layerwise(graph, work, THESIS, k).astype(np.int32)[model.vertex_layers]
+    if pair.method == "filter-wise horizontal":
+        return horizontal(graph, work, replace(THESIS, linear="neuron"), k)
+    if pair.method.endswith("incremental"):
+        coarse = pair.method.startswith("filter")
+        return incremental(graph, work, THESIS if coarse else fine, k)
+    found = hgpart.partition_graph(
+        graph,
+        work,
+        k,
+        pair.eps or 0.0,
+        modelling=THESIS if pair.method == "coarse-grain" else fine,
+        seed=seed,
+        best_effort=True,  # a linear layer, being one vertex, can exceed a part's share
+    )
+    return found.model, found.parts
+
+
+def reference() -> dict[tuple[str, int], dict[str, str]]:
+    """The thesis's rows by table and N."""
+    with REFERENCE.open(newline="") as file:
+        return {(row["table"], int(row["k"])): row for row in csv.DictReader(file)}
+
+
+def figures(
+    pair: Pair, k: int, found: Split, rows: dict[tuple[str, int], dict[str, str]]
+) -> Iterator[Figure]:
+    """Set our figures beside those of the thesis."""
+    load, volume = rows[pair.load_table, k], rows[pair.volume_table, k]
+    ours = found.evaluation
+    busy = ours.loads[ours.loads > 0]
+    largest = float(load["max_work"])
+    beside: list[tuple[str, str, float, float]] = [
+        (pair.load_table, "max/avg", largest / float(load["avg_work"]), busy.max() / busy.mean()),
+        (pair.load_table, "max/min", largest / float(load["min_work"]), busy.max() / busy.min()),
+        (pair.volume_table, "volume", float(volume["volume"]), ours.volume / MEBI),
+        (pair.volume_table, "max of a layer", float(volume["max_volume"]), found.one_layer),
+        (pair.volume_table, "max of a part", float(volume["max_volume"]),
+         ours.max_part_volume / MEBI),
+    ]  # fmt: skip
+    if found.its_way is not None:
+        beside.append((pair.volume_table, ITS_WAY, float(volume["volume"]), found.its_way))
+    for table, quantity, thesis, value in beside:
+        yield Figure(table, pair.method, pair.eps, k, quantity, thesis, value)
+
+
+# ------------------------------------------------------------------ tables
+
+
+def table_of(pair: Pair, found: Sequence[Figure]) -> Table:
+    """N, then the thesis's figure, ours and the ratio of each quantity."""
+    eps = "" if pair.eps is None else f", eps {pair.eps:g}"
+    table = Table(
+        title=f"Tables {pair.load_table} and {pair.volume_table}: {pair.method}{eps}",
+        box=box.MARKDOWN,
+        title_justify="left",
+    )
+    quantities = list(dict.fromkeys(figure.quantity for figure in found))
+    quantities.remove("max of a part")
+    table.add_column("N", justify="right")
+    for quantity in quantities:
+        known = () if quantity == ITS_WAY else (f"{quantity}: thesis", "ours")
+        for heading in (*(known or (quantity,)), "ratio"):
+            table.add_column(heading, justify="right")
+    values = {(figure.k, figure.quantity): figure for figure in found}
+    for k in dict.fromkeys(figure.k for figure in found):
+        cells = [str(k)]
+        for quantity in quantities:
+            figure = values[k, quantity]
+            thesis = [] if quantity == ITS_WAY else [_number(figure.thesis)]
+            cells += [*thesis, _number(figure.ours), f"{figure.ratio:.2f}"]
+        table.add_row(*cells)
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def epoch_figures(volumes: dict[int, float]) -> list[Figure]:
+    """Table 5.14: as printed, then in bytes on both sides, then with our volumes."""
+    found = []
+    for k, batch_size, data, hypergraph, reduction in TABLE_5_14:
+        gib = data_parallel_gib(k, batch_size)
+        for quantity, thesis, value in (
+            ("data-parallel GiB", data, gib),
+            ("hypergraph as printed", hypergraph, hypergraph_gib(VOLUMES_5_14[k], 1)),
+            ("hypergraph GiB", hypergraph, hypergraph_gib(VOLUMES_5_14[k], FLOAT_BYTES)),
+            ("our hypergraph GiB", hypergraph, hypergraph_gib(volumes[k], FLOAT_BYTES)),
+        ):
+            found.append(Figure("5.14", f"batch {batch_size}", 0.1, k, quantity, thesis, value))
+        for quantity, volume, size in (
+            ("reduction %, as printed", VOLUMES_5_14[k], 1),
+            ("reduction %, in bytes", VOLUMES_5_14[k], FLOAT_BYTES),
+            ("our reduction %, in bytes", volumes[k], FLOAT_BYTES),
+        ):
+            value = 100 * (1 - hypergraph_gib(volume, size) / gib)
+            found.append(Figure("5.14", f"batch {batch_size}", 0.1, k, quantity, reduction, value))
+    return found
+
+
+def epoch_table(found: Sequence[Figure]) -> Table:
+    table = Table(
+        title="Table 5.14: an epoch of 64,000 samples, eps 0.1",
+        box=box.MARKDOWN,
+        title_justify="left",
+    )
+    for heading in (
+        *("N", "batch", "data-parallel, thesis GB", "GiB", "hypergraph, thesis GB"),
+        *("2^30 elements", "GiB", "ours GiB", "reduction, thesis", "in bytes", "ours, in bytes"),
+    ):
+        table.add_column(heading, justify="right")
+    for k, batch_size, data, hypergraph, reduction in TABLE_5_14:
+        ours = {
+            figure.quantity: figure.ours
+            for figure in found
+            if (figure.k, figure.method) == (k, f"batch {batch_size}")
+        }
+        table.add_row(
+            *(str(k), str(batch_size), f"{data:,}", f"{ours['data-parallel GiB']:,.0f}"),
+            *(f"{hypergraph:,}", f"{ours['hypergraph as printed']:,.0f}"),
+            *(f"{ours['hypergraph GiB']:,.0f}", f"{ours['our hypergraph GiB']:,.0f}"),
+            *(f"{reduction} %", f"{ours['reduction %, in bytes']:.0f} %"),
+            f"{ours['our reduction %, in bytes']:.0f} %",
+        )
+    return table
+
+
+# ------------------------------------------------------------------ the command
+
+
+def work_of(graph: ChannelGraph, source: str) -> Work:
+    if source == "flops":
+        return hgpart.flops(graph)
+    if source == "fitted":
+        shares = [0.0, *FITTED_WORK, 0.0]
+        per_task = [
+            round(share * 10**9 / layer.tasks)
+            for share, layer in zip(shares, graph.layers, strict=True)
+        ]
+        return Work(np.array(per_task), "thesis unit", 10**9, "fitted to the thesis")
+    if source == "profile":
+        model, shape = hgpart.load_model("vgg16", device="meta")
+        traced = hgpart.trace(model, hgpart.example_inputs(model, shape))
+        return hgpart.profile(model, traced, graph, batch_size=BATCH)
+    return hgpart.load_work(source, graph)
+
+
+def run(work_source: str, seed: int, tables: Sequence[str] | None, path: Path | None) -> None:
+    rows = reference()
+    graph = vgg16()
+    work = work_of(graph, work_source)
+    chosen = [
+        pair for pair in PAIRS if not tables or {pair.load_table, pair.volume_table} & set(tables)
+    ]
+    cells = [(pair, k) for pair in chosen for table, k in rows if table == pair.load_table]
+    volumes: dict[int, float] = {}
+    console = Console(width=180)
+    partial = path.with_name(path.name + ".partial") if path else None
+    with Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("VGG16", total=len(cells))
+        found: list[Figure] = []
+        for pair, k in cells:
+            load = f"{pair.method} N={k}" + ("" if pair.eps is None else f" eps {pair.eps:g}")
+            progress.update(bar, description=load)
+            result = split(graph, work, pair, k, seed)
+            new = list(figures(pair, k, result, rows))
+            found += new
+            save(partial, new, work, seed, append=len(found) > len(new))
+            progress.advance(bar)
+            if (pair.volume_table, k) in {("5.10", 2), ("5.10", 4), ("5.10", 8)}:
+                volumes[k] = result.evaluation.volume / MEBI
+            if (pair, k) == [cell for cell in cells if cell[0] == pair][-1]:
+                console.print(table_of(pair, [figure for figure in found if figure.table in (
+                    pair.load_table, pair.volume_table)]))  # fmt: skip
+                for note in pair.notes:
+                    console.print(note)
+                console.print()
+    if len(volumes) == 3:
+        epoch = epoch_figures(volumes)
+        save(partial, epoch, work, seed, append=True)
+        console.print(epoch_table(epoch))
+        console.print(
+            "Its hypergraph column is 2^30 elements, its data-parallel column 2^30 bytes of "
+            "float32; in bytes on both sides the reduction is less."
+        )
+    if path and partial:
+        partial.replace(path)
+
+
+def save(
+    path: Path | None, found: Sequence[Figure], work: Work, seed: int, *, append: bool
+) -> None:
+    """Add figures to a CSV file, so that Ctrl-C keeps what is done."""
+    if path is None:
+        return
+    with path.open("a" if append else "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if not append:
+            writer.writerow([*(item.name for item in fields(Figure)), "ratio", "work", "seed"])
+        for figure in found:
+            values = [
+                f"{value:.6g}" if isinstance(value, float) else value for value in astuple(figure)
+            ]
+            writer.writerow([*values, f"{figure.ratio:.4g}", work.source, seed])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--work",
+        default="flops",
+        help="flops, profile, fitted (to the thesis), or a file of save_work",
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tables", help="such as 5.1,5.2,A.7; all when left out")
+    parser.add_argument("--csv", type=Path, help="where to write the figures")
+    given = parser.parse_args()
+    tables = given.tables.split(",") if given.tables else None
+    known = {table for pair in PAIRS for table in (pair.load_table, pair.volume_table)}
+    if tables and (unknown := set(tables) - known):
+        parser.error(f"table {', '.join(sorted(unknown))}: accepted are {', '.join(sorted(known))}")
+    path = given.csv or (RESULTS if not tables and given.work == "flops" else None)
+    try:
+        run(given.work, given.seed, tables, path)
+    except HgpartError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        kept = f"; the figures so far are in {path}.partial" if path else ""
+        print(f"interrupted{kept}", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
