@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hgpart.blocks import GRAINS, LARGEST_FACTOR, Blocks, Modelling
+from hgpart.blocks import GRAINS, LARGEST_FACTOR, Blocks, Modelling, full_vertices
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.grains import cnn_hypergraph
 from hgpart.graph import ChannelGraph
@@ -20,7 +20,6 @@ from hgpart.json_files import JsonObject, quoted, read_json
 from hgpart.metrics import evaluate
 from hgpart.partition import FASTEST, SLOWEST, Partition
 from hgpart.partition.balance import within
-from hgpart.blocks import full_vertices
 from hgpart.work import Work
 from hgpart.writing import replacing
 

@@ -45,12 +45,13 @@ def make_report(graph, k, work=None, best_effort=False, speeds=None, **modelling
         eps=0.1,
         speeds=found.speeds,
         backend="kahypar",
+        start=found.start,
         seed=0,
         hypergraph=found.model.hypergraph,
         feasible=found.feasible,
         evaluation=found.evaluation,
         shares=part_shares(graph, found.model, modelling, found.parts, k),
-        layerwise=evaluate_layerwise(graph, work, modelling, k, speeds),
+        layerwise=evaluate_layerwise(graph, work, modelling, k, speeds, 0.1),
         seconds={"partition": 0.25, "total": 1.5},
     )
     return report, found

@@ -1,4 +1,4 @@
-"""Records -> tables, JSON, CSV: what hgpart found, for people and for programs."""
+"""Report -> tables, JSON, CSV: a partition of a model, for people and for programs."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-from rich.box import Box
 from rich.console import Console
 from rich.table import Table
 
 from hgpart.blocks import Modelling
-from hgpart.graph import WHOLE, ChannelGraph, Layer, Read
+from hgpart.graph import ChannelGraph, Layer
 from hgpart.hypergraph import Hypergraph
 from hgpart.metrics import Evaluation
+from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table, table_lines
 from hgpart.shares import PartShares
 from hgpart.work import Work
-from hgpart.zoo.summary import ModelSummary
-
-UNITS: Mapping[str, int] = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
 MAX_GRID_PARTS = 16  # a column each for up to so many parts
-MAX_NAMED_LAYERS = 3  # of those that a layer reads
 
 _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("u", 1e-6))
 
@@ -45,15 +39,15 @@ class Report:
         Of one sample.
     graph, work, modelling, k, eps, speeds
         What was partitioned, and what was asked for.
-    backend, seed
-        What made the partition; None where another tool did.
+    backend, start, seed
+        What made the partition, as in `Partition`; None where another tool did.
     hypergraph : Hypergraph
         The blocks that were partitioned.
     feasible : bool
     evaluation : Evaluation
     shares : PartShares
     layerwise : Evaluation
-        Of the best contiguous layer-wise split.
+        Of the best split between layers (`evaluate_layerwise`).
     seconds : mapping
         Wall time by stage, and ``total``.
     """
@@ -67,6 +61,7 @@ class Report:
     eps: float
     speeds: tuple[float, ...] | None
     backend: str | None
+    start: str | None
     seed: int | None
     hypergraph: Hypergraph
     feasible: bool
@@ -116,6 +111,7 @@ def _fields(report: Report) -> dict[str, Any]:
         "speeds": report.speeds,
         "seed": report.seed,
         "backend": report.backend,
+        "start": report.start,
         "batch_size": modelling.batch_size,
         "bytes_per_element": _bytes_per_element(report),
         "input_vertex": modelling.input_vertex,
@@ -216,9 +212,9 @@ def print_report(report: Report, console: Console, unit: str) -> None:
     unit : str
         What bytes are printed in, one of `UNITS`.
     """
-    for line in _answer(report, unit):
+    for line in answer(report, unit):
         console.print(line)
-    work_unit, work_size = _work_scale(report)
+    work_unit, work_size = work_scale(report)
     batch = f"{unit} per forward pass of {_samples(report)}"
     for title, table in (
         (f"Load ({work_unit})", _load_table(report, work_size)),
@@ -227,14 +223,15 @@ def print_report(report: Report, console: Console, unit: str) -> None:
         ("Layers (% of each that each part has)", _layer_table(report, console.width)),
     ):
         console.print()
-        _print_table(console, title, table)
+        print_table(console, title, table)
     console.print()
     *stages, (_, total) = report.seconds.items()
     spent = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stages)
     console.print(f"Seconds: {total:.2f} in all ({spent})")
 
 
-def _answer(report: Report, unit: str) -> list[str]:
+def answer(report: Report, unit: str) -> list[str]:
+    """What came out and how it compares with cutting between layers, in a few lines."""
     found, layerwise, k = report.evaluation, report.layerwise, report.k
     devices = f"{k} device" if k == 1 else f"{k} devices"
     allowed = "allowed" if report.feasible else "more than the allowed"
@@ -242,12 +239,17 @@ def _answer(report: Report, unit: str) -> list[str]:
     idle = int((layerwise.loads == 0).sum())
     if idle:
         by_layers += f" ({idle} of the {devices} get no work)"
+    which = f"least volume within {report.eps:g}"
+    if layerwise.imbalance > report.eps:
+        which = f"none is within {report.eps:g}; the most even one"
     lines = [
         f"{report.model} on {devices}, {report.modelling.grain}-grain: imbalance "
         f"{found.imbalance:.3f} ({allowed} {report.eps:g}), {_bytes(found.volume, unit)} between "
         f"devices per forward pass of {_samples(report)}",
-        f"Cut between layers instead (best contiguous split): {by_layers}",
+        f"Cut between layers instead ({which}): {by_layers}",
     ]
+    if report.start == "layerwise":
+        lines.append(f"{report.backend} found nothing better than that cut, improved as it is here")
     work_ratio = (1 + found.imbalance) / (1 + layerwise.imbalance)
     if layerwise.volume:
         volume_ratio = found.volume / layerwise.volume
@@ -280,12 +282,12 @@ def _compared(ratio: float, less: str, more: str, much: str) -> str:
 
 
 def _load_table(report: Report, work_size: float) -> Table:
-    table = _table(["", "max", "min", "average", "max/min", "max/average", "imbalance"])
+    table = ruled_table(["", "max", "min", "average", "max/min", "max/average", "imbalance"])
     for name, found in (("partition", report.evaluation), ("between layers", report.layerwise)):
         table.add_row(
             name,
-            *_column([value / work_size for value in (found.max_load, found.min_load)]),
-            *_column([found.average_load / work_size]),
+            *even_decimals([value / work_size for value in (found.max_load, found.min_load)]),
+            *even_decimals([found.average_load / work_size]),
             "-" if math.isinf(found.max_over_min) else f"{found.max_over_min:.3f}",
             f"{found.max_over_average:.3f}",
             f"{found.imbalance:.3f}",
@@ -294,12 +296,12 @@ def _load_table(report: Report, work_size: float) -> Table:
 
 
 def _communication_table(report: Report, unit: str) -> Table:
-    table = _table(["", "volume", "max part sends", "average", "max/average", "messages"])
+    table = ruled_table(["", "volume", "max part sends", "average", "max/average", "messages"])
     both = (report.evaluation, report.layerwise)
     columns = [
-        _column([found.volume / UNITS[unit] for found in both]),
-        _column([found.max_part_volume / UNITS[unit] for found in both]),
-        _column([found.average_part_volume / UNITS[unit] for found in both]),
+        even_decimals([found.volume / UNITS[unit] for found in both]),
+        even_decimals([found.max_part_volume / UNITS[unit] for found in both]),
+        even_decimals([found.average_part_volume / UNITS[unit] for found in both]),
         [f"{found.max_over_average_part_volume:.3f}" for found in both],
         [f"{found.message_count:,}" for found in both],
     ]
@@ -314,19 +316,19 @@ def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> 
     loads = [int(load) for load in found.loads]
     columns = [
         [str(part) for part in range(report.k)],
-        _column([load / work_size for load in loads]),
+        even_decimals([load / work_size for load in loads]),
         [f"{load / max(1, sum(loads)):.1%}" for load in loads],
         [f"{count:,}" for count in shares.parameters.tolist()],
-        _column((shares.activation_bytes / UNITS[unit]).tolist()),
+        even_decimals((shares.activation_bytes / UNITS[unit]).tolist()),
     ]
     for heading, sizes in ((f"sends {unit}", found.sent), (f"receives {unit}", found.received)):
         headings.append(heading)
-        columns.append(_column((sizes / UNITS[unit]).tolist()))
+        columns.append(even_decimals((sizes / UNITS[unit]).tolist()))
     if report.speeds is not None:
         total = sum(report.speeds)
         headings.insert(3, "target")
         columns.insert(3, [f"{speed / total:.1%}" for speed in report.speeds])
-    table = _table(headings)
+    table = ruled_table(headings)
     for row in zip(*columns, strict=True):
         table.add_row(*row)
     return table
@@ -335,16 +337,16 @@ def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> 
 def _layer_table(report: Report, width: int) -> Table:
     """What each part has of each layer: a column a part where they fit, else a summary."""
     rows = [
-        (layer.name, f"{layer.tasks:,}", _layer_shares(report, at, layer))
+        (layer.name, f"{layer.tasks:,}", layer_shares(report, at, layer))
         for at, layer in enumerate(report.graph.layers)
         if report.modelling.has_vertices(layer)
     ]
-    grid = _table(["layer", "tasks", *map(str, range(report.k))])
+    grid = ruled_table(["layer", "tasks", *map(str, range(report.k))])
     for name, tasks, shares in rows:
         grid.add_row(name, tasks, *map(_percent, shares))
-    if report.k <= MAX_GRID_PARTS and max(map(len, _lines(grid))) <= width:
+    if report.k <= MAX_GRID_PARTS and max(map(len, table_lines(grid))) <= width:
         return grid
-    table = _table(["layer", "tasks", "parts", "max %", "which"])
+    table = ruled_table(["layer", "tasks", "parts", "max %", "which"])
     table.columns[-1].justify = "left"
     for name, tasks, shares in rows:
         held = [part for part, share in enumerate(shares) if share > 0]
@@ -352,7 +354,7 @@ def _layer_table(report: Report, width: int) -> Table:
     return table
 
 
-def _layer_shares(report: Report, at: int, layer: Layer) -> list[float]:
+def layer_shares(report: Report, at: int, layer: Layer) -> list[float]:
     """Each part's share of a layer's work, or of its tasks where there is no work."""
     held = report.shares.layer_work[layer.tied_to]
     if not held.any():
@@ -381,7 +383,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     )
 
 
-def _work_scale(report: Report) -> tuple[str, float]:
+def work_scale(report: Report) -> tuple[str, float]:
     """The unit that loads are printed in, and how many units of work make one of it."""
     work = report.work
     largest = report.evaluation.max_load / work.units
@@ -397,129 +399,4 @@ def _samples(report: Report) -> str:
 
 
 def _bytes(count: int, unit: str) -> str:
-    return f"{_column([count / UNITS[unit]])[0]} {unit}"
-
-
-def _column(values: Sequence[float]) -> list[str]:
-    """Write figures with the same number of decimals: four digits of the largest.
-
-    >>> _column([643.24, 0.5]), _column([12345.6]), _column([0.03125, 0.0])
-    (['643.2', '0.5'], ['12,346'], ['0.03125', '0.00000'])
-    """
-    largest = max(map(abs, values), default=0.0)
-    decimals = 0 if largest == 0 else min(6, max(0, 3 - math.floor(math.log10(largest))))
-    return [f"{value:,.{decimals}f}" for value in values]
-
-
-# ------------------------------------------------------------------ the traced model
-
-
-def print_trace(
-    name: str, input_shape: Sequence[int], graph: ChannelGraph, work: Work, console: Console
-) -> None:
-    """Print the layers of a model, what they read, and what no channel rule knew."""
-    whole = [layer for layer in graph.layers if layer.kind == WHOLE]
-    total = sum(
-        int(per_task) * layer.tasks
-        for per_task, layer in zip(work.per_task, graph.layers, strict=True)
-    )
-    shape = " x ".join(map(str, input_shape))
-    kept = f"{len(whole)} kept whole" if whole else "none kept whole"
-    console.print(
-        f"{name} at {shape}: {len(graph.layers)} layers ({kept}), "
-        f"{int(graph.first_task[-1]):,} tasks, {total:,} {work.unit} per sample"
-    )
-    table = _table(["layer", "kind", "tasks", "map", work.unit, "parameters", "reads", "operators"])
-    table.columns[1].justify = "left"
-    table.columns[-2].justify = table.columns[-1].justify = "left"
-    for layer, per_task in zip(graph.layers, work.per_task.tolist(), strict=True):
-        table.add_row(
-            layer.name,
-            _kind(graph, layer),
-            f"{layer.tasks:,}",
-            f"{layer.map_elements:,}",
-            f"{per_task * layer.tasks:,}",
-            f"{layer.parameters:,}",
-            "; ".join(dict.fromkeys(_read(graph, layer, read) for read in layer.reads)),
-            " + ".join(map(_operator, layer.operators)),
-        )
-    console.print()
-    _print_table(console, "Layers (map: elements per task and sample; others: of all tasks)", table)
-    console.print()
-    names = [f"{layer.name} ({', '.join(layer.operators)})" for layer in whole]
-    console.print(f"Kept whole (one task that reads everything): {', '.join(names) or 'none'}")
-
-
-def _kind(graph: ChannelGraph, layer: Layer) -> str:
-    first = graph.layers[layer.tied_to]
-    return layer.kind if first is layer else f"{layer.kind}, weight of {first.name}"
-
-
-def _read(graph: ChannelGraph, layer: Layer, read: Read) -> str:
-    """Say which channels each task reads, and whose they are."""
-    known = read.channels[read.channels >= 0]
-    owners = graph.layer_of_channel(known)
-    sources = list(dict.fromkeys(owners.tolist()))
-    names = [graph.layers[at].name for at in sources]
-    if len(names) > MAX_NAMED_LAYERS + 1:
-        names[MAX_NAMED_LAYERS:] = [f"{len(names) - MAX_NAMED_LAYERS} more"]
-    listed = ", ".join(names) or "constants"
-    made = np.concatenate(
-        [np.zeros(0, np.int64)]
-        + [np.arange(graph.first_channel[at], graph.first_channel[at + 1]) for at in sources]
-    )
-    in_order = np.array_equal(known, made)
-    how = f"1 of {read.groups} groups" if read.kind == "group" else read.kind
-    if not in_order:
-        how += f", index list of {len(known):,} from {len(made):,} channels"
-    return f"{how}: {listed}"
-
-
-def _operator(name: str) -> str:
-    """Say what a graph node computes: its name without its number.
-
-    >>> _operator("conv2d_12"), _operator("_native_batch_norm_legit_functional_3")
-    ('conv2d', 'batch_norm')
-    """
-    return re.sub(r"_\d+$", "", name).replace("_native_batch_norm_legit_functional", "batch_norm")
-
-
-# ------------------------------------------------------------------ the list of models
-
-
-def print_models(summaries: Iterable[ModelSummary], names: Sequence[str], console: Console) -> None:
-    """Print a line for each model as soon as it is counted; `names` says how wide they are."""
-    width = max(map(len, ("model", *names)))
-    console.print(f"{'model':<{width}}  {'input':>13}  {'parameters':>12}  {'MAC per sample':>15}")
-    for summary in summaries:
-        shape = " x ".join(map(str, summary.input_shape))
-        console.print(
-            f"{summary.name:<{width}}  {shape:>13}  {summary.parameters:>12,}  {summary.macs:>15,}"
-        )
-
-
-# ------------------------------------------------------------------ tables
-
-
-_RULED = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # below the headings
-
-
-def _table(headings: Sequence[str]) -> Table:
-    """Make a table whose first column is text and whose others are figures, never cut off."""
-    table = Table(box=_RULED, show_edge=False, pad_edge=False, header_style="")
-    for at, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if at else "left", no_wrap=True)
-    return table
-
-
-def _print_table(console: Console, title: str, table: Table) -> None:
-    """Print in full width: a narrow terminal wraps lines, where rich would cut figures off."""
-    console.print(title, style="bold")
-    for line in _lines(table):
-        console.out(line, highlight=False)
-
-
-def _lines(table: Table) -> list[str]:
-    text = io.StringIO()
-    Console(file=text, width=10_000).print(table)
-    return [line.rstrip() for line in text.getvalue().splitlines()]
+    return f"{even_decimals([count / UNITS[unit]])[0]} {unit}"

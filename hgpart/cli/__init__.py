@@ -1,0 +1,97 @@
+"""The `hgpart` command: parses arguments, calls the stages, prints their records.
+
+One file a command; what imports torch is imported in the commands, so that --version, --help and
+wrong options answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from hgpart.cli.compare import compare
+from hgpart.cli.evaluate import evaluate
+from hgpart.cli.export import export
+from hgpart.cli.models import models
+from hgpart.cli.partition import partition
+from hgpart.cli.show import show
+from hgpart.cli.trace import trace
+from hgpart.errors import HgpartError, OutputError
+
+INTERRUPTED = 130  # 128 + the signal, as shells say it
+
+app = typer.Typer(
+    help="Which device computes which filters of a CNN, by hypergraph partitioning.",
+    add_completion=False,
+)
+for command in (partition, show, compare, models, trace, export, evaluate):
+    app.command()(command)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"hgpart {version('hgpart')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _hgpart(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_print_version,
+            help="Print the version and leave.",
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command and return its exit status; every error is one line on standard error."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("hgpart", list(arguments) or ["--help"]) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as stop:
+        return stop.exit_code
+    except typer.TyperException as error:
+        return _failed(error.format_message(), error.exit_code)
+    except HgpartError as error:
+        return _failed(str(error), error.exit_status)
+    except KeyboardInterrupt as stop:
+        print(" ".join(["hgpart: interrupted", *map(str, stop.args)]), file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        # Standard output is a full disk, or a pipe whose reader has enough, as in hgpart | head.
+        # Python would complain once more when it flushes what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return OutputError.exit_status
+        return _failed(f"can't write the output: {error.strerror}", OutputError.exit_status)
+    return 0
+
+
+def _failed(message: str, status: int) -> int:
+    print(f"hgpart: error: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def main() -> None:
+    """Run the `hgpart` command with the process's arguments."""
+    status = run(sys.argv[1:])
+    if status == INTERRUPTED:
+        # A comparison's strategies may still be at work in threads, which an exit waits for.
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(status)
+    sys.exit(status)

@@ -1,0 +1,247 @@
+"""hgpart compare: model, k's, eps's -> ways of splitting it side by side."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hgpart.cli.options import (
+    BatchSize,
+    BytesPerElement,
+    HtmlFile,
+    InputShape,
+    JsonFile,
+    Linear,
+    Model,
+    NoInputVertex,
+    NoOutputVertex,
+    ProfileDevice,
+    SaveWork,
+    Seed,
+    WorkSource,
+    checked_unit,
+    integers,
+    modelling_of,
+    names,
+    numbers,
+    work_of,
+)
+from hgpart.cli.outputs import check_outputs, check_page_package, plain_console
+from hgpart.cli.show import plan_report
+from hgpart.cli.stages import Stages, traced_model
+from hgpart.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from hgpart.compare import Cell, Comparison, Row
+    from hgpart.report import Report
+
+
+def compare(
+    model: Model,
+    k: Annotated[
+        Any, typer.Option("--k", "-k", parser=integers, metavar="K,K,...", help="Devices.")
+    ] = "2,4,8,16",
+    eps: Annotated[
+        Any,
+        typer.Option(parser=numbers, metavar="E,E,...", help="Imbalances allowed, one row each."),
+    ] = "0.1",
+    strategies: Annotated[
+        Any,
+        typer.Option(parser=names, metavar="NAME,NAME,...", help="Only these; all when left out."),
+    ] = None,
+    linear: Linear = "neuron",
+    batch_size: BatchSize = 32,
+    bytes_per_element: BytesPerElement = None,
+    input_shape: InputShape = None,
+    no_input_vertex: NoInputVertex = False,
+    no_output_vertex: NoOutputVertex = False,
+    dataset_size: Annotated[int, typer.Option(help="Samples of an epoch.")] = 64_000,
+    work: WorkSource = "flops",
+    profile_device: ProfileDevice = None,
+    save_work: SaveWork = None,
+    seed: Seed = 0,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Strategies that run at once; 1 times each undisturbed. 2 if there are 2 cores."
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="MB, GB, MiB or GiB; MB or GB by size when left out.")
+    ] = None,
+    json: JsonFile = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="All figures, one line a row.")
+    ] = None,
+    html: HtmlFile = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="PLAN", help="A plan of the model, to show in the page.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the rows that --json FILE has already.")
+    ] = False,
+) -> None:
+    """Compare ways of splitting a model: load, traffic and memory for each number of devices."""
+    check_outputs(
+        {
+            "--json": json if json != "-" else None,
+            "--csv": csv,
+            "--html": html,
+            "--save-work": save_work,
+        }
+    )
+    if resume and json in (None, "-"):
+        raise ArgumentError("--resume needs the file that --json FILE wrote, and writes again")
+    if html is not None:
+        check_page_package()
+    elif plan is not None:
+        raise ArgumentError(f"--plan {plan}: only the page of --html FILE shows a plan")
+    jobs = min(2, len(os.sched_getaffinity(0))) if jobs is None else jobs
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.compare import (
+                Comparison,
+                check_grid,
+                chosen_strategies,
+                grid,
+                rows_done,
+                work_digest,
+            )
+            from hgpart.compare import compare as rows_of
+            from hgpart.plan import load_plan
+            from hgpart.work import save_work as write_work
+        if unit is not None:
+            checked_unit(unit)
+        ks, epss = tuple(dict.fromkeys(k)), tuple(dict.fromkeys(eps))
+        check_grid(ks, epss, seed, dataset_size, jobs)
+        chosen = chosen_strategies(strategies)
+        modelling = modelling_of(
+            "coarse", linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
+        )
+        measure = work_of(work, profile_device, batch_size)
+        loaded = None if plan is None else load_plan(plan)
+        module, shape, traced, graph = traced_model(stage, model, input_shape)
+        shown = None if loaded is None else plan_report(loaded, graph)
+        with stage("work", spinner=False):  # profiling shows its own progress
+            done = measure(module, traced, graph)
+        if save_work is not None:
+            write_work(done, graph, save_work)
+    comparison = Comparison(
+        model=model,
+        input_shape=shape,
+        fingerprint=graph.fingerprint,
+        batch_size=batch_size,
+        bytes_per_element=bytes_per_element,
+        work_source=done.source,
+        seed=seed,
+        dataset_size=dataset_size,
+        rows=(),
+        epss=epss,
+        work_digest=work_digest(done),
+        linear=linear,
+        input_vertex=not no_input_vertex,
+        output_vertex=not no_output_vertex,
+    )
+    rows = rows_done(json, comparison) if resume and json is not None else {}
+    before = dict(rows)
+    cells = list(grid(chosen, ks, epss))
+    order = [(strategy.name, devices, allowed) for strategy, devices, allowed in cells]
+    interrupted = False
+    try:
+        with _progress(len(cells), rows) as on_row:
+            for _ in rows_of(graph, done, modelling, cells, seed, before, on_row, jobs):
+                pass
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        comparison = _with_rows(comparison, dict(rows), order)
+        _write(comparison, shown, unit, json, csv, html)
+    if comparison.rows:
+        _print(comparison, unit, json)
+    if interrupted:
+        there = sum(cell in rows for cell in order)
+        raise KeyboardInterrupt(f"with {there} of {len(order)} rows done")
+
+
+@contextmanager
+def _progress(count: int, rows: dict[Cell, Row]) -> Iterator[Callable[[Row], None]]:
+    """A bar on a terminal; what it is told is put among the rows."""
+    from hgpart.compare import cell_of
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    ) as bar:
+        task = bar.add_task("comparing", total=count)
+
+        def on_row(row: Row) -> None:
+            rows[cell_of(row)] = row
+            bar.update(task, advance=1, description=f"k={row.k} {row.strategy}")
+
+        yield on_row
+
+
+def _with_rows(comparison: Comparison, rows: dict[Cell, Row], order: list[Cell]) -> Comparison:
+    """Rows in the order of the grid; then those that a resumed file had besides."""
+    asked = [rows[cell] for cell in order if cell in rows]
+    besides = [row for cell, row in rows.items() if cell not in order]
+    others = [row.eps for row in besides if row.eps is not None]
+    return replace(
+        comparison,
+        rows=(*asked, *besides),
+        epss=tuple(dict.fromkeys((*comparison.epss, *others))),
+    )
+
+
+def _write(
+    comparison: Comparison,
+    plan: Report | None,
+    unit: str | None,
+    json: str | None,
+    csv: Path | None,
+    html: Path | None,
+) -> None:
+    """Write the files, unless there is no row that they could hold."""
+    from hgpart.compare import comparison_csv, save_comparison
+    from hgpart.writing import replacing
+
+    if not comparison.rows:
+        return
+    if json is not None and json != "-":
+        save_comparison(comparison, json)
+    if csv is not None:
+        with replacing(csv) as file:
+            file.write(comparison_csv(comparison))
+    if html is not None:
+        from hgpart.page import comparison_page, write_page
+
+        write_page(comparison_page(comparison, plan, unit or _fitting_unit(comparison)), html)
+
+
+def _fitting_unit(comparison: Comparison) -> str:
+    largest = max((row.step_bytes for row in comparison.outcomes), default=0)
+    return "GB" if largest >= 10**9 else "MB"
+
+
+def _print(comparison: Comparison, unit: str | None, json: str | None) -> None:
+    from hgpart.compare import comparison_json
+    from hgpart.report import print_comparison
+
+    if json == "-":
+        print(comparison_json(comparison), end="")
+    else:
+        print_comparison(comparison, plain_console(), unit or _fitting_unit(comparison))

@@ -1,0 +1,159 @@
+"""What the options of the commands are called, mean and accept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hgpart.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hgpart.blocks import Modelling
+    from hgpart.graph import ChannelGraph
+    from hgpart.tracing import TracedModel
+    from hgpart.work import Work
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: write whole numbers as in 3,224,224") from None
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them."""
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: write numbers as in 1,1,2") from None
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    return tuple(name.strip() for name in text.split(","))
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A built-in model (see 'hgpart models'), timm:NAME, torchvision:NAME, "
+        "pytorchcv:NAME, path/file.py:factory or package.module:factory.",
+    ),
+]
+InputShape = Annotated[
+    Any,
+    typer.Option(
+        parser=integers, metavar="C,H,W", help="Shape of one sample; the model's own if known."
+    ),
+]
+Grain = Annotated[
+    str, typer.Option(help="coarse: a vertex per filter; fine: per channel of each filter.")
+]
+Linear = Annotated[
+    str, typer.Option(help="neuron: a vertex per output of a linear layer; layer: one for all.")
+]
+BatchSize = Annotated[int, typer.Option(help="Samples whose maps travel together.")]
+BytesPerElement = Annotated[
+    int | None, typer.Option(help="Bytes of an element; each map's own dtype when left out.")
+]
+NoInputVertex = Annotated[
+    bool, typer.Option("--no-input-vertex", help="Do not count what the inputs send.")
+]
+NoOutputVertex = Annotated[
+    bool, typer.Option("--no-output-vertex", help="Do not count what the result's reader gets.")
+]
+WorkSource = Annotated[
+    str,
+    typer.Option(
+        "--work",
+        metavar="flops|profile|FILE",
+        help="Multiply-accumulates, measured seconds, or a file of --save-work.",
+    ),
+]
+ProfileDevice = Annotated[
+    str | None, typer.Option(help="Device that --work profile measures on; cpu when left out.")
+]
+SaveWork = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Keep the work of each layer, to pass back.")
+]
+Speeds = Annotated[
+    Any,
+    typer.Option(
+        parser=numbers, metavar="S,S,...", help="Relative speeds of the devices, one each."
+    ),
+]
+Eps = Annotated[
+    float, typer.Option(help="Imbalance allowed: work up to (1 + eps) times a device's share.")
+]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same partition.")]
+Unit = Annotated[str, typer.Option(help="What bytes are printed in: MB, GB, MiB or GiB.")]
+JsonFile = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="All figures; - prints them, and no tables."),
+]
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="A page to look at: one file, no network."),
+]
+CsvFile = Annotated[
+    Path | None, typer.Option("--csv", metavar="FILE", help="The figures of each part.")
+]
+
+
+def modelling_of(
+    grain: str,
+    linear: str,
+    batch_size: int,
+    bytes_per_element: int | None,
+    no_input_vertex: bool,
+    no_output_vertex: bool,
+) -> Modelling:
+    """The options that say how a model becomes a hypergraph, checked."""
+    from hgpart.blocks import Modelling
+
+    return Modelling(
+        grain=grain,
+        linear=linear,
+        batch_size=batch_size,
+        bytes_per_element=bytes_per_element,
+        input_vertex=not no_input_vertex,
+        output_vertex=not no_output_vertex,
+    )
+
+
+def work_of(
+    source: str, device: str | None, batch_size: int
+) -> Callable[[nn.Module, TracedModel, ChannelGraph], Work]:
+    """What --work asks for, checked before the model is traced."""
+    from hgpart.work import flops, load_work
+
+    if device is not None and source != "profile":
+        raise ArgumentError(f"--profile-device {device}: only --work profile measures on a device")
+    if source == "flops":
+        return lambda module, traced, graph: flops(graph)
+    if source == "profile":
+        from hgpart.profiling import profile
+
+        return lambda module, traced, graph: profile(
+            module, traced, graph, batch_size=batch_size, device=device or "cpu"
+        )
+    if not Path(source).is_file():
+        raise ArgumentError(f"work {source!r}: accepted are flops, profile and a file that exists")
+    return lambda module, traced, graph: load_work(source, graph)
+
+
+def checked_unit(unit: str) -> str:
+    """What bytes are printed in, if it is a unit."""
+    from hgpart.report import UNITS
+
+    if unit not in UNITS:
+        raise ArgumentError(f"unit {unit!r}: accepted are {', '.join(UNITS)}")
+    return unit

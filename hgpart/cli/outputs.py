@@ -1,0 +1,68 @@
+"""Where results go: files that are checked before the long work, and standard output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from hgpart.errors import ArgumentError, MissingPackageError, OutputError
+
+if TYPE_CHECKING:
+    from hgpart.report import Report
+
+UNLIMITED_WIDTH = 1000
+
+
+def check_outputs(paths: Mapping[str, Path | str | None]) -> None:
+    """Refuse what can't be written before the long work, not after it."""
+    taken: dict[str, str] = {}
+    for option, path in paths.items():
+        if path is None:
+            continue
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise OutputError(f"{option} {path} is a folder: accepted is a file")
+        if target.exists() and not target.is_file():
+            continue  # a pipe or a device: written to as it is
+        if not target.parent.is_dir():
+            raise OutputError(f"{option} {path}: there is no folder {target.parent}")
+        if not os.access(target.parent, os.W_OK):
+            raise OutputError(f"{option} {path}: the folder {target.parent} is not writable")
+        if str(target) in taken:
+            raise ArgumentError(f"{taken[str(target)]} and {option} name one file, {path}")
+        taken[str(target)] = option
+
+
+def check_page_package() -> None:
+    """Refuse an HTML page before the long work where plots can't be drawn."""
+    if find_spec("plotly") is None:
+        raise MissingPackageError(
+            "--html needs the package plotly, which is not installed: pip install 'hgpart[report]'"
+        )
+
+
+def show_report(report: Report, unit: str, json: str | None, csv: Path | None) -> None:
+    """Write the files, then print."""
+    from hgpart.report import as_csv, as_json, print_report
+    from hgpart.writing import replacing
+
+    for path, text in ((json, as_json), (csv, as_csv)):
+        if path is not None and path != "-":
+            with replacing(path) as file:
+                file.write(text(report))
+    if json == "-":
+        print(as_json(report), end="")
+    else:
+        print_report(report, plain_console(), unit)
+
+
+def plain_console() -> Console:
+    """Standard output: as wide as the terminal, and never cut off where there is none."""
+    width = None if sys.stdout.isatty() else UNLIMITED_WIDTH
+    return Console(width=width, markup=False, emoji=False, highlight=False)

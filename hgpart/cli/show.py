@@ -1,0 +1,83 @@
+"""hgpart show: a plan file -> its tables and its page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hgpart.cli.options import CsvFile, HtmlFile, JsonFile, Unit, checked_unit
+from hgpart.cli.outputs import check_outputs, check_page_package, show_report
+from hgpart.cli.stages import Stages, traced_model
+
+if TYPE_CHECKING:
+    from hgpart.graph import ChannelGraph
+    from hgpart.plan import Plan
+    from hgpart.report import Report
+
+
+def show(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A file of 'hgpart partition -o'.")],
+    unit: Unit = "MB",
+    json: JsonFile = None,
+    csv: CsvFile = None,
+    html: HtmlFile = None,
+) -> None:
+    """Show a plan again: build its model, check that it has not changed, print its tables."""
+    check_outputs({"--json": json if json != "-" else None, "--csv": csv, "--html": html})
+    if html is not None:
+        check_page_package()
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.plan import load_plan
+        unit = checked_unit(unit)
+        with stage("read"):
+            loaded = load_plan(plan)
+        _, _, _, graph = traced_model(stage, loaded.model, loaded.input_shape)
+        with stage("evaluate"):
+            report = plan_report(loaded, graph)
+    report = replace(report, seconds=stage.all_seconds())
+    if html is not None:
+        from hgpart.page import plan_page, write_page
+
+        write_page(plan_page(report, unit), html)
+    show_report(report, unit, json, csv)
+
+
+def plan_report(plan: Plan, graph: ChannelGraph) -> Report:
+    """All that is said about a plan but seconds; it is checked against the graph of its model.
+
+    Raises
+    ------
+    PlanError
+        If the plan is not one of this model, or was changed.
+    """
+    from hgpart.pipeline import evaluate_layerwise
+    from hgpart.plan import restore
+    from hgpart.report import Report
+    from hgpart.shares import part_shares
+
+    found = restore(plan, graph)
+    return Report(
+        model=plan.model,
+        input_shape=plan.input_shape,
+        graph=graph,
+        work=plan.work,
+        modelling=plan.modelling,
+        k=plan.k,
+        eps=plan.eps,
+        speeds=plan.speeds,
+        backend=plan.backend,
+        start=plan.start,
+        seed=plan.seed,
+        hypergraph=found.model.hypergraph,
+        feasible=found.feasible,
+        evaluation=found.evaluation,
+        shares=part_shares(graph, found.model, plan.modelling, plan.parts, plan.k),
+        layerwise=evaluate_layerwise(
+            graph, plan.work, plan.modelling, plan.k, plan.speeds, plan.eps
+        ),
+        seconds={},
+    )

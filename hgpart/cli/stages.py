@@ -1,0 +1,79 @@
+"""The stages of a command: timed, shown on a terminal, and those that every command begins with."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from hgpart.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hgpart.graph import ChannelGraph
+    from hgpart.tracing import TracedModel
+
+STARTED = time.perf_counter()
+
+
+class Stages:
+    """Times the stages of a command, and shows on a terminal which one is running."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.status = Console(stderr=True).status("") if sys.stderr.isatty() else None
+
+    def __enter__(self) -> Stages:
+        """Begin; nothing is shown before the first stage."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Show nothing any more."""
+        if self.status is not None:
+            self.status.stop()
+
+    @contextmanager
+    def __call__(self, name: str, spinner: bool = True) -> Iterator[None]:
+        """Time a stage, and show it unless it shows its own progress."""
+        if self.status is not None and spinner:
+            self.status.update(name)
+            self.status.start()
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        if self.status is not None:
+            self.status.stop()
+
+    def all_seconds(self) -> dict[str, float]:
+        """Seconds of each stage, and since the command began."""
+        return {**self.seconds, "total": time.perf_counter() - STARTED}
+
+
+def traced_model(
+    stage: Stages, model: str, input_shape: tuple[int, ...] | None
+) -> tuple[nn.Module, tuple[int, ...], TracedModel, ChannelGraph]:
+    """Load and trace a model on the meta device: nothing here needs its weights."""
+    with stage("import"):
+        from hgpart.layering import channel_graph
+        from hgpart.tracing import example_inputs, trace
+        from hgpart.zoo import load_model
+    # What the model's own code prints must not get between the figures of --json -.
+    with stage("load"), redirect_stdout(sys.stderr):
+        module, own_shape = load_model(model, device="meta")
+        shape = input_shape or own_shape
+        if shape is None:
+            raise ArgumentError(
+                f"{model} does not say the shape of its input: give it, as in "
+                "--input-shape 3,224,224"
+            )
+        example = example_inputs(module, shape)
+    with stage("trace"), redirect_stdout(sys.stderr):
+        traced = trace(module, example)
+    with stage("graph"):
+        graph = channel_graph(traced)
+    return module, shape, traced, graph

@@ -1,0 +1,298 @@
+"""Comparison -> tables: a line a strategy, a group of columns a figure, a column a k."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from hgpart.compare import (
+    CONTESTED,
+    EPOCH_BATCH_SIZES,
+    NEAR,
+    Comparison,
+    cell_of,
+    verdict,
+    winners,
+)
+from hgpart.report.tables import UNITS
+from hgpart.strategies import NotApplicable, Outcome
+
+PLAIN_WIDTH = 110  # where there is no terminal
+MARK = "*"
+GAP = "  "
+
+# An epoch is thousands of steps: what it moves is printed in the next larger unit.
+_EPOCH_UNITS = {
+    "MB": ("GB", 10**9),
+    "GB": ("TB", 10**12),
+    "MiB": ("GiB", 2**30),
+    "GiB": ("TiB", 2**40),
+}
+
+Line = tuple[str, float | None]  # a strategy, with an eps
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A figure of each row: its key in the record, its heading, its unit, and its decimals."""
+
+    key: str
+    heading: str
+    size: float = 1
+    decimals: int | None = None
+
+    def text(self, value: float | None) -> str:
+        if value is None:
+            return "-"
+        if self.decimals is not None:
+            return f"{value / self.size:,.{self.decimals}f}"
+        return three_digits(value / self.size)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A figure's columns, one for each k, with a cell for each line."""
+
+    heading: str
+    columns: Sequence[tuple[str, Sequence[str]]]
+
+    @property
+    def widths(self) -> list[int]:
+        """Of the columns; the first makes room for a long heading."""
+        found = [max(map(len, (heading, *cells))) for heading, cells in self.columns]
+        found[0] += max(0, len(self.heading) - sum(found) - len(found) + 1)
+        return found
+
+    @property
+    def width(self) -> int:
+        return sum(self.widths) + len(self.columns) - 1
+
+
+def print_comparison(comparison: Comparison, console: Console, unit: str) -> None:
+    """Print the verdict, then the tables.
+
+    With one k all figures are there, with several the most telling ones: a column for each k, as
+    many figures beside each other as the width has room for. A step is forward, backward and what
+    synchronises parameters.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    console : Console
+    unit : str
+        What bytes are printed in, one of `UNITS`.
+    """
+    width = console.width if console.is_terminal else PLAIN_WIDTH
+    for text, style in ((verdict(comparison), "bold"), (_settings(comparison), "")):
+        for line in textwrap.wrap(text, width, break_on_hyphens=False):
+            console.print(line, style=style, soft_wrap=True)
+    if not comparison.rows:
+        return
+    several = len({row.k for row in comparison.rows}) > 1
+    lines = _lines(comparison)
+    groups = [_group(comparison, lines, figure) for figure in _figures(unit, several)]
+    names = [_name(comparison, line) for line in lines]
+    reasons = {} if several else _reasons_of_lines(comparison)
+    blocks = [
+        *_bands(names, groups, width, [reasons.get(line) for line in lines]),
+        *_bands(*_epochs(comparison, unit), width),
+    ]
+    for block in blocks:
+        console.print()
+        for row in block:
+            console.print(row, soft_wrap=True)
+    for note in _notes(comparison, several):
+        for line in textwrap.wrap(note, width, subsequent_indent="  ", break_on_hyphens=False):
+            console.print(line, soft_wrap=True)
+
+
+def _settings(comparison: Comparison) -> str:
+    element = comparison.bytes_per_element
+    spent = sum(row.seconds for row in comparison.outcomes)
+    facts = [
+        f"{comparison.model} at {' x '.join(map(str, comparison.input_shape))}",
+        f"batch {comparison.batch_size}",
+        *([] if element is None else [f"{element} bytes per element"]),
+        f"work {comparison.work_source}",
+        f"eps {', '.join(f'{eps:g}' for eps in comparison.epss)}",
+        f"seed {comparison.seed}",
+        f"found in {spent:.0f} s",
+    ]
+    return ", ".join(facts)
+
+
+def _figures(unit: str, several: bool) -> list[_Figure]:
+    size = UNITS[unit]
+    if several:
+        return [
+            _Figure("max_over_average", "max/avg load", decimals=2),
+            _Figure("step_bytes", f"{unit} per step", size),
+            _Figure("largest_device_bytes", f"{unit} busiest device", size),
+            _Figure("largest_parameters", "most parameters, M", 10**6),
+        ]
+    return [
+        _Figure("max_over_average", "max/avg", decimals=2),
+        _Figure("forward_bytes", f"{unit} forward", size),
+        _Figure("step_bytes", f"{unit} step", size),
+        _Figure("largest_device_bytes", f"{unit} busiest", size),
+        _Figure("messages", "messages", decimals=0),
+        _Figure("largest_parameters", "M params", 10**6),
+        _Figure("largest_activation_bytes", f"{unit} maps", size),
+        _Figure("seconds", "seconds", decimals=2),
+    ]
+
+
+def _lines(comparison: Comparison) -> list[Line]:
+    return list(dict.fromkeys((row.strategy, row.eps) for row in comparison.rows))
+
+
+def _name(comparison: Comparison, line: Line) -> str:
+    name, eps = line
+    return name if eps is None or len(comparison.epss) == 1 else f"{name} {eps:g}"
+
+
+def _group(comparison: Comparison, lines: Sequence[Line], figure: _Figure) -> _Group:
+    rows = {cell_of(row): row for row in comparison.rows}
+    best = winners(comparison, figure.key) if figure.key in CONTESTED else set()
+    columns = []
+    for k in sorted({row.k for row in comparison.rows}):
+        cells = []
+        for name, eps in lines:
+            row = rows.get((name, k, eps))
+            if row is None:  # interrupted before it was its turn
+                cells.append("")
+                continue
+            value = getattr(row, figure.key) if isinstance(row, Outcome) else None
+            cells.append(figure.text(value) + (MARK if (name, k, eps) in best else " "))
+        columns.append((f"k={k} ", cells))
+    return _Group(figure.heading, columns)
+
+
+def _epochs(comparison: Comparison, unit: str) -> tuple[list[str], list[_Group]]:
+    """What an epoch moves (thesis table 5.14): names of lines, and a group of columns.
+
+    Where a batch is divided among copies of the model, parameters travel once a step, whatever
+    its size: a line for each size of a batch. Of the other strategies only those that move least
+    at some k, and the layer-wise split; equal lines are one.
+    """
+    name, size = _EPOCH_UNITS[unit]
+    figure = _Figure("", "", size)
+    ks = sorted({row.k for row in comparison.rows})
+    copies = {row.strategy for row in comparison.outcomes if row.smallest_batch > 1}
+    others = [row for row in comparison.balanced if row.strategy not in copies]
+    least = {k: min((row.step_bytes for row in others if row.k == k), default=0) for k in ks}
+    shown = copies | {"layerwise"}
+    shown |= {row.strategy for row in others if row.step_bytes == least[row.k]}
+    named: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for line in _lines(comparison):
+        rows = {row.k: row for row in comparison.outcomes if (row.strategy, row.eps) == line}
+        if line[0] not in shown or not rows:
+            continue
+        depends = any(row.bytes_per_step or row.smallest_batch > 1 for row in rows.values())
+        for batch in EPOCH_BATCH_SIZES if depends else EPOCH_BATCH_SIZES[:1]:
+            sizes = [
+                rows[k].epoch_bytes(comparison.dataset_size, batch) if k in rows else None
+                for k in ks
+            ]
+            of_batch = f", batch {batch}" if depends else ""
+            cells = tuple(figure.text(size) + " " for size in sizes)
+            named.setdefault((of_batch, cells), []).append(_name(comparison, line))
+    cells_of = [cells for _, cells in named]
+    heading = f"{name} per epoch of {comparison.dataset_size:,} samples"
+    columns = [(f"k={k} ", [cells[at] for cells in cells_of]) for at, k in enumerate(ks)]
+    names = [_joined(known) + of_batch for (of_batch, _), known in named.items()]
+    return names, [_Group(heading, columns)]
+
+
+def _joined(names: Sequence[str]) -> str:
+    first, *others = names
+    return ", ".join(names) if len(others) < 2 else f"{first} and {len(others)} more"
+
+
+def _bands(
+    names: Sequence[str],
+    groups: Sequence[_Group],
+    width: int,
+    reasons: Sequence[str | None] | None = None,
+) -> Iterator[list[Text]]:
+    """Tables of as many groups as fit beside each other; a reason stands in place of figures."""
+    margin = max(map(len, names), default=0)
+    band: list[_Group] = []
+    for group in groups:
+        if band and margin + sum(len(GAP) + one.width for one in (*band, group)) > width:
+            yield _table(names, margin, band, reasons)
+            band = []
+        band.append(group)
+    yield _table(names, margin, band, reasons)
+
+
+def _table(
+    names: Sequence[str],
+    margin: int,
+    groups: Sequence[_Group],
+    reasons: Sequence[str | None] | None,
+) -> list[Text]:
+    headings, ks, rule = Text(" " * margin), Text(" " * margin), Text("-" * margin)
+    lines = [Text(f"{name:<{margin}}") for name in names]
+    for group in groups:
+        headings.append(f"{GAP}{group.heading:^{group.width}}", style="bold")
+        rule.append(GAP + "-" * group.width)
+        for at, ((heading, cells), width) in enumerate(
+            zip(group.columns, group.widths, strict=True)
+        ):
+            gap = " " if at else GAP
+            ks.append(f"{gap}{heading:>{width}}")
+            for line, cell in zip(lines, cells, strict=True):
+                line.append(f"{gap}{cell:>{width}}", style="bold" if MARK in cell else "")
+    for at, reason in enumerate(reasons or ()):
+        if reason is not None:
+            lines[at] = Text(f"{names[at]:<{margin}}{GAP}{reason}")
+    table = [headings, ks, rule, *lines]
+    for line in table:
+        line.rstrip()
+    return table
+
+
+def _reasons_of_lines(comparison: Comparison) -> dict[Line, str]:
+    return {
+        (row.strategy, row.eps): row.why
+        for row in comparison.rows
+        if isinstance(row, NotApplicable)
+    }
+
+
+def _notes(comparison: Comparison, several: bool) -> Iterator[str]:
+    """How the best were chosen, and why there is no figure where there is none."""
+    yield (
+        f"{MARK} best of its k to {NEAR:.1%}; in all columns but load, of the splits within "
+        f"max/avg {1 + max(comparison.epss):g}"
+    )
+    if not several:
+        yield "Busiest: most that a device sends and receives; params, maps: most that one has."
+        return
+    yield "All figures are in --json, --csv and --html, or here with one k."
+    names: dict[tuple[int, str], list[str]] = {}
+    for row in comparison.rows:
+        if isinstance(row, NotApplicable):
+            name = _name(comparison, (row.strategy, row.eps))
+            names.setdefault((row.k, row.why), []).append(name)
+    for (k, why), strategies in sorted(names.items(), key=lambda item: item[0][0]):
+        yield f"- at k={k}, {', '.join(strategies)}: {why}"
+
+
+def three_digits(value: float) -> str:
+    """Write a figure with three digits, and no more than three decimals.
+
+    >>> [three_digits(value) for value in (140123.5, 31.25, 0.031249, 1, 0, 2e-9)]
+    ['140,124', '31.2', '0.031', '1.00', '0', '<0.001']
+    """
+    if value == 0:
+        return "0"
+    if value < 5e-4:
+        return "<0.001"
+    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2 if value >= 0.9995 else 3
+    return f"{value:,.{decimals}f}"

@@ -1,0 +1,87 @@
+"""ChannelGraph -> the table of its layers: what they compute and what they read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+
+from hgpart.graph import WHOLE, ChannelGraph, Layer, Read
+from hgpart.report.tables import print_table, ruled_table
+from hgpart.work import Work
+
+MAX_NAMED_LAYERS = 3  # of those that a layer reads
+
+
+def print_trace(
+    name: str, input_shape: Sequence[int], graph: ChannelGraph, work: Work, console: Console
+) -> None:
+    """Print the layers of a model, what they read, and what no channel rule knew."""
+    whole = [layer for layer in graph.layers if layer.kind == WHOLE]
+    total = sum(
+        int(per_task) * layer.tasks
+        for per_task, layer in zip(work.per_task, graph.layers, strict=True)
+    )
+    shape = " x ".join(map(str, input_shape))
+    kept = f"{len(whole)} kept whole" if whole else "none kept whole"
+    console.print(
+        f"{name} at {shape}: {len(graph.layers)} layers ({kept}), "
+        f"{int(graph.first_task[-1]):,} tasks, {total:,} {work.unit} per sample"
+    )
+    table = ruled_table(
+        ["layer", "kind", "tasks", "map", work.unit, "parameters", "reads", "operators"]
+    )
+    table.columns[1].justify = "left"
+    table.columns[-2].justify = table.columns[-1].justify = "left"
+    for layer, per_task in zip(graph.layers, work.per_task.tolist(), strict=True):
+        table.add_row(
+            layer.name,
+            _kind(graph, layer),
+            f"{layer.tasks:,}",
+            f"{layer.map_elements:,}",
+            f"{per_task * layer.tasks:,}",
+            f"{layer.parameters:,}",
+            "; ".join(dict.fromkeys(_read(graph, layer, read) for read in layer.reads)),
+            " + ".join(map(_operator, layer.operators)),
+        )
+    console.print()
+    print_table(console, "Layers (map: elements per task and sample; others: of all tasks)", table)
+    console.print()
+    names = [f"{layer.name} ({', '.join(layer.operators)})" for layer in whole]
+    console.print(f"Kept whole (one task that reads everything): {', '.join(names) or 'none'}")
+
+
+def _kind(graph: ChannelGraph, layer: Layer) -> str:
+    first = graph.layers[layer.tied_to]
+    return layer.kind if first is layer else f"{layer.kind}, weight of {first.name}"
+
+
+def _read(graph: ChannelGraph, layer: Layer, read: Read) -> str:
+    """Say which channels each task reads, and whose they are."""
+    known = read.channels[read.channels >= 0]
+    owners = graph.layer_of_channel(known)
+    sources = list(dict.fromkeys(owners.tolist()))
+    names = [graph.layers[at].name for at in sources]
+    if len(names) > MAX_NAMED_LAYERS + 1:
+        names[MAX_NAMED_LAYERS:] = [f"{len(names) - MAX_NAMED_LAYERS} more"]
+    listed = ", ".join(names) or "constants"
+    made = np.concatenate(
+        [np.zeros(0, np.int64)]
+        + [np.arange(graph.first_channel[at], graph.first_channel[at + 1]) for at in sources]
+    )
+    in_order = np.array_equal(known, made)
+    how = f"1 of {read.groups} groups" if read.kind == "group" else read.kind
+    if not in_order:
+        how += f", index list of {len(known):,} from {len(made):,} channels"
+    return f"{how}: {listed}"
+
+
+def _operator(name: str) -> str:
+    """Say what a graph node computes: its name without its number.
+
+    >>> _operator("conv2d_12"), _operator("_native_batch_norm_legit_functional_3")
+    ('conv2d', 'batch_norm')
+    """
+    return re.sub(r"_\d+$", "", name).replace("_native_batch_norm_legit_functional", "batch_norm")

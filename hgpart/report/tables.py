@@ -1,0 +1,48 @@
+"""Rows of text -> tables on a console, and the units that figures are printed in."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+
+from rich.box import Box
+from rich.console import Console
+from rich.table import Table
+
+UNITS: Mapping[str, int] = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+
+_RULED = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # below the headings
+
+
+def ruled_table(headings: Sequence[str]) -> Table:
+    """Make a table whose first column is text and whose others are figures, never cut off."""
+    table = Table(box=_RULED, show_edge=False, pad_edge=False, header_style="")
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if at else "left", no_wrap=True)
+    return table
+
+
+def print_table(console: Console, title: str, table: Table) -> None:
+    """Print in full width: a narrow terminal wraps lines, where rich would cut figures off."""
+    console.print(title, style="bold")
+    for line in table_lines(table):
+        console.out(line, highlight=False)
+
+
+def table_lines(table: Table) -> list[str]:
+    """The lines of a table, none of them cut off or wrapped."""
+    text = io.StringIO()
+    Console(file=text, width=10_000).print(table)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+def even_decimals(values: Sequence[float]) -> list[str]:
+    """Write figures with the same number of decimals: four digits of the largest.
+
+    >>> even_decimals([643.24, 0.5]), even_decimals([12345.6]), even_decimals([0.03125, 0.0])
+    (['643.2', '0.5'], ['12,346'], ['0.03125', '0.00000'])
+    """
+    largest = max(map(abs, values), default=0.0)
+    decimals = 0 if largest == 0 else min(6, max(0, 3 - math.floor(math.log10(largest))))
+    return [f"{value:,.{decimals}f}" for value in values]
