@@ -16,14 +16,16 @@ channel, not one per element.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import fx
+
+from hgpart.errors import TraceError
 
 Int64 = NDArray[np.int64]
 
@@ -44,12 +46,18 @@ class Constant:
     `origins` are the placeholders of the parameters behind it; `computed` is True once an
     operator has done more than move the elements of one parameter about. `moves` are the
     operators passed through: two uses of a parameter hand out the same rows if theirs are equal.
+
+    `rows` says of each element which row (along dimension 0) of the origins it is made of; None
+    if of several. `value` is the constant itself, where it is known and made of integers, as an
+    index is.
     """
 
     shape: tuple[int, ...]
     origins: frozenset[str] = frozenset()
     computed: bool = False
     moves: tuple[str, ...] = ()
+    rows: torch.Tensor | None = field(default=None, compare=False)
+    value: torch.Tensor | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -65,11 +73,19 @@ class Call:
     kwargs: dict[str, Any]
     shape: tuple[int, ...]
 
-    def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """Return an argument that may have been given by position or by name."""
-        if position < len(self.args):
-            return self.args[position]
-        return self.kwargs.get(name, default)
+    def argument(self, name: str, default: Any = None) -> Any:
+        """Return an argument by the name that the operator's schema gives it.
+
+        One that was not given has the schema's default; one that the operator does not have
+        (another overload may) is `default`.
+        """
+        schema = getattr(self.node.target, "_schema", None)
+        for position, declared in enumerate(schema.arguments if schema else ()):
+            if declared.name == name:
+                if position < len(self.args):
+                    return self.args[position]
+                return self.kwargs.get(name, declared.default_value)
+        return default
 
 
 @dataclass(frozen=True)
@@ -170,12 +186,51 @@ def moves_only(target: Any) -> bool:
 
 
 def effect_of(call: Call) -> Effect:
-    """Apply a call's rule; without one, a pointwise operator keeps its index, others are whole."""
+    """Apply a call's rule; without one, a pointwise operator keeps its index, others are whole.
+
+    Raises
+    ------
+    TraceError
+        If the rule raises anything or returns anything but an effect.
+    """
     target = call.node.target
     rule = _rules.get(target) or _rules.get(getattr(target, "overloadpacket", None))
     if rule is None and torch.Tag.pointwise in getattr(target, "tags", ()):
         rule = same_place
-    return Whole() if rule is None else rule(call)
+    if rule is None:
+        return Whole()
+    where = f"{place_of(call.node)}: its channel rule {getattr(rule, '__name__', rule)}"
+    try:
+        effect = rule(call)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise TraceError(f"{where} raises {reason}") from error
+    if not isinstance(effect, Effect):
+        raise TraceError(
+            f"{where} returns {effect!r}: accepted are Reindex, SameIndex, Mix and Whole"
+        )
+    return effect
+
+
+def module_of(node: fx.Node) -> str:
+    """Path of the innermost module whose code makes a node; empty for the model itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return str(list(stack.values())[-1][0]) if stack else ""
+
+
+def place_of(node: fx.Node) -> str:
+    """A node as an error names it: operator, name, module."""
+    module = module_of(node)
+    return f"can't trace {node.target} ({node.name} in {module or 'the model itself'})"
+
+
+def only_updated(node: fx.Node) -> frozenset[fx.Node]:
+    """Running statistics that a norm in training mode replaces: no data of what it computes."""
+    call = Call(node, node.args, dict(node.kwargs), ())
+    if not (call.argument("training") or call.argument("use_input_stats")):
+        return frozenset()
+    statistics = (call.argument("running_mean"), call.argument("running_var"))
+    return frozenset(value for value in statistics if isinstance(value, fx.Node))
 
 
 # ------------------------------------------------------------------ ids: compact and aligned
@@ -238,14 +293,19 @@ def operands_of(call: Call) -> tuple[Channels, ...]:
     )
 
 
+def constants_of(call: Call) -> tuple[Constant, ...]:
+    """All operands of a call that depend on parameters and buffers alone, in order."""
+    return tuple(
+        value
+        for value in _tensors((*call.args, *call.kwargs.values()))
+        if isinstance(value, Constant)
+    )
+
+
 def _elements(constant: Constant, shape: Sequence[int] | None = None) -> torch.Tensor:
     """Number the elements of a constant, viewed in a shape that broadcasts to the result."""
     numbers = torch.arange(math.prod(constant.shape), dtype=torch.int32)
     return numbers.reshape(tuple(constant.shape if shape is None else shape))
-
-
-def _no_origin(constant: Any) -> bool:
-    return not isinstance(constant, Constant) or not constant.origins
 
 
 # ------------------------------------------------------------------ same index
@@ -266,44 +326,60 @@ def same_place(call: Call) -> Effect:
     )
 
 
-def along(call: Call, dims: Iterable[int], keepdim: bool = True) -> Effect:
+def along(
+    call: Call,
+    dims: Iterable[int],
+    keepdim: bool = True,
+    beside: Sequence[str] = (),
+    shape: Sequence[int] = (),
+) -> Effect:
     """Mix the first operand along dimensions only: same index if its ids don't depend on them.
 
     Whatever size the dimensions then have in the result, its ids are those of the operand.
+    `beside` are the names of further tensors (weight, bias), which are viewed in `shape`.
     """
-    ids = call.args[0].ids
+    value = call.args[0]
+    others = [call.argument(name) for name in beside]
+    varying = [other for other in others if isinstance(other, Channels)]
+    if not isinstance(value, Channels) or len(operands_of(call)) > 1 + len(varying):
+        return Whole()
+    ids = value.ids
     dims = sorted({dim % ids.dim() for dim in dims})
-    if len(operands_of(call)) > 1 or not all(constant_along(ids, dim) for dim in dims):
+    if not all(constant_along(ids, dim) for dim in dims):
         return Whole()
     for dim in reversed(dims):
         ids = ids.narrow(dim, 0, 1) if keepdim else ids.select(dim, 0)
-    return SameIndex(operands=(ids.expand(call.shape),))
+    return SameIndex(
+        operands=(
+            ids.expand(call.shape),
+            *(other.ids.reshape(tuple(shape)).expand(call.shape) for other in varying),
+        ),
+        constants=tuple(
+            (other, _elements(other, shape))
+            for other in others
+            if isinstance(other, Constant) and other.origins
+        ),
+    )
 
 
-def normalised(call: Call, dims: Iterable[int]) -> Effect:
+def normalised(call: Call, dims: Iterable[int], beside: Sequence[str] = ()) -> Effect:
     """Mix along dimensions whose extent stays: where channels are among them, each reads all.
 
     A softmax over channels, or a layer norm: a task needs every channel to make its own.
     """
-    dims = list(dims)
-    effect = along(call, dims)
+    dims = sorted(dim % len(call.shape) for dim in dims)
+    effect = along(call, dims, beside=beside, shape=call.shape[dims[0] :])
+    if not isinstance(effect, Whole) or not _alone(call.args[0], call):
+        return effect
     ids = call.args[0].ids
     varying = [dim for dim in range(ids.dim()) if not constant_along(ids, dim)]
-    within = {dim % ids.dim() for dim in dims}
-    if not isinstance(effect, Whole) or len(varying) != 1 or varying[0] not in within:
+    if len(varying) != 1 or varying[0] not in dims:
+        return effect
+    slices = dict.fromkeys(beside, varying[0] - dims[0])
+    if not _in_slices(call, call.shape[varying[0]], slices):
         return effect
     channels, sizes = mix_all(ids)
     return Mix(channels, sizes, 1, varying[0], partial=False)
-
-
-def _with_constants(effect: Effect, constants: Iterable[Any], shape: Sequence[int]) -> Effect:
-    """Add per-channel constants (weight, bias) that are viewed in `shape`."""
-    if not isinstance(effect, SameIndex):
-        return effect
-    held = tuple(
-        (constant, _elements(constant, shape)) for constant in constants if not _no_origin(constant)
-    )
-    return SameIndex(effect.operands, held)
 
 
 aten = torch.ops.aten
@@ -324,7 +400,7 @@ def _feature_dropout(call: Call) -> Effect:
 def _prelu(call: Call) -> Effect:
     shape = [1] * len(call.shape)
     shape[min(1, len(shape) - 1)] = -1
-    return _with_constants(along(call, ()), call.args[1:], shape)
+    return along(call, (), beside=("weight",), shape=shape)
 
 
 @channel_rule(aten.max_pool1d, aten.avg_pool1d, aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d)
@@ -365,76 +441,78 @@ def _pool3d(call: Call) -> Effect:
 
 
 @channel_rule(aten._native_batch_norm_legit_functional, aten._native_batch_norm_legit)
-@channel_rule(aten.batch_norm)
-def _batch_norm(call: Call) -> Effect:
-    dims = [dim for dim in range(len(call.shape)) if dim != 1]
-    per_channel = [1, -1] + [1] * (len(call.shape) - 2)
-    return _with_constants(along(call, dims), call.args[1:5], per_channel)
-
-
 @channel_rule(aten.native_batch_norm, aten._native_batch_norm_legit_no_training)
 @channel_rule(aten.cudnn_batch_norm, aten._batch_norm_with_update, aten._batch_norm_no_update)
-@channel_rule(aten.instance_norm)
-def _other_batch_norm(call: Call) -> Effect:
-    return _batch_norm(call)
+@channel_rule(aten.batch_norm, aten.instance_norm)
+def _batch_norm(call: Call) -> Effect:
+    dims = [dim for dim in range(len(call.shape)) if dim != 1]
+    beside = ("weight", "bias", "running_mean", "running_var")
+    return along(call, dims, beside=beside, shape=[1, -1] + [1] * (len(call.shape) - 2))
 
 
 @channel_rule(aten.layer_norm, aten.native_layer_norm, aten.rms_norm)
 def _layer_norm(call: Call) -> Effect:
-    normalized = call.args[1]
-    dims = range(-len(normalized), 0)
-    constants = (call.argument(2, "weight"), call.argument(3, "bias"))
-    held = [value for value in constants if isinstance(value, Constant)]
-    return _with_constants(normalised(call, dims), held, normalized)
+    normalized = call.argument("normalized_shape")
+    return normalised(call, range(-len(normalized), 0), beside=("weight", "bias"))
+
+
+@channel_rule(aten._weight_norm, aten._weight_norm_interface)
+def _weight_norm(call: Call) -> Effect:
+    kept = call.argument("dim") % len(call.shape)
+    shape = [size if dim == kept else 1 for dim, size in enumerate(call.shape)]
+    dims = [dim for dim in range(len(call.shape)) if dim != kept]
+    return along(call, dims, beside=("g",), shape=shape)
 
 
 @channel_rule(aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax)
 def _softmax(call: Call) -> Effect:
-    return normalised(call, (call.argument(1, "dim", -1),))
+    return normalised(call, (call.argument("dim"),))
 
 
 @channel_rule(aten.cumsum, aten.cumprod, aten.glu)
 def _along_one(call: Call) -> Effect:
-    return along(call, (call.argument(1, "dim", -1),))
+    return along(call, (call.argument("dim"),))
 
 
-@channel_rule(aten.mean, aten.sum, aten.amax, aten.amin, aten.var, aten.std, aten.var_mean)
-@channel_rule(aten.logsumexp, aten.linalg_vector_norm, aten.max.dim, aten.min.dim)
+@channel_rule(aten.mean, aten.sum, aten.prod, aten.amax, aten.amin, aten.argmax, aten.argmin)
+@channel_rule(aten.var, aten.std, aten.var_mean, aten.std_mean, aten.logsumexp, aten.any, aten.all)
+@channel_rule(aten.max.default, aten.min.default, aten.max.dim, aten.min.dim)
+@channel_rule(aten.linalg_vector_norm)
 def _reduction(call: Call) -> Effect:
-    ids = call.args[0].ids
-    position = 2 if "linalg_vector_norm" in str(call.node.target) else 1
-    dim = call.argument(position, "dim")
-    dims = range(ids.dim()) if dim is None or dim == [] else dim
+    rank = call.args[0].ids.dim()
+    dim = call.argument("dim")
+    dims = range(rank) if dim is None or dim == [] else dim
     dims = [dims] if isinstance(dims, int) else list(dims)
-    keepdim = len(call.shape) == ids.dim()
-    effect = along(call, dims, keepdim)
+    effect = along(call, dims, keepdim=len(call.shape) == rank)
     return Whole(known=True) if isinstance(effect, Whole) else effect
 
 
 @channel_rule(aten.constant_pad_nd, aten.pad, aten.reflection_pad2d, aten.replication_pad2d)
 def _pad(call: Call) -> Effect:
-    ids = call.args[0].ids
-    widths = call.args[1]
-    dims = [-1 - at // 2 for at, width in enumerate(widths) if width]
-    effect = along(call, dims)
-    zeros = call.argument(2, "mode", "constant") in ("constant", None, 0, 0.0)
-    if isinstance(effect, Whole) and zeros:
-        padded = torch.nn.functional.pad(ids.contiguous(), widths, value=NO_CHANNEL)
-        return Reindex(compact(padded))
+    widths = call.argument("pad", call.argument("padding"))
+    effect = along(call, [-1 - at // 2 for at, width in enumerate(widths) if width])
+    inserts = call.node.target is aten.constant_pad_nd.default
+    if isinstance(effect, Whole) and (inserts or call.argument("mode") == "constant"):
+        ids = call.args[0].ids.contiguous()
+        return Reindex(compact(torch.nn.functional.pad(ids, widths, value=NO_CHANNEL)))
     return effect
 
 
 # ------------------------------------------------------------------ re-index
 
 
+def _ids(value: Channels | Constant) -> torch.Tensor:
+    if isinstance(value, Channels):
+        return value.ids
+    return torch.full((), NO_CHANNEL, dtype=torch.int32).expand(value.shape)
+
+
 def _moved(operator: Any, call: Call) -> Effect:
     """Run the operator itself on ids: it moves them exactly as it moves the elements."""
 
     def plain(value: Any) -> Any:
-        if isinstance(value, Channels):
-            return value.ids
-        if isinstance(value, Constant):
-            return torch.full((), NO_CHANNEL, dtype=torch.int32).expand(value.shape)
+        if isinstance(value, (Channels, Constant)):
+            return _ids(value)
         if isinstance(value, (list, tuple)):
             return [plain(item) for item in value]
         return value
@@ -492,14 +570,9 @@ def _move(call: Call) -> Effect:
 
 @channel_rule(aten.cat)
 def _cat(call: Call) -> Effect:
-    parts = [
-        value.ids
-        if isinstance(value, Channels)
-        else torch.full((), NO_CHANNEL, dtype=torch.int32).expand(value.shape)
-        for value in call.args[0]
-    ]
+    parts = [_ids(value) for value in call.argument("tensors")]
     parts = [ids for ids in parts if ids.dim() == len(call.shape)]  # drops the legacy empty tensor
-    dim = call.argument(1, "dim", 0) % len(call.shape)
+    dim = call.argument("dim") % len(call.shape)
     for at in range(len(call.shape)):
         if at != dim and all(ids.stride(at) == 0 or ids.shape[at] == 1 for ids in parts):
             parts = [ids.narrow(at, 0, 1) for ids in parts]
@@ -511,19 +584,57 @@ def _scatter(call: Call) -> Effect:
     return _moved(call.node.target, call)
 
 
+@channel_rule(aten.index.Tensor, aten.index_select)
+def _index(call: Call) -> Effect:
+    ids = _ids(call.args[0])
+    indices = call.argument("indices")
+    if indices is None:
+        dim = call.argument("dim") % ids.dim()
+        indices = [*[None] * dim, call.argument("index")]
+    places = [index.value if isinstance(index, Constant) else None for index in indices]
+    if any(
+        place is None and index is not None for place, index in zip(places, indices, strict=True)
+    ):
+        return Whole()  # which channels these are is known only as the model runs
+    for dim in range(ids.dim()):
+        if ids.stride(dim) == 0 and (dim >= len(places) or places[dim] is None):
+            ids = ids.narrow(dim, 0, 1)
+    return Reindex(compact(aten.index.Tensor(ids, places).expand(call.shape)))
+
+
 @channel_rule(aten.fill)
 def _fill(call: Call) -> Effect:
-    if isinstance(call.args[1], Channels):
+    if isinstance(call.argument("value"), Channels):
         return Whole()
-    return Reindex(torch.full((), NO_CHANNEL, dtype=torch.int32).expand(call.shape))
+    return Reindex(_ids(Constant(call.shape)))
 
 
 # ------------------------------------------------------------------ mixing
 
 
-def _weight_is_split(weight: Any) -> bool:
-    """Whether a weight is a parameter whose rows can be handed out one by one."""
-    return isinstance(weight, Constant) and not weight.computed
+def has_slices(constant: Any, axis: int, tasks: int) -> bool:
+    """Whether slice j of a constant along an axis is what task j alone holds of it.
+
+    So it is in a buffer, in a parameter, and where every row was computed from the same row of
+    parameters.
+    """
+    if not isinstance(constant, Constant):
+        return constant is None
+    if not constant.origins or not constant.computed:
+        return True
+    if constant.rows is None:
+        return False
+    rows = compact(constant.rows)
+    return rows.shape[axis] == tasks and core(rows).flatten().tolist() == list(range(tasks))
+
+
+def _in_slices(call: Call, tasks: int, axes: Mapping[str, int]) -> bool:
+    return all(has_slices(call.argument(name), axis, tasks) for name, axis in axes.items())
+
+
+def _has_columns(weight: Constant) -> bool:
+    """Whether each element of a weight is held with its channel: it was not computed by row."""
+    return not weight.origins or not weight.computed
 
 
 def _alone(value: Any, call: Call) -> bool:
@@ -538,13 +649,30 @@ def mix_all(ids: torch.Tensor) -> tuple[Int64, Int64]:
     return channels[known], sizes[known]
 
 
-def _convolution(call: Call, groups: int, transposed: bool, spatial: int) -> Effect:
-    value, weight = call.args[:2]
-    if not _alone(value, call) or not _weight_is_split(weight):
+@channel_rule(aten.conv1d, aten.conv2d, aten.conv3d)
+def _convolution(call: Call) -> Effect:
+    return _any_convolution(call, transposed=False)
+
+
+@channel_rule(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
+def _transposed_convolution(call: Call) -> Effect:
+    return _any_convolution(call, transposed=True)
+
+
+@channel_rule(aten.convolution)
+def _either_convolution(call: Call) -> Effect:
+    return _any_convolution(call, call.argument("transposed"))
+
+
+def _any_convolution(call: Call, transposed: bool) -> Effect:
+    value, weight, groups = (call.argument(name) for name in ("input", "weight", "groups"))
+    if not _alone(value, call):
         return Whole()
     ids = value.ids
-    axis = len(call.shape) - spatial - 1
+    axis = len(call.shape) + 1 - len(weight.shape)  # 0 where there is no batch
     tasks = call.shape[axis]
+    if not _in_slices(call, tasks, {"weight": 1 if transposed else 0, "bias": 0}):
+        return Whole()
     places = math.prod(ids.shape if transposed else call.shape) // (
         ids.shape[axis] if transposed else tasks
     )
@@ -556,56 +684,51 @@ def _convolution(call: Call, groups: int, transposed: bool, spatial: int) -> Eff
             return Whole()
         channels = core(ids).flatten().expand(ids.shape[axis]).numpy().astype(np.int64)
         sizes = np.ones_like(channels)
-    return Mix(channels, sizes, groups, axis, partial=True, macs=macs)
-
-
-@channel_rule(aten.conv1d, aten.conv2d, aten.conv3d)
-def _conv(call: Call) -> Effect:
-    spatial = len(call.args[1].shape) - 2 if isinstance(call.args[1], Constant) else 2
-    return _convolution(call, call.argument(6, "groups", 1), False, spatial)
-
-
-@channel_rule(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
-def _conv_transpose(call: Call) -> Effect:
-    spatial = len(call.args[1].shape) - 2 if isinstance(call.args[1], Constant) else 2
-    return _convolution(call, call.argument(6, "groups", 1), True, spatial)
-
-
-@channel_rule(aten.convolution)
-def _any_convolution(call: Call) -> Effect:
-    spatial = len(call.args[3])
-    return _convolution(call, call.args[8], call.args[6], spatial)
-
-
-def _matrix_product(value: Any, weight: Any, call: Call) -> Effect:
-    if not _alone(value, call) or not _weight_is_split(weight) or len(weight.shape) != 2:
-        return Whole()
-    channels, sizes = mix_all(value.ids)
-    macs = math.prod(value.ids.shape)
-    return Mix(channels, sizes, 1, len(call.shape) - 1, partial=True, macs=macs)
+    return Mix(channels, sizes, groups, axis, partial=_has_columns(weight), macs=macs)
 
 
 @channel_rule(aten.linear)
 def _linear(call: Call) -> Effect:
-    return _matrix_product(call.args[0], call.args[1], call)
+    return _matrix_product(call, "input", {"weight": 0, "bias": 0})
 
 
-@channel_rule(aten.mm, aten.matmul)
+@channel_rule(aten.mm)
 def _mm(call: Call) -> Effect:
-    return _matrix_product(call.args[0], call.args[1], call)
+    return _matrix_product(call, "self", {"mat2": 1})
+
+
+@channel_rule(aten.matmul)
+def _matmul(call: Call) -> Effect:
+    return _matrix_product(call, "self", {"other": 1})
 
 
 @channel_rule(aten.addmm)
 def _addmm(call: Call) -> Effect:
-    return _matrix_product(call.args[1], call.args[2], call)
+    bias = call.argument("self")
+    axis = len(bias.shape) - 1 if isinstance(bias, Constant) else 0
+    return _matrix_product(call, "mat1", {"mat2": 1, "self": axis})
+
+
+def _matrix_product(call: Call, operand: str, slices: dict[str, int]) -> Effect:
+    """A product with a matrix, the first of the constants that are handed out in slices."""
+    value, weight = call.argument(operand), call.argument(next(iter(slices)))
+    tasks = call.shape[-1] if call.shape else 1
+    if not _alone(value, call) or len(weight.shape) != 2 or not _in_slices(call, tasks, slices):
+        return Whole()
+    channels, sizes = mix_all(value.ids)
+    macs = math.prod(value.ids.shape)
+    axis = len(call.shape) - 1
+    return Mix(channels, sizes, 1, axis, partial=_has_columns(weight), macs=macs)
 
 
 @channel_rule(aten.group_norm, aten.native_group_norm)
 def _group_norm(call: Call) -> Effect:
-    packet = str(call.node.target)
-    groups = call.args[6] if "native" in packet else call.args[1]
-    ids = call.args[0].ids
+    value = call.argument("input")
+    if not _alone(value, call) or not _in_slices(call, call.shape[1], {"weight": 0, "bias": 0}):
+        return Whole()
+    ids = value.ids
     if any(not constant_along(ids, dim) for dim in range(ids.dim()) if dim != 1):
         return Whole()
+    groups = call.argument("num_groups", call.argument("group"))
     channels = core(ids).flatten().expand(ids.shape[1]).numpy().astype(np.int64)
     return Mix(channels, np.ones_like(channels), groups, 1, partial=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import networkx as nx
@@ -62,6 +62,9 @@ class Layer:
     operators : tuple of str
         Names of the graph nodes that the layer computes, in order; the first is its head, the
         others are fused behind it.
+    operations : tuple of str
+        What they compute, with the re-indexing in front of them: each as text that names
+        operators, numbers, parameters and layers, and neither graph nodes nor the batch size.
     tasks : int
     channels : int
         Output channels: one per task, or all those that a layer's only task makes.
@@ -80,13 +83,15 @@ class Layer:
         Their names in the model's ``state_dict``.
     reads : tuple of Read
     tied_to : int
-        Index of the first layer that shares a weight with this one; its own index if none does.
+        Index of the first layer that shares a parameter (or the running statistics of a norm)
+        with this one; its own index if none does.
         Task j of one and task j of the other are one vertex.
     """
 
     name: str
     kind: str
     operators: tuple[str, ...]
+    operations: tuple[str, ...]
     tasks: int
     channels: int
     map_elements: int
@@ -172,22 +177,15 @@ class ChannelGraph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of layers, sizes and reads: equal for equal models, whatever their weights."""
+        """A digest of what the layers compute and read: equal for equal models.
+
+        It depends neither on the weights nor on the batch size that was traced (unless the model
+        fixes it), but on the mode, training or evaluation.
+        """
         digest = hashlib.sha256()
+        facts = [field.name for field in fields(Layer) if field.name not in ("operators", "reads")]
         for layer in self.layers:
-            facts = (
-                layer.name,
-                layer.kind,
-                layer.tasks,
-                layer.channels,
-                layer.map_elements,
-                layer.partial_elements,
-                layer.bytes_per_element,
-                layer.macs,
-                layer.parameters,
-                layer.tied_to,
-            )
-            digest.update(repr(facts).encode())
+            digest.update(repr([getattr(layer, fact) for fact in facts]).encode())
             for read in layer.reads:
                 digest.update(repr((read.groups, read.partial)).encode())
                 digest.update(read.channels.tobytes())

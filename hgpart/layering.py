@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,17 @@ from hgpart.channels import (
     SameIndex,
     Whole,
     constant_along,
+    constants_of,
     core,
     effect_of,
     mix_all,
+    module_of,
     moves_only,
+    only_updated,
     operands_of,
+    place_of,
 )
+from hgpart.errors import TraceError
 from hgpart.graph import INPUT, LINEAR, OUTPUT, PARAMETER, WHOLE, ChannelGraph, Layer, Read
 from hgpart.tracing import TracedModel
 
@@ -59,15 +65,23 @@ def channel_graph(traced: TracedModel) -> ChannelGraph:
     >>> [(layer.name, layer.kind, layer.tasks) for layer in graph.layers]
     [('input', 'input', 1), ('0', 'dense', 8), ('2', 'dense', 4), ('output', 'output', 1)]
     """
-    whole: frozenset[str] = frozenset()
+    exceptions = _Exceptions()
     while True:
-        layering = _Layering(traced, whole)
+        layering = _Layering(traced, exceptions)
         layering.run()
-        mismatched = layering.mismatched_sharers()
-        if not mismatched:
+        found = layering.exceptions_for_sharers()
+        if found == exceptions:
             return layering.finish()
-        # Layers that use one weight in different ways can't share it row by row.
-        whole |= mismatched
+        exceptions = found
+
+
+@dataclass(frozen=True)
+class _Exceptions:
+    """What is not done as usual, as layers use one parameter in ways that don't fit together."""
+
+    unfused: frozenset[str] = frozenset()  # operators that join no layer
+    data: frozenset[str] = frozenset()  # parameters that one task holds and sends
+    whole: frozenset[str] = frozenset()  # operators that are one task
 
 
 @dataclass
@@ -89,7 +103,9 @@ class _OpenLayer:
     weight_names: frozenset[str] = frozenset()  # parameters that make up those weights
     operators: list[str] = field(default_factory=list)
     parameters: dict[str, int] = field(default_factory=dict)
-    uses: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter -> operators on it
+    # of each parameter, and each buffer that the layer updates: the operators on it
+    uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fused: dict[str, str] = field(default_factory=dict)  # those of them that came with an operator
     reads: list[Read] = field(default_factory=list)
 
     @property
@@ -98,9 +114,9 @@ class _OpenLayer:
 
 
 class _Layering:
-    def __init__(self, traced: TracedModel, whole: frozenset[str]) -> None:
+    def __init__(self, traced: TracedModel, exceptions: _Exceptions) -> None:
         self.traced = traced
-        self.whole = whole
+        self.exceptions = exceptions
         self.batch = traced.batch_size
         self.values: dict[fx.Node, Any] = {}
         self.layers: list[_OpenLayer] = []
@@ -141,22 +157,30 @@ class _Layering:
     def _parameter_or_buffer(self, node: fx.Node) -> Constant:
         value = node.meta["val"]
         shape = concrete(value.shape) if isinstance(value, torch.Tensor) else ()
-        owned = node.name in self.traced.parameters or node.name in self.traced.updated
-        return Constant(shape, frozenset({node.name}) if owned else frozenset())
+        updated = node.name in self.traced.updated
+        if updated or node.name in self.traced.parameters:
+            rows = torch.arange(shape[0] if shape else 1, dtype=torch.int32)
+            rows = rows.reshape(-1, *[1] * (len(shape) - 1)).expand(shape) if shape else rows[0]
+            return Constant(shape, frozenset({node.name}), rows=None if updated else rows)
+        return Constant(shape, value=_integers(self.traced.values.get(node.name)))
 
     def _call(self, node: fx.Node) -> Any:
-        args = fx.map_arg(node.args, self.values.__getitem__)
-        kwargs = fx.map_arg(node.kwargs, self.values.__getitem__)
+        unread = only_updated(node)
+
+        def value_of(operand: fx.Node) -> Any:
+            return None if operand in unread else self.values[operand]
+
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value_of)
         if not isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
             self.moved.add(node)
             return node.target(*args, **kwargs)  # type: ignore[operator]
         packet = getattr(node.target, "overloadpacket", None)
         if packet is torch.ops.aten.sym_size:
             return self._size(*args)
-        call = Call(node, args, kwargs, concrete(_first(node.meta["val"]).shape))
+        call = Call(node, args, kwargs, _shape(node))
         if packet in SHAPE_ONLY or not operands_of(call):
-            return self._constant(node, call, packet in SHAPE_ONLY)
-        effect: Effect = Whole() if node.name in self.whole else effect_of(call)
+            return self._constant(call, packet in SHAPE_ONLY)
+        effect: Effect = Whole() if node.name in self.exceptions.whole else effect_of(call)
         if isinstance(effect, Reindex) and self._constants(call):
             call = self._with_parameter_layers(call)
             effect = effect_of(call)
@@ -183,30 +207,39 @@ class _Layering:
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
             return Channels(ids)
-        one = core(ids).flatten()[:1]
-        return [
-            Channels(ids)
-            if at == 0 or (part is not None and concrete(part.shape) == tuple(ids.shape))
-            else (None if part is None else Channels(one.expand(concrete(part.shape))))
-            if isinstance(part, torch.Tensor) or part is None
-            else part
-            for at, part in enumerate(value)
-        ]
+        distinct = core(ids).flatten()
 
-    def _constant(self, node: fx.Node, call: Call, shape_only: bool) -> Any:
-        sources = () if shape_only else self._constants(call)
-        origins = frozenset(name for source in sources for name in source.origins)
-        computed = not moves_only(node.target) or any(source.computed for source in sources)
-        moves = (*(m for source in sources for m in source.moves), f"{node.target}{node.args[1:]}")
+        def part_ids(part: torch.Tensor) -> torch.Tensor:
+            shape = concrete(part.shape)
+            if shape == tuple(ids.shape):
+                return ids
+            # One number per channel, such as a mean; else one task makes all.
+            per_channel = len(distinct) == math.prod(shape)
+            return distinct.reshape(shape) if per_channel else distinct[:1].expand(shape)
+
+        return [Channels(part_ids(part)) if _is_tensor(part) else part for part in value]
+
+    def _constant(self, call: Call, shape_only: bool) -> Any:
+        node, sources = call.node, [] if shape_only else self._constants(call)
+        made = Constant(
+            shape=call.shape,
+            origins=frozenset(name for source in sources for name in source.origins),
+            computed=not moves_only(node.target) or any(source.computed for source in sources),
+            moves=(*(m for source in sources for m in source.moves), described(node)),
+        )
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            return Constant(concrete(value.shape), origins, computed, moves)
+            (rows,) = _rows(call, sources, [call.shape])
+            return replace(made, rows=rows, value=_evaluated(call))
         if isinstance(value, (list, tuple)):
+            shapes = [concrete(part.shape) if _is_tensor(part) else () for part in value]
             return [
-                Constant(concrete(part.shape), origins, computed, (*moves, str(at)))
-                if isinstance(part, torch.Tensor)
+                replace(made, shape=shape, moves=(*made.moves, str(at)), rows=rows)
+                if _is_tensor(part)
                 else part
-                for at, part in enumerate(value)
+                for at, (part, shape, rows) in enumerate(
+                    zip(value, shapes, _rows(call, sources, shapes), strict=True)
+                )
             ]
         return value
 
@@ -216,37 +249,64 @@ class _Layering:
         operands = [ids.expand(call.shape) for ids in effect.operands]
         held: list[Constant] = []
         for constant, elements in effect.constants:
-            if _owned_by_one_task(elements.expand(call.shape), operands) and not constant.computed:
+            if self._is_held(constant, elements, operands):
                 held.append(constant)
             else:
                 operands.append(self._parameter_layer(constant).expand(call.shape))
         tuples, labels, counts = _distinct_places(operands)
-        crossed = len(tuples) > max(len(np.unique(column)) for column in tuples.T)
-        if len(counts) == 0 or crossed or (counts != counts[0]).any():
+        met: dict[int, Int64] = {}  # operand of a single task -> all its channels: each is met
+        if _cross(tuples):
+            met = self._single_tasks(tuples)
+            for column, channels in met.items():
+                operands[column] = torch.full((), int(channels[0]), dtype=torch.int32)
+                operands[column] = operands[column].expand(call.shape)
+            tuples, labels, counts = _distinct_places(operands)
+        if len(counts) == 0 or _cross(tuples) or (counts != counts[0]).any():
             return self._whole(call, known=False)
         elements_per_task = self._per_sample(int(counts[0]))
-        layer = self._join(call.node, tuples)
-        if layer is not None:
-            owner, column = layer
-            order = np.argsort(tuples[:, column])
-            for other in range(tuples.shape[1]):
-                if other != column:
-                    self._epilogue_read(owner, tuples[order, other])
-            ids = operands[column]
+        joined = self._join(call.node, tuples)
+        if joined is not None:
+            owner, own = joined
+            tuples = tuples[np.argsort(tuples[:, own])]
+            ids = operands[own]
         else:
-            owner = self._open("same index", call.node, len(tuples), single=False)
+            owner, own = self._open("same index", call.node, len(tuples), single=False), -1
             owner.partial_elements = elements_per_task
-            for other in range(tuples.shape[1]):
-                owner.reads.append(Read(tuples[:, other], _ones(len(tuples)), len(tuples)))
             numbers = torch.from_numpy(labels).to(torch.int32)
             ids = torch.where(numbers >= 0, numbers + owner.start, NO_CHANNEL).expand(call.shape)
+        for other in range(tuples.shape[1]):
+            if other in met:
+                owner.reads.append(Read(met[other], _ones(len(met[other]))))
+            elif other != own:
+                self._same_index_read(owner, tuples[:, other])
         self._append(owner, call.node, held)
         owner.map_elements = (
             elements_per_task * owner.channels if owner.single else elements_per_task
         )
         return ids
 
-    def _epilogue_read(self, owner: _OpenLayer, channels: Int64) -> None:
+    def _is_held(
+        self, constant: Constant, elements: torch.Tensor, operands: Sequence[torch.Tensor]
+    ) -> bool:
+        """Whether every task holds what it needs of a constant, and no other task needs it."""
+        if constant.origins & self.exceptions.data:
+            return False
+        if constant.computed:
+            if constant.rows is None or (constant.rows < 0).any():
+                return False
+            elements = constant.rows.flatten()[elements.long()]
+        return _owned_by_one_task(elements.expand(operands[0].shape), operands)
+
+    def _single_tasks(self, tuples: Int64) -> dict[int, Int64]:
+        """Operands that one task makes alone, whatever its channels: those that are met."""
+        single = [layer for layer in self.layers if layer.single]
+        return {
+            column: np.unique(tuples[:, column])
+            for column in range(tuples.shape[1])
+            if any(self._belongs(tuples[:, column], layer) for layer in single)
+        }
+
+    def _same_index_read(self, owner: _OpenLayer, channels: Int64) -> None:
         if owner.single:
             channels = np.unique(channels[channels != NO_CHANNEL])
             owner.reads.append(Read(channels, _ones(len(channels))))
@@ -329,23 +389,16 @@ class _Layering:
 
         return Call(call.node, tuple(map(layered, call.args)), call.kwargs, call.shape)
 
-    def _constants(self, call: Call) -> list[Constant]:
-        found: list[Constant] = []
-
-        def collect(value: Any) -> None:
-            if isinstance(value, Constant) and value.origins:
-                found.append(value)
-            elif isinstance(value, (list, tuple)):
-                for item in value:
-                    collect(item)
-
-        collect((call.args, *call.kwargs.values()))
-        return found
+    @staticmethod
+    def _constants(call: Call) -> list[Constant]:
+        return [constant for constant in constants_of(call) if constant.origins]
 
     # -------------------------------------------------------------- fusion
 
     def _join(self, node: fx.Node, tuples: Int64) -> tuple[_OpenLayer, int] | None:
         """The layer that a same-index operator joins, and which operand is that layer's map."""
+        if node.name in self.exceptions.unfused:
+            return None
         found = []
         for column in range(tuples.shape[1]):
             ids = tuples[:, column]
@@ -399,11 +452,15 @@ class _Layering:
         return layer
 
     def _append(self, layer: _OpenLayer, node: fx.Node, constants: Iterable[Constant]) -> None:
+        before = set(layer.uses)
+        self._own(layer, constants, str(node.target))
+        layer.uses.update(dict.fromkeys(_updated_buffers(node), (str(node.target),)))
+        if layer.operators:
+            layer.fused.update(dict.fromkeys(layer.uses.keys() - before, node.name))
         layer.operators.append(node.name)
         layer.position = self.position
         layer.output = node
         layer.bytes_per_element = _first(node.meta["val"]).element_size()
-        self._own(layer, constants, str(node.target))
 
     def _own(self, layer: _OpenLayer, constants: Iterable[Constant], user: str) -> None:
         placeholders = {node.name: node for node in self.values if node.op == "placeholder"}
@@ -418,9 +475,7 @@ class _Layering:
         return start
 
     def _name(self, node: fx.Node) -> str:
-        stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
-        path = list(stack.values())[-1][0] if stack else ""
-        name = path or self.traced.parameters.get(node.name, node.name)
+        name = module_of(node) or self.traced.parameters.get(node.name, node.name)
         self.names[name] = self.names.get(name, 0) + 1
         return name if self.names[name] == 1 else f"{name}#{self.names[name]}"
 
@@ -453,24 +508,36 @@ class _Layering:
     def _sharers(self) -> dict[str, list[_OpenLayer]]:
         users: dict[str, list[_OpenLayer]] = {}
         for layer in self.layers:
-            for name in layer.parameters:
+            for name in layer.uses:
                 users.setdefault(name, []).append(layer)
         return {name: layers for name, layers in users.items() if len(layers) > 1}
 
-    def mismatched_sharers(self) -> frozenset[str]:
-        """Heads of layers that share a parameter but differ in tasks or in what a task uses."""
+    def exceptions_for_sharers(self) -> _Exceptions:
+        """What to do otherwise where layers share a parameter and task j of each can't hold row j.
+
+        A convolution is not kept from being divided by what is fused behind it: a shared batch
+        norm is then a layer of its own wherever it stands; and if even these differ, its
+        parameters are data, which one task sends. Weights have but the last resort: whole tasks.
+        """
+        now = self.exceptions
+        unfused, data, whole = set(now.unfused), set(now.data), set(now.whole)
 
         def form(layer: _OpenLayer, name: str) -> object:
             partial = [(len(r.channels), r.groups) for r in layer.reads if r.partial]
             return None if layer.single else (layer.tasks, partial, layer.uses[name])
 
-        return frozenset(
-            layer.operators[0]
-            for name, layers in self._sharers().items()
-            if any(form(layer, name) != form(layers[0], name) for layer in layers)
-            for layer in layers
-            if layer.operators and layer.operators[0] not in self.whole
-        )
+        for name, layers in self._sharers().items():
+            if all(form(layer, name) == form(layers[0], name) for layer in layers):
+                continue
+            pointwise = [at for at in layers if name in at.fused or at.kind == "same index"]
+            fused = {layer.fused[name] for layer in layers if name in layer.fused}
+            if fused - now.unfused and not any(layer.kind == PARAMETER for layer in layers):
+                unfused |= fused
+            elif pointwise and name in self.traced.parameters and name not in now.data:
+                data.add(name)
+            else:
+                whole |= {layer.operators[0] for layer in layers if layer.operators}
+        return _Exceptions(frozenset(unfused), frozenset(data), frozenset(whole))
 
     def finish(self) -> ChannelGraph:
         self.layers.sort(key=lambda layer: layer.position)
@@ -485,6 +552,7 @@ class _Layering:
             group = {tied[index[id(layer)]] for layer in layers}
             tied = [min(group) if at in group else at for at in tied]
         owned = self._owned()
+        operations = self._operations()
         table = torch.from_numpy(renumber.astype(np.int32))
         return ChannelGraph(
             layers=tuple(
@@ -492,6 +560,7 @@ class _Layering:
                     name=layer.name,
                     kind=layer.kind,
                     operators=tuple(layer.operators),
+                    operations=operations[at],
                     tasks=layer.tasks,
                     channels=layer.channels,
                     map_elements=layer.map_elements,
@@ -525,6 +594,36 @@ class _Layering:
             seen |= owned[-1]
         return owned
 
+    def _operations(self) -> list[tuple[str, ...]]:
+        """What each layer computes, with the re-indexing in front of it."""
+        nodes = {node.name: node for node in self.traced.graph_module.graph.nodes}
+        order = {name: at for at, name in enumerate(nodes)}
+        makers = {name: layer for layer in self.layers for name in layer.operators}
+        names = {**self.traced.buffers, **self.traced.parameters}
+        names.update(dict.fromkeys(self.traced.constants, "constant"))
+        result = []
+        for layer in self.layers:
+            inside: set[fx.Node] = set()
+            waiting = [nodes[name] for name in layer.operators]
+            if layer.kind == OUTPUT:
+                waiting = list(self.traced.results)
+            while waiting:
+                node = waiting.pop()
+                own = node.op == "call_function" and makers.get(node.name, layer) is layer
+                if own and node not in inside and _holds_tensors(node):
+                    inside.add(node)
+                    waiting.extend(node.all_input_nodes)
+            ordered = sorted(inside, key=lambda node: order[node.name])
+            local = {node: f"%{at}" for at, node in enumerate(ordered)}
+
+            def reference(node: fx.Node, local: dict[fx.Node, str] = local) -> str:
+                made_by = makers.get(node.name)
+                elsewhere = made_by.name if made_by else names.get(node.name, node.name)
+                return local.get(node, elsewhere)
+
+            result.append(tuple(described(node, reference) for node in ordered))
+        return result
+
 
 # ------------------------------------------------------------------ pure functions
 
@@ -534,10 +633,57 @@ def concrete(shape: Sequence[Any]) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else int(size.node.hint) for size in shape)
 
 
+def described(node: fx.Node, reference: Callable[[fx.Node], str] = lambda node: "_") -> str:
+    """A call as text: its operator, its numbers, and for each tensor what `reference` calls it.
+
+    It names no device, and the batch by that word.
+    """
+
+    def text(value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return reference(value) if _holds_tensors(value) else text(value.meta.get("val"))
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            expression = value.node.expr
+            return str(expression.subs(dict.fromkeys(expression.free_symbols, "batch")))
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(map(text, value))}]"
+        return repr(value)
+
+    operands = [text(value) for value in node.args]
+    operands += [
+        f"{name}={text(value)}"
+        for name, value in node.kwargs.items()
+        if name not in ("device", "pin_memory")
+    ]
+    target = node.target
+    is_operator = isinstance(target, torch._ops.OpOverload)
+    name = str(target) if is_operator else getattr(target, "__name__", str(target))
+    return f"{name}({', '.join(operands)})"
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    """Shape of an operator's (first) result."""
+    if not _holds_tensors(node):
+        raise TraceError(f"{place_of(node)}: it makes a number of data: accepted are tensors")
+    shape = _first(node.meta["val"]).shape
+    if not all(isinstance(size, int) or size.node.has_hint() for size in shape):
+        raise TraceError(
+            f"{place_of(node)}: its shape {tuple(shape)} depends on the data: accepted is what "
+            "depends on the batch size alone"
+        )
+    return concrete(shape)
+
+
 def _first(value: Any) -> torch.Tensor:
-    if isinstance(value, torch.Tensor):
-        return value
-    return next(part for part in value if isinstance(part, torch.Tensor))
+    return next(iter(_all_tensors(value)))
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _holds_tensors(node: fx.Node) -> bool:
+    return node.op == "get_attr" or isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
 
 
 def _elements(node: fx.Node) -> int:
@@ -546,7 +692,7 @@ def _elements(node: fx.Node) -> int:
 
 def _all_tensors(value: Any) -> list[torch.Tensor]:
     parts = [value] if isinstance(value, torch.Tensor) else value
-    return [part for part in parts if isinstance(part, torch.Tensor)]
+    return [part for part in parts if _is_tensor(part)]
 
 
 def _ones(count: int) -> Int64:
@@ -560,8 +706,77 @@ def _live_nodes(results: Iterable[fx.Node]) -> set[fx.Node]:
         node = waiting.pop()
         if node not in live:
             live.add(node)
-            waiting.extend(node.all_input_nodes)
+            unread = only_updated(node)
+            waiting.extend(operand for operand in node.all_input_nodes if operand not in unread)
     return live
+
+
+def _updated_buffers(node: fx.Node) -> Iterable[str]:
+    """Buffers of running statistics that a norm updates, be it after another call of it."""
+    for statistic in only_updated(node):
+        if statistic.op == "placeholder":
+            yield statistic.name
+        elif statistic.target is operator.getitem:  # the new value that the other call made
+            yield from _updated_buffers(statistic.all_input_nodes[0])
+
+
+# ------------------------------------------------------------------ constants
+
+
+def _integers(value: torch.Tensor | None) -> torch.Tensor | None:
+    floats = value is not None and (value.is_floating_point() or value.is_complex())
+    return None if value is None or floats else value.detach().cpu()
+
+
+def _evaluated(call: Call) -> torch.Tensor | None:
+    """The value of a constant of integers, if those of what it is computed from are known."""
+    target, value = call.node.target, call.node.meta["val"]
+    floats = value.is_floating_point() or value.is_complex()
+    tags = getattr(target, "tags", None)
+    if floats or tags is None or torch.Tag.nondeterministic_seeded in tags:
+        return None
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, (list, tuple)):
+            return [plain(part) for part in item]
+        return item.value if isinstance(item, Constant) else item
+
+    args = [plain(item) for item in call.args]
+    kwargs = {name: plain(item) for name, item in call.kwargs.items() if name != "device"}
+    known = all(constant.value is not None for constant in constants_of(call))
+    return target(*args, **kwargs) if known else None  # type: ignore[operator]
+
+
+def _rows(
+    call: Call, sources: Sequence[Constant], shapes: Sequence[tuple[int, ...]]
+) -> list[torch.Tensor | None]:
+    """Rows of parameters that the elements of each result are made of, by the channel rules."""
+    if not sources or any(source.rows is None for source in sources):
+        return [None] * len(shapes)
+
+    def by_row(item: Any) -> Any:
+        if isinstance(item, (list, tuple)):
+            return [by_row(part) for part in item]
+        known = isinstance(item, Constant) and item.rows is not None
+        return Channels(item.rows) if known else item
+
+    args = tuple(map(by_row, call.args))
+    kwargs = {name: by_row(item) for name, item in call.kwargs.items()}
+    effect = effect_of(Call(call.node, args, kwargs, call.shape))
+    found: Sequence[torch.Tensor] = []
+    if isinstance(effect, Reindex):
+        found = effect.ids if isinstance(effect.ids, tuple) else [effect.ids]
+    elif isinstance(effect, SameIndex):
+        cut, _ = _narrowed([ids.expand(call.shape) for ids in effect.operands])
+        if all(torch.equal(ids, cut[0]) for ids in cut):
+            found = [effect.operands[0].expand(call.shape)] * len(shapes)
+    found = [*found, *[torch.empty(0)] * (len(shapes) - len(found))]
+    return [
+        ids if tuple(ids.shape) == shape else None for ids, shape in zip(found, shapes, strict=True)
+    ]
+
+
+# ------------------------------------------------------------------ arrays
 
 
 def _numbered(layer: _OpenLayer, shape: Sequence[int], axis: int | None = 1) -> torch.Tensor:
@@ -616,6 +831,11 @@ def _distinct_places(operands: Sequence[torch.Tensor]) -> tuple[Int64, Int64, In
     rank = np.full(len(found), NO_CHANNEL, dtype=np.int64)
     rank[order] = np.arange(len(order))
     return tuples[order], rank[inverse].reshape(shape), counts[order] * repeats
+
+
+def _cross(tuples: Int64) -> bool:
+    """Whether a channel of each operand meets several of another."""
+    return len(tuples) > max(len(np.unique(column)) for column in tuples.T)
 
 
 def _owned_by_one_task(elements: torch.Tensor, operands: Sequence[torch.Tensor]) -> bool:

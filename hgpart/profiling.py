@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import fx, nn
 
+from hgpart.channels import only_updated
 from hgpart.errors import ArgumentError, ModelError
 from hgpart.graph import ChannelGraph, Layer
 from hgpart.layer_module import LayerModule, at_batch, layer_module
@@ -112,6 +113,8 @@ class _Operands:
                 node.all_input_nodes
             ):
                 self.needs_gradient.add(node)
+            # A shared batch norm takes the statistics that it left before: no gradient goes there.
+            self.needs_gradient -= set(only_updated(node))
         tensors = dict(
             chain(
                 model.named_parameters(remove_duplicate=False),

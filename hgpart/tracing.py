@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,9 @@ class TracedModel:
         Placeholder name -> name of the model's parameter or buffer.
     constants : mapping
         Placeholder name -> tensor that the model's code makes anew in each call.
+    values : mapping
+        Placeholder name -> the tensor itself, of buffers and constants that are not on the meta
+        device.
     inputs : tuple of str
         Placeholder names of the model's inputs, in order.
     updated : frozenset of str
@@ -46,6 +50,7 @@ class TracedModel:
     parameters: Mapping[str, str]
     buffers: Mapping[str, str]
     constants: Mapping[str, torch.Tensor]
+    values: Mapping[str, torch.Tensor]
     inputs: tuple[str, ...]
     updated: frozenset[str]
     results: tuple[fx.Node, ...]
@@ -87,8 +92,8 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
         If torch.export can't trace the model; says where and why. If it returns no tensor.
     """
     inputs = (example,) if isinstance(example, torch.Tensor) else tuple(example)
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    if not tensors or any(value.dim() == 0 for value in tensors):
+    batches = [value for value in inputs if isinstance(value, torch.Tensor)]
+    if not batches or any(value.dim() == 0 for value in batches):
         raise ArgumentError("the example holds no batch: give at least one tensor with a batch")
     with _quiet():
         program = _export(model, inputs)
@@ -100,6 +105,8 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     )
     if not results:
         raise TraceError(f"{type(model).__name__} returns no tensor: there is nothing to compute")
+    tensors = {**program.state_dict, **program.constants}
+    named = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
     return TracedModel(
         graph_module=program.graph_module,
         parameters=dict(signature.inputs_to_parameters),
@@ -108,6 +115,11 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
             placeholder: program.constants[name]
             for placeholder, name in signature.inputs_to_lifted_tensor_constants.items()
         },
+        values={
+            placeholder: tensors[name]
+            for placeholder, name in named.items()
+            if not tensors[name].is_meta
+        },
         inputs=tuple(str(name) for name in signature.user_inputs),
         updated=frozenset(
             placeholder
@@ -115,7 +127,7 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
             if name in signature.buffers_to_mutate.values()
         ),
         results=results,
-        batch_size=tensors[0].shape[0],
+        batch_size=batches[0].shape[0],
     )
 
 
@@ -140,11 +152,10 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
 
 
 def _explain(model: nn.Module, inputs: tuple[Any, ...], error: Exception) -> str:
-    torch_folder = str(Path(torch.__file__).parent)
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(torch_folder) and frame.filename != __file__
+        if _is_the_models(frame.filename)
     ]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     text = str(error).strip()
@@ -153,6 +164,19 @@ def _explain(model: nn.Module, inputs: tuple[Any, ...], error: Exception) -> str
         "x".join(map(str, value.shape)) for value in inputs if isinstance(value, torch.Tensor)
     )
     return f"can't trace {type(model).__name__} with input {shapes}{where}: {why}"
+
+
+def _is_the_models(filename: str) -> bool:
+    """Whether a file is of the model's code: not torch's, Python's or this one."""
+    path = Path(filename)
+    library = Path(os.__file__).parent
+    packages = {"site-packages", "dist-packages"}  # they may lie inside the standard library
+    return not (
+        filename.startswith("<")  # code made at run time
+        or filename == __file__
+        or path.is_relative_to(Path(torch.__file__).parent)
+        or (path.is_relative_to(library) and packages.isdisjoint(path.parts))
+    )
 
 
 @contextmanager

@@ -15,7 +15,11 @@ small = st.integers(1, 4)
 
 @st.composite
 def channel_graphs(
-    draw: st.DrawFn, max_layers: int = 5, kinds: tuple[str, ...] = KINDS
+    draw: st.DrawFn,
+    min_layers: int = 0,
+    max_layers: int = 5,
+    kinds: tuple[str, ...] = KINDS,
+    max_tasks: int = 4,
 ) -> ChannelGraph:
     """Dense, grouped, depthwise, linear, same-index and whole layers; shared weights; constants."""
     layers: list[Layer] = []
@@ -23,22 +27,24 @@ def channel_graphs(
         layers.append(_layer(draw, layers, "input", 1, draw(small)))
     if draw(st.booleans()):
         layers.append(_layer(draw, layers, "parameter", 1, 1))
-    for _ in range(draw(st.integers(0, max_layers))):
-        layers.append(_computing_layer(draw, layers, kinds))
+    for _ in range(draw(st.integers(min_layers, max_layers))):
+        layers.append(_computing_layer(draw, layers, kinds, max_tasks))
     count = sum(layer.channels for layer in layers)
     read = draw(st.lists(st.integers(0, count - 1), unique=True))
     layers.append(_layer(draw, layers, "output", 1, 0, (_read(read, 1, False),)))
     return ChannelGraph(tuple(layers), {})
 
 
-def _computing_layer(draw: st.DrawFn, layers: list[Layer], kinds: tuple[str, ...]) -> Layer:
+def _computing_layer(
+    draw: st.DrawFn, layers: list[Layer], kinds: tuple[str, ...], max_tasks: int
+) -> Layer:
     channels = sum(layer.channels for layer in layers)
     known = st.integers(0, channels - 1)
     some = st.lists(known, min_size=1, max_size=5, unique=True)
     maybe = st.one_of(known, st.just(-1))
     alike = [at for at, layer in enumerate(layers) if layer.kind in ("dense", "grouped", "linear")]
     kind = draw(st.sampled_from([*kinds, "tied"] if alike else kinds))
-    tasks = draw(small)
+    tasks = draw(st.integers(1, max_tasks))
     tied_to = len(layers)
     if kind == "tied":
         tied_to = layers[draw(st.sampled_from(alike))].tied_to
@@ -55,7 +61,8 @@ def _computing_layer(draw: st.DrawFn, layers: list[Layer], kinds: tuple[str, ...
         tasks = groups * draw(st.integers(1, 3))
         count = groups * draw(st.integers(1, 3))
         numbers = draw(st.lists(maybe, min_size=count, max_size=count))
-        reads = [_read(numbers, groups, True, draw(_sizes(count)))]
+        sizes = draw(_sizes(count // groups)) * groups
+        reads = [_read(numbers, groups, True, sizes)]
     elif kind == "norm":
         reads = [_read(draw(some), 1, False)]
     elif kind == "same index":
@@ -89,18 +96,22 @@ def _layer(
     tied_to: int | None = None,
 ) -> Layer:
     computes = kind not in ("input", "parameter", "output")
+    owns = computes and tied_to in (None, len(layers))
+    features = sum(int(read.sizes.sum()) // read.groups for read in reads if read.partial)
+    weights = tasks * features if owns else 0
     return Layer(
         name=f"{kind} {len(layers)}",
         kind=kind,
         operators=(),
+        operations=(),
         tasks=tasks,
         channels=channels,
         map_elements=draw(st.integers(1, 9)),
         partial_elements=draw(st.integers(1, 9)),
         bytes_per_element=draw(st.sampled_from([2, 4])),
         macs=draw(st.integers(0, 50)) if computes else 0,
-        parameters=0,
-        weights=0,
+        parameters=weights + (tasks * draw(st.integers(0, 2)) if owns else 0),
+        weights=weights,
         parameter_names=(),
         reads=reads,
         tied_to=len(layers) if tied_to is None else tied_to,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 
+import channel_graphs as graphs
 import numpy as np
 import torch
 from hypothesis import strategies as st
 from torch import nn
 
 from hgpart.blocks import Blocks, Modelling
-from hgpart.graph import INPUT, LINEAR, OUTPUT, WHOLE, ChannelGraph, Layer, Read
+from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph, Layer, Read
 from hgpart.layering import channel_graph
 from hgpart.tracing import trace
 from hgpart.work import Work
@@ -159,6 +160,7 @@ class GraphMaker:
                 name=f"layer{at}",
                 kind=kind,
                 operators=(f"layer{at}",),
+                operations=(),
                 tasks=tasks,
                 channels=channels,
                 map_elements=elements,
@@ -200,70 +202,15 @@ def chain(widths: list[int], loads: list[int], elements: list[int]) -> tuple[Cha
 def channel_graphs(
     draw: st.DrawFn, max_layers: int = 5, max_tasks: int = 6
 ) -> tuple[ChannelGraph, Work]:
-    """Graphs of dense, linear, grouped, depthwise, residual, whole and tied layers, in a DAG."""
-    maker = GraphMaker()
-    made = [maker.add(INPUT, 1, channels=draw(st.integers(1, 3)), elements=5)]
-    for _ in range(draw(st.integers(1, max_layers))):
-        source = made[draw(st.integers(0, len(made) - 1))]
-        if draw(st.booleans()):  # a concatenation
-            source = np.concatenate([source, made[draw(st.integers(0, len(made) - 1))]])
-        tasks, elements = draw(st.integers(1, max_tasks)), draw(st.integers(1, 5))
-        bias = draw(st.integers(0, 2))
-        kind = draw(
-            st.sampled_from(["dense", LINEAR, "grouped", "same index", "residual", WHOLE, "tied"])
-        )
-        if kind in ("dense", LINEAR):
-            size = draw(st.integers(1, 3))
-            reads = (read(source, size, partial=True),)
-            weights = tasks * len(source) * size
-            made.append(
-                maker.add(kind, tasks, reads, elements=elements, weights=weights, bias=bias)
-            )
-        elif kind == "tied":
-            reads = (read(source, partial=True),)
-            weights = tasks * len(source)
-            at = len(maker.layers)
-            made.append(maker.add("dense", tasks, reads, elements=elements, weights=weights))
-            again = np.resize(made[-1], len(source))
-            reads = (read(again, partial=True),)
-            made.append(maker.add("dense", tasks, reads, elements=2, weights=weights, tied_to=at))
-        elif kind == "grouped":
-            groups = draw(st.integers(2, 3))
-            source = np.resize(source, groups * draw(st.integers(1, 3)))
-            tasks = groups * draw(st.integers(1, 3))
-            reads = (read(source, 1, groups, partial=len(source) > groups),)
-            weights = tasks * len(source) // groups
-            made.append(
-                maker.add(kind, tasks, reads, elements=elements, weights=weights, bias=bias)
-            )
-        elif kind == "same index":
-            reads = (read(source, groups=len(source)),)
-            made.append(maker.add(kind, len(source), reads, elements=elements, bias=bias))
-        elif kind == "residual":
-            width = len(source)
-            other = np.resize(made[draw(st.integers(0, len(made) - 1))], width)
-            reads = (read(other, 1, 1, partial=True), read(source, groups=width))
-            made.append(
-                maker.add("dense", width, reads, elements=elements, weights=len(other) * width)
-            )
-        else:
-            made.append(maker.add(WHOLE, 1, (read(source),), channels=tasks, elements=elements))
-    maker.add(OUTPUT, 1, (read(made[-1]),), channels=0)
-    graph = maker.graph()
+    """Any ChannelGraph that computes, with any work for each task of the layers that compute."""
+    graph = draw(graphs.channel_graphs(1, max_layers, max_tasks=max_tasks))
     number = st.one_of(st.just(0), st.integers(1, 40))
-    per_task = [0 if layer.kind in (INPUT, OUTPUT) else draw(number) for layer in graph.layers]
+    idle = (INPUT, PARAMETER, OUTPUT)
+    per_task = [0 if layer.kind in idle else draw(number) for layer in graph.layers]
     return graph, Work(np.array(per_task, dtype=np.int64), "MAC", 1, "test")
 
 
-modellings = st.builds(
-    Modelling,
-    grain=st.sampled_from(["coarse", "fine"]),
-    linear=st.sampled_from(["neuron", "layer"]),
-    batch_size=st.integers(1, 3),
-    bytes_per_element=st.sampled_from([None, 1]),
-    input_vertex=st.booleans(),
-    output_vertex=st.booleans(),
-)
+modellings = graphs.modellings()
 
 
 @st.composite
@@ -271,19 +218,4 @@ def divided_graphs(draw: st.DrawFn) -> tuple[ChannelGraph, Work, Modelling, Bloc
     """A graph with its layers cut anywhere; tied layers are cut alike."""
     graph, work = draw(channel_graphs())
     modelling = draw(modellings)
-    rows: list[np.ndarray] = []
-    columns: list[np.ndarray] = []
-
-    def cuts(count: int) -> np.ndarray:
-        inner = draw(st.sets(st.integers(1, count - 1))) if count > 1 else set()
-        return np.array([0, *sorted(inner), count], dtype=np.int64)
-
-    for at, layer in enumerate(graph.layers):
-        if layer.tied_to != at:
-            rows.append(rows[layer.tied_to])
-            columns.append(columns[layer.tied_to])
-            continue
-        split = modelling.split_read(layer)
-        rows.append(np.array([0, layer.tasks]) if modelling.is_solid(layer) else cuts(layer.tasks))
-        columns.append(cuts(1 if split is None else len(split.channels)))
-    return graph, work, modelling, Blocks(tuple(rows), tuple(columns))
+    return graph, work, modelling, draw(graphs.divisions(graph, modelling))

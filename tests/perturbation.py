@@ -110,6 +110,9 @@ class LayerRun:
 
     def _value(self, node: fx.Node, generator: torch.Generator) -> object:
         value = node.meta["val"]
+        known = self.traced.values.get(node.name)
+        if known is not None and not known.is_floating_point():
+            return known  # an index says which channels are meant
         if not isinstance(value, torch.Tensor):
             return _number(value)
         shape = [_number(size) for size in value.shape]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,9 @@ from hgpart.channels import (
     effect_of,
     mix_all,
     moves_only,
+    only_updated,
 )
+from hgpart.errors import TraceError
 
 aten = torch.ops.aten
 
@@ -123,6 +126,36 @@ def test_reindexing_moves_ids_as_it_moves_elements(
     found = effect(operator, tuple(expected.shape), Channels(ids), *args)
     assert isinstance(found, Reindex)
     assert torch.equal(found.ids.to(torch.float32), expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4, 4), (2, 6)])
+@pytest.mark.parametrize("places", [[3, 1, 0], [5, 5, 0, 1, 2, 3, 4], [[0, 1], [4, 2]]])
+def test_a_known_index_moves_ids_as_it_moves_elements(
+    shape: tuple[int, ...], places: list[Any]
+) -> None:
+    ids, index = per_channel(*shape), torch.tensor(places)
+    known = Constant(tuple(index.shape), value=index)
+    expected = ids[:, index]
+    size = tuple(expected.shape)
+    found = effect(aten.index.Tensor, size, Channels(ids), [None, known])
+    assert torch.equal(found.ids, expected)
+    if index.dim() == 1:
+        found = effect(aten.index_select.default, size, Channels(ids), -len(shape) + 1, known)
+        assert torch.equal(found.ids, expected)
+
+
+def test_an_index_of_two_dimensions_at_once() -> None:
+    ids, (first, second) = per_channel(2, 6, 4), (torch.tensor([0, 1, 1]), torch.tensor([5, 0, 2]))
+    known = [Constant((3,), value=value) for value in (first, second)]
+    found = effect(aten.index.Tensor, (3, 4), Channels(ids), known)
+    assert torch.equal(found.ids, ids[first, second])
+
+
+@pytest.mark.parametrize("index", [Constant((3,)), Channels(per_channel(3, axis=0))])
+def test_an_unknown_index_is_whole(index: Any) -> None:
+    operand = Channels(per_channel(2, 6, 4, 4))
+    assert effect(aten.index.Tensor, (2, 3, 4, 4), operand, [None, index]) == Whole()
+    assert effect(aten.index_select.default, (2, 3, 4, 4), operand, 1, index) == Whole()
 
 
 @pytest.mark.parametrize(
@@ -279,9 +312,38 @@ def test_linear_layer_behind_a_flattened_map() -> None:
     assert (found.groups, found.axis, found.macs) == (1, 1, 2 * 147)
 
 
-@pytest.mark.parametrize("weight", [Channels(per_channel(5, 4)), Constant((5, 4), computed=True)])
+COMPUTED = Constant((5, 4), frozenset({"w"}), computed=True)
+
+
+@pytest.mark.parametrize("weight", [Channels(per_channel(5, 4)), COMPUTED])
 def test_weights_that_are_not_parameters_are_whole(weight: Any) -> None:
     assert effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), weight) == Whole()
+
+
+def test_weights_computed_row_by_row_are_handed_out_row_by_row() -> None:
+    by_row = dataclasses.replace(COMPUTED, rows=per_channel(5, 4, axis=0))
+    found = effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), by_row)
+    assert isinstance(found, Mix)
+    assert not found.partial  # a row was made of all its columns: they can't be held apart
+    for rows in (per_channel(5, 4, axis=0).flip(0), per_channel(5, 4)):
+        other = dataclasses.replace(COMPUTED, rows=rows)
+        assert effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), other) == Whole()
+
+
+def test_bias_computed_of_several_rows_is_whole() -> None:
+    """Task j was taken to hold row j of any bias, also of one that needs all rows."""
+    weight, bias = Constant((5, 4), frozenset({"w"})), Constant((5,), frozenset({"b"}), True)
+    operand = Channels(per_channel(2, 4))
+    assert effect(aten.linear.default, (2, 5), operand, weight, bias) == Whole()
+
+
+def test_weights_of_buffers_alone_are_split_whatever_computed_them() -> None:
+    """Nobody owns a buffer that no step updates, so there is nothing to hand out."""
+    weight = Constant((4, 1, 3, 3), computed=True)
+    arguments = (weight, None, [1, 1], [0, 0], [1, 1], 4)
+    found = effect(aten.conv2d.default, (2, 4, 5, 5), Channels(per_channel(2, 4, 7, 7)), *arguments)
+    assert isinstance(found, Mix)
+    assert found.partial
 
 
 def test_bias_that_depends_on_the_input_is_whole() -> None:
@@ -325,6 +387,68 @@ def test_rules_can_be_added_and_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_argument_by_position_or_name() -> None:
     node = fx.Graph().call_function(aten.softmax.int)
-    assert Call(node, (1, 2), {}, ()).argument(1, "dim") == 2
-    assert Call(node, (1,), {"dim": 3}, ()).argument(1, "dim") == 3
-    assert Call(node, (1,), {}, ()).argument(1, "dim", -1) == -1
+    assert Call(node, (1, 2), {}, ()).argument("dim") == 2
+    assert Call(node, (1,), {"dim": 3}, ()).argument("dim") == 3
+    assert Call(node, (1, 2), {}, ()).argument("dtype", "none given") is None  # as in the schema
+    assert Call(node, (1, 2), {}, ()).argument("weight", "no such argument") == "no such argument"
+    conv = fx.Graph().call_function(aten.conv2d.default)
+    assert Call(conv, (1, 2), {}, ()).argument("groups") == 1
+
+
+def test_arguments_are_read_by_the_name_in_the_schema_of_the_overload() -> None:
+    """The second argument of aten.var.default is `unbiased`; it was taken for a dimension."""
+    operand = Channels(per_channel(2, 4, 6, 6))
+    assert effect(aten.var.default, (), operand, False) == Whole(known=True)
+    assert effect(aten.var.dim, (2, 6, 6), operand, [1], False) == Whole(known=True)
+    assert isinstance(effect(aten.var.dim, (2, 4), operand, [2, 3], False), SameIndex)
+    assert isinstance(effect(aten.std.correction, (2, 4), operand, [2, 3]), SameIndex)
+    assert isinstance(effect(aten.var_mean.correction, (2, 4), operand, [2, 3]), SameIndex)
+    assert isinstance(effect(aten.max.dim, (2, 4, 6), operand, -1), SameIndex)
+    assert effect(aten.max.dim, (2, 6, 6), operand, 1) == Whole(known=True)
+    assert effect(aten.max.default, (), operand) == Whole(known=True)
+    norm = effect(aten.linalg_vector_norm.default, (2, 4), operand, 1, [2, 3])
+    assert isinstance(norm, SameIndex)
+
+
+@pytest.mark.parametrize("failure", [ValueError("no\nsuch  thing"), NotImplementedError()])
+def test_rule_that_raises_is_named_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    monkeypatch.setattr(channels, "_rules", dict(channels._rules))
+
+    @channel_rule(aten.relu)
+    def broken(call: Call) -> Whole:
+        raise failure
+
+    node = fx.Graph().call_function(aten.relu.default)
+    node.meta["nn_module_stack"] = {"first": ("features", None), "second": ("features.3", None)}
+    with pytest.raises(TraceError) as caught:
+        effect_of(Call(node, (Channels(per_channel(2, 4)),), {}, (2, 4)))
+    reason = " ".join(f"{type(failure).__name__}: {failure}".split())
+    assert str(caught.value) == (
+        "can't trace aten.relu.default (relu_default in features.3): "
+        f"its channel rule broken raises {reason}"
+    )
+
+
+def test_rule_that_returns_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "_rules", dict(channels._rules))
+    channel_rule(aten.relu)(lambda call: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TraceError, match="<lambda> returns None: accepted are Reindex, SameIndex"):
+        effect(aten.relu.default, (2, 4), Channels(per_channel(2, 4)))
+
+
+def test_statistics_that_training_replaces_are_no_data() -> None:
+    graph = fx.Graph()
+    value, mean, variance = (graph.placeholder(name) for name in ("x", "mean", "variance"))
+    rest = (0.1, 1e-5)
+
+    def norm(operator: Any, *args: Any) -> frozenset[fx.Node]:
+        return only_updated(graph.call_function(operator, (value, None, None, *args)))
+
+    functional = aten._native_batch_norm_legit_functional.default
+    assert norm(functional, mean, variance, True, *rest) == {mean, variance}
+    assert norm(functional, mean, variance, False, *rest) == frozenset()
+    assert norm(aten._native_batch_norm_legit.no_stats, True, *rest) == frozenset()
+    no_training = aten._native_batch_norm_legit_no_training.default
+    assert norm(no_training, mean, variance, *rest) == frozenset()

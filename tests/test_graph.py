@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import networkx as nx
 import numpy as np
@@ -29,6 +30,15 @@ class Network(nn.Module):
         y = torch.relu(self.stem(x))
         z = y + self.block(y)
         return self.head(torch.relu(self.grouped(torch.cat([z, y], 1))).mean((2, 3)))
+
+
+class Function(nn.Module):
+    def __init__(self, compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.compute = compute
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.compute(x)
 
 
 def graph_of(model: nn.Module, *shape: int) -> ChannelGraph:
@@ -191,6 +201,81 @@ def test_fingerprint_tells_models_apart() -> None:
     assert len({graph.fingerprint for graph in graphs}) == len(graphs)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (nn.ReLU(), nn.Tanh()),
+        (nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=2, dilation=2)),
+        (nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)),
+        (nn.Sequential(nn.ReLU(), nn.Tanh()), nn.Sequential(nn.Tanh(), nn.ReLU())),
+        (Function(lambda x: x - x.flip(2)), Function(lambda x: x.flip(2) - x)),
+        (Function(lambda x: x.transpose(2, 3)), Function(lambda x: x)),
+        (Function(lambda x: x.flip(3)), Function(lambda x: x.flip(2))),
+        (nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 1)), nn.Conv2d(4, 4, 1)),
+    ],
+)
+def test_fingerprint_tells_operators_and_their_numbers_apart(
+    one: nn.Module, other: nn.Module
+) -> None:
+    """Channels, sizes and work are equal: plans and profiles of one were accepted for the other."""
+
+    def model(middle: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), middle, nn.Flatten(), nn.Linear(144, 2))
+
+    assert graph_of(model(one)).fingerprint != graph_of(model(other)).fingerprint
+    assert graph_of(model(one)).fingerprint == graph_of(model(one)).fingerprint
+
+
+def test_fingerprint_tells_parameters_apart() -> None:
+    class Other(Network):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(4))
+            self.shift = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + self.shift.sum()
+
+    class Another(Other):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Network.forward(self, x) + self.scale.sum()
+
+    assert graph_of(Other()).fingerprint != graph_of(Another()).fingerprint
+
+
+def test_operations_name_operators_numbers_parameters_and_layers() -> None:
+    graph = graph_of(Network())
+    assert graph.layers[1].operations == (
+        "aten.conv2d.default(x, stem.weight, stem.bias, [1, 1], [1, 1])",
+        "aten.relu.default(%0)",
+    )
+    assert graph.layers[2].operations == (
+        "aten.conv2d.default(stem, block.weight, block.bias, [1, 1], [1, 1])",
+        "aten.add.Tensor(stem, %0)",
+    )
+    assert graph.layers[3].operations[0] == "aten.cat.default([block, stem], 1)"
+    assert graph.layers[-1].operations == ()
+
+
+def test_operations_do_not_depend_on_the_batch_or_the_device() -> None:
+    class Reshaping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(192, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            noise = torch.zeros(x.shape[0], 192, device=x.device)
+            return self.head(x.reshape(x.shape[0], 192) + noise) * x.shape[0]
+
+    def operations(batch: int, device: str) -> list[tuple[str, ...]]:
+        model = Reshaping().to(device)
+        graph = channel_graph(trace(model, torch.zeros(batch, 3, 8, 8, device=device)))
+        return [layer.operations for layer in graph.layers]
+
+    assert operations(2, "cpu") == operations(7, "cpu") == operations(2, "meta")
+    assert any("[batch, 192]" in text for layer in operations(2, "cpu") for text in layer)
+
+
 def test_fingerprints_of_built_in_models_differ() -> None:
     prints = [builtin_graph(name)[1].fingerprint for name in builtin_models()]
     assert len(set(prints)) == len(prints)
@@ -216,7 +301,10 @@ def test_fields_of_a_layer_are_all_in_the_fingerprint() -> None:
         "partial_elements": 1,
         "bytes_per_element": 2,
         "macs": 1,
+        "operations": ("other",),
         "parameters": 1,
+        "weights": 1,
+        "parameter_names": ("other",),
         "tied_to": 0,
         "reads": (),
     }

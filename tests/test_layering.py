@@ -13,10 +13,12 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from builtin_graphs import builtin_graph
 from perturbation import LayerRun, check_all, check_results, read_of_task
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart import channels
 from hgpart.channels import Call, SameIndex, channel_rule
+from hgpart.errors import TraceError
 from hgpart.graph import ChannelGraph, Layer
 from hgpart.layering import channel_graph
 from hgpart.tracing import example_inputs, trace
@@ -26,11 +28,16 @@ from hgpart.zoo import builtin_models, load_model
 class Net(nn.Module):
     """A module made of parts and a function of them and the inputs."""
 
-    def __init__(self, compute: Callable[..., Any], **parts: nn.Module | nn.Parameter) -> None:
+    def __init__(
+        self, compute: Callable[..., Any], **parts: nn.Module | nn.Parameter | torch.Tensor
+    ) -> None:
         super().__init__()
         self.compute = compute
         for name, part in parts.items():
-            setattr(self, name, part)
+            if isinstance(part, (nn.Module, nn.Parameter)):
+                setattr(self, name, part)
+            else:
+                self.register_buffer(name, part)
 
     def forward(self, x: torch.Tensor, *more: torch.Tensor) -> Any:
         return self.compute(self, x, *more)
@@ -419,6 +426,46 @@ def test_zeros_added_to_a_shortcut() -> None:
     assert layer_of(graph, "a").reads[1].channels.tolist() == expected
 
 
+PERMUTATIONS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "buffer": lambda net, y: y[:, net.p],
+    "index_select": lambda net, y: y.index_select(1, net.p),
+    "list": lambda net, y: y[:, [2, 0, 3, 1]],
+    "computed": lambda net, y: y[:, torch.arange(3, -1, -1).roll(2).view(2, 2).t().flatten()],
+    "of pixels": lambda net, y: y.permute(0, 2, 3, 1)[..., net.p].permute(0, 3, 1, 2),
+}
+
+
+@pytest.mark.parametrize("way", PERMUTATIONS)
+def test_constant_permutation_of_channels(way: str) -> None:
+    """An index was a whole task, though its values are known before anything runs."""
+
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        return net.b(PERMUTATIONS[way](net, net.a(x)))
+
+    net = Net(
+        forward,
+        a=nn.Conv2d(4, 4, 1),
+        b=nn.Conv2d(4, 4, 1, groups=2),
+        p=torch.tensor([2, 0, 3, 1]),
+    )
+    order = PERMUTATIONS[way](net, torch.arange(4).view(1, 4, 1, 1)).flatten().tolist()
+    graph = modelled(net)
+    assert kinds(graph) == {"a": "dense", "b": "grouped"}
+    assert needs(graph, "b") == [maps("a", *order[:2])] * 2 + [maps("a", *order[2:])] * 2
+
+
+def test_index_on_the_meta_device_is_kept_whole() -> None:
+    model = Net(lambda net, x: net.a(x)[:, net.p], a=nn.Conv2d(4, 4, 1), p=torch.tensor([1, 0]))
+    graph = channel_graph(trace(model.to("meta"), torch.zeros(IMAGE, device="meta")))
+    assert list(kinds(graph).values()) == ["dense", "whole"]
+
+
+def test_random_permutation_is_kept_whole() -> None:
+    """It is another one each time: what it was while tracing says nothing."""
+    graph = modelled(Net(lambda net, x: net.a(x)[:, torch.randperm(3)], a=nn.Conv2d(4, 3, 1)))
+    assert list(kinds(graph).values()) == ["dense", "whole"]
+
+
 # ------------------------------------------------------------------ convolutions of all kinds
 
 
@@ -486,6 +533,116 @@ def test_a_computed_weight_is_kept_whole_and_counted() -> None:
     graph = modelled(Net(lambda net, x: F.conv2d(x, net.w / net.w.std()), w=parameter(6, 4, 3, 3)))
     assert kinds(graph) == {"conv2d": "whole"}
     assert graph.layers[1].macs == 36 * 6 * 4 * 9
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """Each filter has mean 0 and variance 1, by batch norm over a view, as timm has it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.gain = parameter(self.out_channels, 1, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = F.batch_norm(
+            self.weight.reshape(1, self.out_channels, -1),
+            None,
+            None,
+            weight=(self.gain * 0.3).view(-1),
+            training=True,
+            momentum=0.0,
+        )
+        return F.conv2d(x, weight.reshape_as(self.weight), self.bias)
+
+
+class VarianceConv2d(nn.Conv2d):
+    """The same by var_mean."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        variance, mean = torch.var_mean(self.weight, (1, 2, 3), keepdim=True, unbiased=False)
+        return F.conv2d(x, (self.weight - mean) / (variance + 1e-5).sqrt(), self.bias)
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [
+        (StandardisedConv2d(4, 6, 3), {"0.weight", "0.bias", "0.gain"}),
+        (VarianceConv2d(4, 6, 3), {"0.weight", "0.bias"}),
+        (
+            weight_norm(nn.Conv2d(4, 6, 3)),
+            {
+                "0.bias",
+                "0.parametrizations.weight.original0",
+                "0.parametrizations.weight.original1",
+            },
+        ),
+    ],
+)
+def test_a_weight_computed_row_by_row_is_handed_out_row_by_row(
+    layer: nn.Module, names: set[str]
+) -> None:
+    """Any computed weight made its layer whole: 18 of 68 layers of timm's nfnet_l0."""
+    graph = modelled(nn.Sequential(layer, nn.ReLU(), nn.Conv2d(6, 2, 1)))
+    assert kinds(graph) == {"0": "dense", "2": "dense"}
+    assert set(graph.layers[1].parameter_names) == names
+    assert graph.layers[1].tasks == 6
+    assert not graph.layers[1].reads[0].partial  # a filter's statistics need all its channels
+
+
+def test_a_module_that_computes_its_weight_called_twice_is_tied() -> None:
+    graph = modelled(Net(lambda net, x: net.a(F.relu(net.a(x))), a=StandardisedConv2d(4, 4, 3)))
+    assert [layer.kind for layer in graph.layers[1:-1]] == ["dense", "dense"]
+    assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        spectral_norm(nn.Conv2d(4, 6, 3)),  # its norm is one of the whole weight
+        weight_norm(nn.Conv2d(4, 6, 3), dim=1),  # its norms are those of columns
+        Net(lambda net, x: F.conv2d(x, net.w.softmax(0)), w=parameter(6, 4, 3, 3)),
+        Net(lambda net, x: F.conv2d(x, net.w.exp().flip(0)), w=parameter(6, 4, 3, 3)),
+        Net(lambda net, x: F.conv2d(x, net.w * net.s), w=parameter(6, 4, 3, 3), s=parameter(1)),
+        Net(
+            lambda net, x: F.conv2d(x, net.w, net.b - net.b.mean()),
+            w=parameter(6, 4, 3, 3),
+            b=parameter(6),
+        ),
+    ],
+)
+def test_a_weight_computed_across_rows_is_kept_whole(model: nn.Module) -> None:
+    graph = modelled(model, counted=False)  # it may compute the weight by products, too
+    assert list(kinds(graph).values()) == ["whole"]
+
+
+def test_a_scale_computed_of_its_own_channel_is_held_by_its_task() -> None:
+    graph = modelled(
+        Net(
+            lambda net, x: net.a(x) * net.s.exp()[:, None, None],
+            a=nn.Conv2d(4, 3, 1),
+            s=parameter(3),
+        )
+    )
+    assert kinds(graph) == {"a": "dense"}
+    graph = modelled(
+        Net(
+            lambda net, x: net.a(x) * net.s.softmax(0)[:, None, None],
+            a=nn.Conv2d(4, 3, 1),
+            s=parameter(3),
+        )
+    )
+    assert kinds(graph) == {"s": "parameter", "a": "dense"}
+
+
+def test_a_blurring_kernel_repeated_for_each_channel_is_depthwise() -> None:
+    """It is a buffer that nobody owns, however it was computed."""
+    graph = modelled(
+        Net(
+            lambda net, x: F.conv2d(net.a(x), net.k.expand(3, -1, -1, -1), groups=3),
+            a=nn.Conv2d(4, 3, 1),
+            k=torch.rand(1, 1, 3, 3),
+        )
+    )
+    assert list(kinds(graph).values()) == ["dense", "depthwise"]
 
 
 # ------------------------------------------------------------------ norms, softmax, attention
@@ -681,7 +838,114 @@ def test_class_token_travels_once() -> None:
     assert needs(graph, "b") == [maps("a", *range(6)) | maps("token", 0)] * 2
 
 
+def conv_and_conv(net: Any, x: torch.Tensor) -> torch.Tensor:
+    return F.relu(net.shared(net.b(F.relu(net.shared(net.a(x))))))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+def test_shared_batch_norm_behind_equal_layers_ties_them(training: bool, affine: bool) -> None:
+    """The statistics that one call updates are an argument of the next: it was kept whole."""
+    model = Net(
+        conv_and_conv,
+        a=nn.Conv2d(4, 4, 3),
+        b=nn.Conv2d(4, 4, 3),
+        shared=nn.BatchNorm2d(4, affine=affine),
+    ).train(training)
+    graph = modelled(model)
+    assert kinds(graph) == {"a": "dense", "b": "dense"}
+    assert len(graph.layers[1].parameter_names) == (4 if affine else 2)
+    # without parameters it is the statistics that task j of both must have at hand
+    assert graph.layers[2].tied_to == (1 if affine or training else 2)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "shared", [nn.BatchNorm2d(8), nn.BatchNorm2d(8, affine=False), nn.PReLU(8)]
+)
+def test_what_is_shared_behind_unlike_layers_is_a_layer_of_its_own(
+    shared: nn.Module, training: bool
+) -> None:
+    """Convolutions of 4 and of 8 channels can't be tied: both were kept whole for a small norm."""
+    model = Net(conv_and_conv, a=nn.Conv2d(4, 8, 3), b=nn.Conv2d(8, 8, 3), shared=shared).train(
+        training
+    )
+    graph = modelled(model)
+    names = [layer.name for layer in graph.layers]
+    if any(True for _ in shared.parameters()) or training:
+        assert names == ["x", "a", "shared", "b", "shared#2", "output"]
+        assert [layer.kind for layer in graph.layers[1:-1]] == ["dense", "same index"] * 2
+        assert [layer.tied_to for layer in graph.layers] == [0, 1, 2, 3, 2, 5]
+        assert needs(graph, "shared") == [maps("a", task) for task in range(8)]
+        assert operators(graph, "shared")[-1] == "relu"
+    else:
+        assert names == ["x", "a", "b", "output"]  # it shares nothing that any call changes
+
+
+def test_shared_batch_norm_over_the_same_map_twice() -> None:
+    graph = modelled(
+        Net(
+            lambda net, x: net.norm(net.norm(net.a(x)).exp()) * net.norm(net.b(x)),
+            a=nn.Conv2d(4, 3, 1),
+            b=nn.Conv2d(4, 3, 1),
+            norm=nn.BatchNorm2d(3),
+        )
+    )
+    assert kinds(graph) == {"a": "dense", "b": "dense"}
+    assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 3]
+
+
+def test_a_scale_used_in_unlike_ways_is_data_and_the_convolutions_stay() -> None:
+    """Nothing is whole for its sake: one task holds it, and those read it that need it."""
+
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        y = net.a(x) * net.scale.view(1, 6, 1, 1)
+        return net.b(y).mean((2, 3)) * net.scale.flip(0)
+
+    graph = modelled(Net(forward, a=nn.Conv2d(4, 6, 3), b=nn.Conv2d(6, 6, 3), scale=parameter(6)))
+    found = {layer.name: layer.kind for layer in graph.layers}
+    assert (found["a"], found["b"], found["scale"]) == ("dense", "dense", "parameter")
+    assert "whole" not in found.values()
+    assert [layer.tied_to for layer in graph.layers] == list(range(len(graph.layers)))
+
+
+def test_a_weight_that_is_a_scale_elsewhere() -> None:
+    """The convolution's own weight can't be read as data: here whole tasks are the last resort."""
+    graph = modelled(
+        Net(
+            lambda net, x: F.conv2d(x, net.w.view(4, 4, 1, 1)) + F.linear(x, net.w).mean(),
+            w=parameter(4, 4),
+        ),
+        (2, 4, 4, 4),
+    )
+    assert "whole" in kinds(graph).values()
+
+
 # ------------------------------------------------------------------ inputs and outputs
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_residual_add_of_a_channels_last_input(first: bool) -> None:
+    """An input is one task: its rows meeting every channel are no crossing of tasks."""
+
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x.permute(0, 3, 1, 2)
+        return F.relu(y + net.a(y) if first else net.a(y) + y).permute(0, 2, 3, 1)
+
+    graph = modelled(Net(forward, a=nn.Conv2d(3, 3, 1)), (2, 6, 5, 3))
+    assert kinds(graph) == {"a": "dense"}
+    assert operators(graph, "a") == ("conv2d", "add", "relu")
+    assert needs(graph, "a") == [maps("x", *range(6))] * 3
+
+
+def test_residual_add_of_the_frames_of_a_video() -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        frames = x.flatten(0, 1)
+        return frames + net.a(frames)
+
+    graph = modelled(Net(forward, a=nn.Conv2d(3, 3, 1)), (2, 4, 3, 6, 6))
+    assert kinds(graph) == {"a": "dense"}
+    assert needs(graph, "a") == [maps("x", *range(4))] * 3
 
 
 def test_several_inputs_and_outputs() -> None:
@@ -790,6 +1054,66 @@ def test_unknown_operator_is_kept_whole_until_it_has_a_rule(
     graph = modelled(model)
     assert kinds(graph) == {"a": "dense", "b": "dense"}
     assert operators(graph, "a") == ("conv2d", "double", "relu")
+
+
+@torch.library.custom_op("hgpart_tests::triple", mutates_args=())
+def triple(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@triple.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_rule_that_raises_is_one_line_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rule raised came out as it was, without a word of where."""
+    monkeypatch.setattr(channels, "_rules", dict(channels._rules))
+
+    @channel_rule(torch.ops.hgpart_tests.triple)
+    def rule(call: Call) -> SameIndex:
+        return SameIndex(operands=call.args[1])
+
+    block = Net(lambda net, x: triple(net.a(x)), a=nn.Conv2d(4, 3, 1))
+    with pytest.raises(TraceError) as caught:
+        channel_graph(trace(nn.Sequential(nn.ReLU(), block), torch.zeros(IMAGE)))
+    assert str(caught.value) == (
+        "can't trace hgpart_tests.triple.default (triple in 1): "
+        "its channel rule rule raises IndexError: tuple index out of range"
+    )
+
+
+@pytest.mark.parametrize(
+    ("compute", "says"),
+    [
+        (lambda net, x: net.a(x)[:, net.kept].mean(), "depends on the data"),
+        (lambda net, x: net.a(x) * x.mean().item(), "makes a number of data"),
+    ],
+)
+def test_what_depends_on_the_data_in_size_is_one_clear_line(
+    compute: Callable[..., Any], says: str
+) -> None:
+    model = Net(compute, a=nn.Conv2d(4, 3, 1), kept=torch.tensor([True, False, True]))
+    with pytest.raises(TraceError) as caught:
+        channel_graph(trace(model, torch.zeros(IMAGE)))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda net, x: net.a(x).var(False),
+        lambda net, x: net.a(x).std(1, keepdim=True),
+        lambda net, x: torch.var_mean(net.a(x))[1],
+        lambda net, x: net.a(x).max(1).values,
+        lambda net, x: net.a(x).argmax(1).float(),
+    ],
+)
+def test_reductions_in_all_their_forms(compute: Callable[..., Any]) -> None:
+    """The bool of `var(False)` was taken for a dimension."""
+    graph = modelled(Net(compute, a=nn.Conv2d(4, 3, 1)))
+    assert list(kinds(graph).values()) == ["dense", "reduce"]
 
 
 def test_a_chain_of_unknown_operators_is_one_task() -> None:

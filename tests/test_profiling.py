@@ -301,3 +301,26 @@ def test_a_layer_that_does_not_fit_is_named() -> None:
     ) as found:
         profile(*what, batch_size=2**56)
     assert "\n" not in str(found.value)
+
+
+def test_a_batch_norm_that_is_used_twice() -> None:
+    """Its second use reads statistics that the first one computed, which take no gradient."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+            self.norm = nn.BatchNorm2d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.second(self.norm(self.first(x))))
+
+    model = Twice()
+    traced = trace(model, torch.zeros(2, 3, 4, 4))
+    graph = channel_graph(traced)
+    work = profile(model, traced, graph, batch_size=2, repeats=1, warm_up=0)
+    assert all(
+        each > 0
+        for each, layer in zip(work.per_task, graph.layers, strict=True)
+        if layer.kind not in ("input", "parameter", "output")
+    )

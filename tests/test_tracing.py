@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import contextlib
+import inspect
 import logging
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from hgpart import tracing
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.tracing import TracedModel, example_inputs, trace
 from hgpart.zoo import load_model
@@ -118,6 +123,25 @@ def test_tracing_on_meta_allocates_nothing() -> None:
         assert not isinstance(value, torch.Tensor) or value.is_meta
 
 
+def test_values_of_buffers_and_constants_are_known_off_the_meta_device() -> None:
+    class Indexed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", torch.tensor([2, 0]))
+            self.register_buffer("passing", torch.tensor([1, 0]), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, self.kept][:, self.passing][:, [0, 0, 1]]
+
+    def values(model: nn.Module, device: str) -> list[list[int]]:
+        traced = trace(model.to(device), torch.zeros(2, 3, device=device))
+        assert traced.values.keys() <= {*traced.buffers, *traced.constants}
+        return sorted(value.tolist() for value in traced.values.values())
+
+    assert values(Indexed(), "cpu") == [[0, 0, 1], [1, 0], [2, 0]]
+    assert values(Indexed(), "meta") == []
+
+
 def test_tracing_leaves_the_model_as_it_was() -> None:
     torch.manual_seed(0)
     model = Small()
@@ -210,6 +234,32 @@ def test_message_names_the_line_of_the_model() -> None:
         trace(Branching(), torch.zeros(2, 3))
     line = Branching.forward.__code__.co_firstlineno + 1
     assert f"{__file__}:{line}: " in str(caught.value)
+
+
+def test_message_does_not_name_a_line_of_the_standard_library() -> None:
+    """torch.export binds the inputs by `inspect`, whose line was named as the place."""
+    with pytest.raises(TraceError) as caught:
+        trace(Small(), torch.zeros(2, 3, 6, 6))
+    assert str(caught.value) == (
+        "can't trace Small with input 2x3x6x6: missing a required argument: 'y'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("filename", "is_model"),
+    [
+        (__file__, True),
+        (inspect.__file__, False),
+        (contextlib.__file__, False),
+        (nn.modules.conv.__file__, False),
+        (tracing.__file__, False),
+        ("<string>", False),
+        ("<frozen importlib._bootstrap>", False),
+        (str(Path(os.__file__).parent / "site-packages" / "timm" / "models" / "vgg.py"), True),
+    ],
+)
+def test_places_are_in_the_models_code(filename: str, is_model: bool) -> None:
+    assert tracing._is_the_models(filename) == is_model
 
 
 @pytest.mark.parametrize("result", [None, 3, ()])
