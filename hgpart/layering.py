@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import fx
-from torch.utils.flop_counter import FlopCounterMode
 
+from hgpart.aten_rules import moves_only
 from hgpart.channels import (
     NO_CHANNEL,
     SHAPE_ONLY,
@@ -25,19 +24,35 @@ from hgpart.channels import (
     Reindex,
     SameIndex,
     Whole,
-    constant_along,
     constants_of,
     core,
     effect_of,
     mix_all,
     module_of,
-    moves_only,
     only_updated,
     operands_of,
-    place_of,
 )
-from hgpart.errors import TraceError
 from hgpart.graph import INPUT, LINEAR, OUTPUT, PARAMETER, WHOLE, ChannelGraph, Layer, Read
+from hgpart.places import (
+    channel_axis,
+    cross,
+    distinct_places,
+    narrowed,
+    owned_by_one_task,
+)
+from hgpart.traced_nodes import (
+    all_tensors,
+    concrete,
+    described,
+    elements_of,
+    first_tensor,
+    holds_tensors,
+    is_tensor,
+    live_nodes,
+    multiply_accumulates,
+    shape_of,
+    updated_buffers,
+)
 from hgpart.tracing import TracedModel
 
 Int64 = NDArray[np.int64]
@@ -124,7 +139,7 @@ class _Layering:
         self.parameter_layers: dict[frozenset[str], _OpenLayer] = {}
         self.moved: set[fx.Node] = set()  # nodes that only pass on what they read
         self.names: dict[str, int] = {}
-        self.live = _live_nodes(traced.results)
+        self.live = live_nodes(traced.results)
         self.position = 0
 
     # -------------------------------------------------------------- the walk over the graph
@@ -177,7 +192,7 @@ class _Layering:
         packet = getattr(node.target, "overloadpacket", None)
         if packet is torch.ops.aten.sym_size:
             return self._size(*args)
-        call = Call(node, args, kwargs, _shape(node))
+        call = Call(node, args, kwargs, shape_of(node))
         if packet in SHAPE_ONLY or not operands_of(call):
             return self._constant(call, packet in SHAPE_ONLY)
         effect: Effect = Whole() if node.name in self.exceptions.whole else effect_of(call)
@@ -217,7 +232,7 @@ class _Layering:
             per_channel = len(distinct) == math.prod(shape)
             return distinct.reshape(shape) if per_channel else distinct[:1].expand(shape)
 
-        return [Channels(part_ids(part)) if _is_tensor(part) else part for part in value]
+        return [Channels(part_ids(part)) if is_tensor(part) else part for part in value]
 
     def _constant(self, call: Call, shape_only: bool) -> Any:
         node, sources = call.node, [] if shape_only else self._constants(call)
@@ -232,10 +247,10 @@ class _Layering:
             (rows,) = _rows(call, sources, [call.shape])
             return replace(made, rows=rows, value=_evaluated(call))
         if isinstance(value, (list, tuple)):
-            shapes = [concrete(part.shape) if _is_tensor(part) else () for part in value]
+            shapes = [concrete(part.shape) if is_tensor(part) else () for part in value]
             return [
                 replace(made, shape=shape, moves=(*made.moves, str(at)), rows=rows)
-                if _is_tensor(part)
+                if is_tensor(part)
                 else part
                 for at, (part, shape, rows) in enumerate(
                     zip(value, shapes, _rows(call, sources, shapes), strict=True)
@@ -253,15 +268,15 @@ class _Layering:
                 held.append(constant)
             else:
                 operands.append(self._parameter_layer(constant).expand(call.shape))
-        tuples, labels, counts = _distinct_places(operands)
+        tuples, labels, counts = distinct_places(operands)
         met: dict[int, Int64] = {}  # operand of a single task -> all its channels: each is met
-        if _cross(tuples):
+        if cross(tuples):
             met = self._single_tasks(tuples)
             for column, channels in met.items():
                 operands[column] = torch.full((), int(channels[0]), dtype=torch.int32)
                 operands[column] = operands[column].expand(call.shape)
-            tuples, labels, counts = _distinct_places(operands)
-        if len(counts) == 0 or _cross(tuples) or (counts != counts[0]).any():
+            tuples, labels, counts = distinct_places(operands)
+        if len(counts) == 0 or cross(tuples) or (counts != counts[0]).any():
             return self._whole(call, known=False)
         elements_per_task = self._per_sample(int(counts[0]))
         joined = self._join(call.node, tuples)
@@ -295,7 +310,7 @@ class _Layering:
             if constant.rows is None or (constant.rows < 0).any():
                 return False
             elements = constant.rows.flatten()[elements.long()]
-        return _owned_by_one_task(elements.expand(operands[0].shape), operands)
+        return owned_by_one_task(elements.expand(operands[0].shape), operands)
 
     def _single_tasks(self, tuples: Int64) -> dict[int, Int64]:
         """Operands that one task makes alone, whatever its channels: those that are met."""
@@ -339,10 +354,10 @@ class _Layering:
     def _whole(self, call: Call, known: bool) -> torch.Tensor:
         ids = [operand.ids for operand in operands_of(call)]
         channels = [mix_all(operand)[0] for operand in ids]
-        macs = _multiply_accumulates(call.node) // self.batch
-        values = _all_tensors(call.node.meta["val"])
+        macs = multiply_accumulates(call.node) // self.batch
+        values = all_tensors(call.node.meta["val"])
         elements = sum(self._per_sample(math.prod(concrete(value.shape))) for value in values)
-        axis = _channel_axis(call.shape, ids)
+        axis = channel_axis(call.shape, ids)
         width = call.shape[axis] if axis < len(call.shape) and len(values) == 1 else 1
         joined = [
             owner
@@ -374,7 +389,7 @@ class _Layering:
         if layer is None:
             nodes = [node for node in self.values if node.name in constant.origins]
             layer = self._open(PARAMETER, nodes[0], 1, single=True)
-            layer.map_elements = layer.partial_elements = sum(map(_elements, nodes))
+            layer.map_elements = layer.partial_elements = sum(map(elements_of, nodes))
             self._own(layer, [constant], PARAMETER)
             self.parameter_layers[constant.origins] = layer
         return torch.full((), layer.start, dtype=torch.int32)
@@ -446,7 +461,7 @@ class _Layering:
             output=node,
             map_elements=0,
             partial_elements=0,
-            bytes_per_element=_first(node.meta["val"]).element_size(),
+            bytes_per_element=first_tensor(node.meta["val"]).element_size(),
         )
         self.layers.append(layer)
         return layer
@@ -454,19 +469,19 @@ class _Layering:
     def _append(self, layer: _OpenLayer, node: fx.Node, constants: Iterable[Constant]) -> None:
         before = set(layer.uses)
         self._own(layer, constants, str(node.target))
-        layer.uses.update(dict.fromkeys(_updated_buffers(node), (str(node.target),)))
+        layer.uses.update(dict.fromkeys(updated_buffers(node), (str(node.target),)))
         if layer.operators:
             layer.fused.update(dict.fromkeys(layer.uses.keys() - before, node.name))
         layer.operators.append(node.name)
         layer.position = self.position
         layer.output = node
-        layer.bytes_per_element = _first(node.meta["val"]).element_size()
+        layer.bytes_per_element = first_tensor(node.meta["val"]).element_size()
 
     def _own(self, layer: _OpenLayer, constants: Iterable[Constant], user: str) -> None:
         placeholders = {node.name: node for node in self.values if node.op == "placeholder"}
         for constant in constants:
             for name in sorted(constant.origins & self.traced.parameters.keys()):
-                layer.parameters[name] = _elements(placeholders[name])
+                layer.parameters[name] = elements_of(placeholders[name])
                 layer.uses[name] = (*constant.moves, user)
 
     def _number(self, channels: int) -> int:
@@ -610,7 +625,7 @@ class _Layering:
             while waiting:
                 node = waiting.pop()
                 own = node.op == "call_function" and makers.get(node.name, layer) is layer
-                if own and node not in inside and _holds_tensors(node):
+                if own and node not in inside and holds_tensors(node):
                     inside.add(node)
                     waiting.extend(node.all_input_nodes)
             ordered = sorted(inside, key=lambda node: order[node.name])
@@ -625,99 +640,8 @@ class _Layering:
         return result
 
 
-# ------------------------------------------------------------------ pure functions
-
-
-def concrete(shape: Sequence[Any]) -> tuple[int, ...]:
-    """A shape with the traced example's batch size in place of symbols."""
-    return tuple(size if isinstance(size, int) else int(size.node.hint) for size in shape)
-
-
-def described(node: fx.Node, reference: Callable[[fx.Node], str] = lambda node: "_") -> str:
-    """A call as text: its operator, its numbers, and for each tensor what `reference` calls it.
-
-    It names no device, and the batch by that word.
-    """
-
-    def text(value: Any) -> str:
-        if isinstance(value, fx.Node):
-            return reference(value) if _holds_tensors(value) else text(value.meta.get("val"))
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            expression = value.node.expr
-            return str(expression.subs(dict.fromkeys(expression.free_symbols, "batch")))
-        if isinstance(value, (list, tuple)):
-            return f"[{', '.join(map(text, value))}]"
-        return repr(value)
-
-    operands = [text(value) for value in node.args]
-    operands += [
-        f"{name}={text(value)}"
-        for name, value in node.kwargs.items()
-        if name not in ("device", "pin_memory")
-    ]
-    target = node.target
-    is_operator = isinstance(target, torch._ops.OpOverload)
-    name = str(target) if is_operator else getattr(target, "__name__", str(target))
-    return f"{name}({', '.join(operands)})"
-
-
-def _shape(node: fx.Node) -> tuple[int, ...]:
-    """Shape of an operator's (first) result."""
-    if not _holds_tensors(node):
-        raise TraceError(f"{place_of(node)}: it makes a number of data: accepted are tensors")
-    shape = _first(node.meta["val"]).shape
-    if not all(isinstance(size, int) or size.node.has_hint() for size in shape):
-        raise TraceError(
-            f"{place_of(node)}: its shape {tuple(shape)} depends on the data: accepted is what "
-            "depends on the batch size alone"
-        )
-    return concrete(shape)
-
-
-def _first(value: Any) -> torch.Tensor:
-    return next(iter(_all_tensors(value)))
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _holds_tensors(node: fx.Node) -> bool:
-    return node.op == "get_attr" or isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
-
-
-def _elements(node: fx.Node) -> int:
-    return math.prod(concrete(node.meta["val"].shape))
-
-
-def _all_tensors(value: Any) -> list[torch.Tensor]:
-    parts = [value] if isinstance(value, torch.Tensor) else value
-    return [part for part in parts if _is_tensor(part)]
-
-
 def _ones(count: int) -> Int64:
     return np.ones(count, dtype=np.int64)
-
-
-def _live_nodes(results: Iterable[fx.Node]) -> set[fx.Node]:
-    live: set[fx.Node] = set()
-    waiting = list(results)
-    while waiting:
-        node = waiting.pop()
-        if node not in live:
-            live.add(node)
-            unread = only_updated(node)
-            waiting.extend(operand for operand in node.all_input_nodes if operand not in unread)
-    return live
-
-
-def _updated_buffers(node: fx.Node) -> Iterable[str]:
-    """Buffers of running statistics that a norm updates, be it after another call of it."""
-    for statistic in only_updated(node):
-        if statistic.op == "placeholder":
-            yield statistic.name
-        elif statistic.target is operator.getitem:  # the new value that the other call made
-            yield from _updated_buffers(statistic.all_input_nodes[0])
 
 
 # ------------------------------------------------------------------ constants
@@ -767,16 +691,13 @@ def _rows(
     if isinstance(effect, Reindex):
         found = effect.ids if isinstance(effect.ids, tuple) else [effect.ids]
     elif isinstance(effect, SameIndex):
-        cut, _ = _narrowed([ids.expand(call.shape) for ids in effect.operands])
+        cut, _ = narrowed([ids.expand(call.shape) for ids in effect.operands])
         if all(torch.equal(ids, cut[0]) for ids in cut):
             found = [effect.operands[0].expand(call.shape)] * len(shapes)
     found = [*found, *[torch.empty(0)] * (len(shapes) - len(found))]
     return [
         ids if tuple(ids.shape) == shape else None for ids, shape in zip(found, shapes, strict=True)
     ]
-
-
-# ------------------------------------------------------------------ arrays
 
 
 def _numbered(layer: _OpenLayer, shape: Sequence[int], axis: int | None = 1) -> torch.Tensor:
@@ -787,84 +708,3 @@ def _numbered(layer: _OpenLayer, shape: Sequence[int], axis: int | None = 1) -> 
     view = [1] * len(shape)
     view[axis] = -1
     return numbers.reshape(view).expand(tuple(shape))
-
-
-def _channel_axis(shape: Sequence[int], operands: Sequence[torch.Tensor]) -> int:
-    """The dimension that most likely still counts channels in what a whole task makes."""
-    for ids in operands:
-        if tuple(ids.shape) == tuple(shape):
-            for dim in range(1, ids.dim()):
-                if not constant_along(ids, dim):
-                    return dim
-    return 1
-
-
-def _narrowed(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int]:
-    """Cut dimensions along which all tensors are expanded, and count the places cut away."""
-    cut = list(tensors)
-    repeats = 1
-    for dim in range(cut[0].dim()):
-        if cut[0].shape[dim] != 1 and all(tensor.stride(dim) == 0 for tensor in cut):
-            repeats *= cut[0].shape[dim]
-            cut = [tensor.narrow(dim, 0, 1) for tensor in cut]
-    return cut, repeats
-
-
-def _distinct_places(operands: Sequence[torch.Tensor]) -> tuple[Int64, Int64, Int64]:
-    """Distinct combinations of ids at one place, in order of first appearance.
-
-    Returns the combinations (n, operands), the combination at each place (-1 where all operands
-    are constants; in the narrowed shape), and how many places each has.
-    """
-    cut, repeats = _narrowed(operands)
-    shape = np.broadcast_shapes(*(tuple(ids.shape) for ids in cut))
-    columns = [ids.expand(shape).flatten().numpy().astype(np.int64) for ids in cut]
-    key = columns[0]
-    for column in columns[1:]:
-        key = np.unique(key, return_inverse=True)[1] * (column.max() + 2) + column + 1
-    found, first, inverse, counts = np.unique(
-        key, return_index=True, return_inverse=True, return_counts=True
-    )
-    tuples = np.stack([column[first] for column in columns], axis=1)
-    order = np.argsort(first)
-    order = order[(tuples[order] != NO_CHANNEL).any(axis=1)]
-    rank = np.full(len(found), NO_CHANNEL, dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return tuples[order], rank[inverse].reshape(shape), counts[order] * repeats
-
-
-def _cross(tuples: Int64) -> bool:
-    """Whether a channel of each operand meets several of another."""
-    return len(tuples) > max(len(np.unique(column)) for column in tuples.T)
-
-
-def _owned_by_one_task(elements: torch.Tensor, operands: Sequence[torch.Tensor]) -> bool:
-    """Whether each element of a constant meets the channels of one task only."""
-    cut, _ = _narrowed([elements, *operands])
-    numbers = cut[0].flatten().numpy()
-    for ids in cut[1:]:
-        met = ids.flatten().numpy()
-        of_element = np.zeros(int(numbers.max()) + 1, dtype=met.dtype)
-        of_element[numbers] = met
-        if (of_element[numbers] != met).any():
-            return False
-    return True
-
-
-def _multiply_accumulates(node: fx.Node) -> int:
-    """Multiply-accumulates of an operator kept whole, counted by torch where it knows how."""
-
-    def meta(value: Any) -> Any:
-        found = value.meta["val"] if isinstance(value, fx.Node) else value
-        if isinstance(found, torch.Tensor):
-            return torch.empty(concrete(found.shape), dtype=found.dtype, device="meta")
-        return found if not isinstance(found, torch.SymInt) else concrete((found,))[0]
-
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), meta)
-    counter = FlopCounterMode(display=False)
-    try:
-        with counter:
-            node.target(*args, **kwargs)  # type: ignore[operator]
-    except Exception:
-        return 0  # an operator that can't run on shapes alone has no formula either
-    return int(counter.get_total_flops()) // 2

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from torch import fx
 
 from hgpart import channels
+from hgpart.aten_rules import moves_only
 from hgpart.channels import (
     Call,
     Channels,
@@ -29,7 +33,6 @@ from hgpart.channels import (
     distinct_in_order,
     effect_of,
     mix_all,
-    moves_only,
     only_updated,
 )
 from hgpart.errors import TraceError
@@ -452,3 +455,20 @@ def test_statistics_that_training_replaces_are_no_data() -> None:
     assert norm(aten._native_batch_norm_legit.no_stats, True, *rest) == frozenset()
     no_training = aten._native_batch_norm_legit_no_training.default
     assert norm(no_training, mean, variance, *rest) == frozenset()
+
+
+def test_a_rule_of_the_user_comes_before_the_built_in_one_whenever_it_is_registered() -> None:
+    """The built-in rules are registered when the first graph is made, after the user's."""
+    code = (
+        "import torch, hgpart\n"
+        "from torch import nn\n"
+        "hgpart.channel_rule(torch.ops.aten.max_pool2d)(lambda call: hgpart.channels.Whole())\n"
+        "model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(2))\n"
+        "graph = hgpart.channel_graph(hgpart.trace(model, torch.zeros(2, 3, 8, 8)))\n"
+        "print([layer.kind for layer in graph.layers])\n"
+    )
+    here = Path(__file__).parent
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=here, check=True
+    )
+    assert ended.stdout == "['input', 'dense', 'whole', 'output']\n"
