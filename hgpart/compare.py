@@ -19,8 +19,10 @@ from hgpart.json_files import JsonObject, read_json
 from hgpart.partition import check_arguments
 from hgpart.plan import LARGEST_K
 from hgpart.strategies import (
+    Failed,
     NotApplicable,
     Outcome,
+    Row,
     Strategy,
     Task,
     run_strategy,
@@ -38,7 +40,6 @@ LARGEST = 2**53  # that a float holds exactly
 NEAR = 1e-3  # figures that differ by less win together: most would be printed alike
 
 Cell = tuple[str, int, float | None]
-Row = Outcome | NotApplicable
 
 # What two comparisons must agree in for one to go on from the other.
 SETTINGS = (
@@ -52,17 +53,19 @@ SETTINGS = (
     "seed",
 )
 
-# Attributes of an Outcome in which a strategy can win; less is better in all of them.
+# Figures in which a strategy can win; less is better in all of them. How long a rule takes, which
+# searches for nothing, is no merit.
+LOADS = ("max_over_average", "imbalance")
+EPOCHS = {f"epoch_bytes_batch_{batch_size}": batch_size for batch_size in EPOCH_BATCH_SIZES}
 CONTESTED = (
-    "max_over_average",
-    "imbalance",
+    *LOADS,
     "forward_bytes",
     "step_bytes",
+    *EPOCHS,
     "largest_device_bytes",
     "messages",
     "largest_parameters",
     "largest_activation_bytes",
-    "seconds",
 )
 
 
@@ -82,11 +85,15 @@ class Comparison:
     seed : int
     dataset_size : int
         Samples of an epoch.
-    rows : tuple of Outcome or NotApplicable
+    rows : tuple of Outcome, NotApplicable or Failed
+        What was asked for.
     epss : tuple of float
         The imbalances that were allowed.
     work_digest : str
         Of the work of each layer: two measurements differ.
+    besides : tuple of Outcome, NotApplicable or Failed
+        Rows of a file that was gone on from, which were not asked for now: they are kept in the
+        file, and nothing is compared with them.
     """
 
     model: str
@@ -103,6 +110,12 @@ class Comparison:
     linear: str = "neuron"
     input_vertex: bool = True
     output_vertex: bool = True
+    besides: tuple[Row, ...] = ()
+
+    @property
+    def eps(self) -> float:
+        """The smallest imbalance that was allowed: like is compared with like within it."""
+        return min(self.epss)
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -110,9 +123,18 @@ class Comparison:
         return tuple(row for row in self.rows if isinstance(row, Outcome))
 
     @property
-    def balanced(self) -> tuple[Outcome, ...]:
-        """The rows whose imbalance is within the largest eps, whether they take one or not."""
-        return tuple(row for row in self.outcomes if row.imbalance <= max(self.epss))
+    def steps(self) -> tuple[Outcome, ...]:
+        """The rows of strategies that can do with the comparison's batch in a step."""
+        return tuple(row for row in self.outcomes if why_no_step(row, self) is None)
+
+    @property
+    def failed(self) -> tuple[Failed, ...]:
+        """The rows of strategies of which something went wrong."""
+        return tuple(row for row in self.rows if isinstance(row, Failed))
+
+    def is_balanced(self, row: Outcome) -> bool:
+        """Whether the imbalance is within the smallest eps, whatever the row was allowed."""
+        return row.imbalance <= self.eps
 
 
 def chosen_strategies(names: Sequence[str] | None) -> tuple[Strategy, ...]:
@@ -169,15 +191,17 @@ def compare(
 ) -> Iterator[Row]:
     """Run strategies, `jobs` of them at once, and yield their rows in the order of the cells.
 
-    Rows that are done already are taken as they are. `on_row` is told each row as soon as it is
-    there, in any order and thread. Backends compute in processes of their own and the native
-    core without the interpreter's lock, so that two jobs keep two cores busy. Where the iterator
-    is closed early, what has not begun never does.
+    Rows that are done already are taken as they are, unless they failed. `on_row` is told
+    each row as soon as it is there, in any order and thread. Backends compute in processes of
+    their own and the native core without the interpreter's lock, so that two jobs keep two cores
+    busy. Where the iterator is closed early, what has not begun never does.
     """
 
     def run(strategy: Strategy, k: int, eps: float | None) -> Row:
         task = Task(graph, work, modelling, k, 0.0 if eps is None else eps, seed)
-        row = (done or {}).get((strategy.name, k, eps)) or run_strategy(strategy, task)
+        row = (done or {}).get((strategy.name, k, eps))
+        if row is None or isinstance(row, Failed):
+            row = run_strategy(strategy, task)
         on_row(row)
         return row
 
@@ -198,15 +222,44 @@ def winners(comparison: Comparison, column: str) -> set[Cell]:
     """The rows that are best in a column among those of the same k; less is better.
 
     A split of which one device does nearly everything moves little, so that all columns but load
-    are contested among the balanced rows only. What is within a thousandth of the best wins too.
+    are contested only among the rows within the smallest eps. What is within a thousandth of the
+    best wins too.
     """
-    loads = column in ("max_over_average", "imbalance")
-    contestants = comparison.outcomes if loads else comparison.balanced
-    figure = "max_over_average" if loads else column  # an imbalance of 0 has no thousandth
     best: dict[int, float] = {}
-    for row in contestants:
-        best[row.k] = min(best.get(row.k, float("inf")), getattr(row, figure))
-    return {cell_of(row) for row in contestants if getattr(row, figure) <= best[row.k] * (1 + NEAR)}
+    figures: dict[Cell, float] = {}
+    for row in comparison.outcomes:
+        figure = _figure(comparison, row, column)
+        if figure is None or not (column in LOADS or comparison.is_balanced(row)):
+            continue
+        figures[cell_of(row)] = figure
+        best[row.k] = min(best.get(row.k, figure), figure)
+    return {cell for cell, figure in figures.items() if figure <= best[cell[1]] * (1 + NEAR)}
+
+
+def _figure(comparison: Comparison, row: Outcome, column: str) -> float | None:
+    """What a row contests a column with; None where it does not."""
+    if column in EPOCHS:
+        return row.epoch_bytes(comparison.dataset_size, EPOCHS[column])
+    if why_no_step(row, comparison) is not None:
+        return None
+    if column == "forward_bytes" and row.smallest_batch > 1 and not row.forward_bytes:
+        return None  # every device has a copy of the model: never anything to send, no merit
+    # An imbalance of 0 has no thousandth.
+    figure: float = getattr(row, "max_over_average" if column in LOADS else column)
+    return figure
+
+
+def why_no_step(row: Outcome, comparison: Comparison) -> str | None:
+    """Why a step with the comparison's batch can't be divided; None where it can.
+
+    Such a row has the figures of the smallest batch that can be, and those of an epoch.
+    """
+    if comparison.batch_size >= row.smallest_batch:
+        return None
+    return (
+        f"{row.k} devices, but only {comparison.batch_size} samples in a batch to divide; epochs "
+        f"need batches of {row.smallest_batch} or more"
+    )
 
 
 def cell_of(row: Row) -> Cell:
@@ -217,18 +270,23 @@ def cell_of(row: Row) -> Cell:
 def verdict(comparison: Comparison) -> str:
     """The best hypergraph partition against the layer-wise split and the best of others: one line.
 
-    At k = 8, or else at the largest k at which there is a hypergraph partition and, if possible,
-    a layer-wise split. Of the others only balanced ones count.
+    At the smallest eps, and at k = 8, or else at the largest k at which there is a hypergraph
+    partition and, if possible, a layer-wise split. Of the others only those within eps count.
     """
-    partitions = [row for row in comparison.outcomes if row.eps is not None]
+    return f"{_verdict(comparison)} (eps {comparison.eps:g}, batch {comparison.batch_size})"
+
+
+def _verdict(comparison: Comparison) -> str:
+    balanced = [row for row in comparison.steps if comparison.is_balanced(row)]
+    partitions = [row for row in comparison.steps if row.eps == comparison.eps]
     if not partitions:
-        return _least(comparison)
-    cuts = {row.k: row for row in comparison.outcomes if row.strategy == "layerwise"}
+        return _least(balanced, comparison.eps)
+    cuts = {row.k: row for row in comparison.steps if row.strategy == "layerwise"}
     ks = {row.k for row in partitions}
     k = VERDICT_K if VERDICT_K in ks else max(ks & cuts.keys() or ks)
     best = _smallest_traffic(row for row in partitions if row.k == k)
     others = [cuts[k]] if k in cuts else []
-    rivals = [row for row in comparison.balanced if row.k == k and row.eps is None]
+    rivals = [row for row in balanced if row.k == k and row.eps is None]
     if rivals and (rival := _smallest_traffic(rivals)) not in others:
         others.append(rival)
     load = f"{best.max_over_average:.2f} max/avg"
@@ -244,14 +302,14 @@ def verdict(comparison: Comparison) -> str:
     return text
 
 
-def _least(comparison: Comparison) -> str:
+def _least(balanced: Sequence[Outcome], eps: float) -> str:
     """What moves least, where nothing was partitioned as a hypergraph."""
-    bound = f"{1 + max(comparison.epss):g} max/avg"
-    if not comparison.balanced:
+    bound = f"{1 + eps:g} max/avg"
+    if not balanced:
         return f"nothing is within {bound}"
-    ks = {row.k for row in comparison.balanced}
+    ks = {row.k for row in balanced}
     k = VERDICT_K if VERDICT_K in ks else max(ks)
-    best = _smallest_traffic(row for row in comparison.balanced if row.k == k)
+    best = _smallest_traffic(row for row in balanced if row.k == k)
     return f"{best.strategy}: least traffic of those within {bound} at k={k}"
 
 
@@ -289,13 +347,15 @@ def comparison_json(comparison: Comparison) -> str:
         **{
             item.name: getattr(comparison, item.name)
             for item in fields(Comparison)
-            if item.name != "rows"
+            if item.name not in ("rows", "besides")
         },
         "verdict": verdict(comparison),
-        "row_count": len(comparison.rows),
+        "row_count": len(comparison.rows) + len(comparison.besides),
+        "asked_count": len(comparison.rows),  # the first of them; the others are besides
     }
     lines = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
-    rows = [f"    {json.dumps(as_record(row, comparison))}" for row in comparison.rows]
+    every = (*comparison.rows, *comparison.besides)
+    rows = [f"    {json.dumps(as_record(row, comparison))}" for row in every]
     return "{\n" + ",\n".join(lines) + ',\n  "rows": [\n' + ",\n".join(rows) + "\n  ]\n}\n"
 
 
@@ -315,9 +375,10 @@ def as_record(row: Row, comparison: Comparison) -> dict[str, object]:
     record: dict[str, object] = asdict(row)
     if isinstance(row, Outcome):
         record["step_bytes"] = row.step_bytes
-        for batch_size in EPOCH_BATCH_SIZES:
-            name = f"epoch_bytes_batch_{batch_size}"
+        for name, batch_size in EPOCHS.items():
             record[name] = row.epoch_bytes(comparison.dataset_size, batch_size)
+    elif isinstance(row, Failed):
+        record["failed"] = True
     return record
 
 
@@ -330,7 +391,9 @@ def load_comparison(path: Path | str) -> Comparison:
         If the file can't be read or is malformed; says which line.
     """
     head = read_json(path, "a comparison of hgpart compare --json", FORMAT)
-    records = head.objects("rows", head.whole("row_count", 0, 10**6))
+    count = head.whole("row_count", 0, 10**6)
+    asked = head.whole("asked_count", 0, count) if "asked_count" in head.fields else count
+    rows = tuple(_row(record) for record in head.objects("rows", count))
     per_element = head.fields.get("bytes_per_element")
     epss = head.items("epss")
     if not epss or not all(type(eps) in (int, float) and 0 <= eps <= LARGEST for eps in epss):
@@ -346,7 +409,8 @@ def load_comparison(path: Path | str) -> Comparison:
         work_source=head.string("work_source"),
         seed=head.whole("seed"),
         dataset_size=head.whole("dataset_size", 1, LARGEST),
-        rows=tuple(_row(record) for record in records),
+        rows=rows[:asked],
+        besides=rows[asked:],
         epss=tuple(map(float, epss)),
         work_digest=head.string("work_digest"),
         linear=head.string("linear"),
@@ -364,6 +428,8 @@ def _row(record: JsonObject) -> Row:
 
     eps = None if record.fields.get("eps") is None else amount("eps")
     strategy, k = record.string("strategy"), record.whole("k", 1, LARGEST)
+    if "failed" in record.fields:
+        return Failed(strategy, k, eps, record.string("why"))
     if "why" in record.fields:
         return NotApplicable(strategy, k, eps, record.string("why"))
     return Outcome(
@@ -386,7 +452,7 @@ def _row(record: JsonObject) -> Row:
 
 
 def rows_done(path: Path | str, comparison: Comparison) -> dict[Cell, Row]:
-    """The rows of a file that `comparison` (as yet without rows) can go on from.
+    """The rows of a file that `comparison` (as yet without rows) can go on from, failed ones too.
 
     Raises
     ------
@@ -407,4 +473,4 @@ def rows_done(path: Path | str, comparison: Comparison) -> dict[Cell, Row]:
                 f"{path} can't be resumed: its {name} is {getattr(before, name)}, this "
                 f"comparison's {getattr(comparison, name)}{measured}"
             )
-    return {cell_of(row): row for row in before.rows}
+    return {cell_of(row): row for row in (*before.rows, *before.besides)}

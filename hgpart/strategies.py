@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.blocks import Modelling, layer_blocks
-from hgpart.errors import ArgumentError, HgpartError
+from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
 from hgpart.grains import CnnHypergraph, cnn_hypergraph
 from hgpart.graph import INPUT, LINEAR, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
@@ -49,7 +49,7 @@ class Outcome:
     eps : float or None
         The imbalance allowed; None for a strategy that does not take one.
     batch_size : int
-        Samples of a step.
+        Samples of a step; `smallest_batch` where fewer were asked for.
     max_over_average : float
         Work of the most loaded device over the average.
     imbalance : float
@@ -115,6 +115,22 @@ class NotApplicable:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """A strategy that could perhaps be used, had not something gone wrong, and what.
+
+    A partitioner that ran out of time, or no memory: another attempt may succeed.
+    """
+
+    strategy: str
+    k: int
+    eps: float | None
+    why: str
+
+
+Row = Outcome | NotApplicable | Failed
+
+
+@dataclass(frozen=True)
 class Strategy:
     """A way of splitting a model.
 
@@ -125,8 +141,8 @@ class Strategy:
         Where it comes from.
     uses_eps : bool
     run : callable
-        Task -> Outcome without its time; raises an HgpartError that says why where it can't be
-        used.
+        Task -> Outcome without its time; raises an ArgumentError or InfeasibleError that says why
+        where it can't be used.
     """
 
     name: str
@@ -135,14 +151,19 @@ class Strategy:
     run: Callable[[Strategy, Task], Outcome]
 
 
-def run_strategy(strategy: Strategy, task: Task) -> Outcome | NotApplicable:
+def run_strategy(strategy: Strategy, task: Task) -> Row:
     """Split a model one way, and measure how long it took to find."""
     start = time.perf_counter()
+    eps = task.eps if strategy.uses_eps else None
     try:
         outcome = strategy.run(strategy, task)
-    except HgpartError as error:
-        eps = task.eps if strategy.uses_eps else None
+    except (ArgumentError, InfeasibleError) as error:
         return NotApplicable(strategy.name, task.k, eps, " ".join(str(error).split()))
+    except MemoryError as error:
+        why = " ".join(["out of memory", *str(error).split()])
+        return Failed(strategy.name, task.k, eps, why)
+    except (HgpartError, OSError) as error:
+        return Failed(strategy.name, task.k, eps, " ".join(str(error).split()))
     return replace(outcome, seconds=time.perf_counter() - start)
 
 
@@ -244,12 +265,14 @@ def _by_backend(backend: str, grain: str) -> Callable[[Strategy, Task], Outcome]
 # ------------------------------------------------------------------ replicas of the model
 
 
-def _samples_of_devices(task: Task) -> Int64:
+def _divisible(modelling: Modelling, k: int) -> Modelling:
+    """With at least one sample for each device: what is said of smaller batches has no meaning."""
+    return replace(modelling, batch_size=max(k, modelling.batch_size))
+
+
+def _samples_of_devices(batch: int, k: int) -> Int64:
     """How many samples of a batch each device gets: some one more where k does not divide it."""
-    batch = task.modelling.batch_size
-    if task.k > batch:
-        raise ArgumentError(f"{task.k} devices, but only {batch} samples in a batch to divide")
-    return batch // task.k + (np.arange(task.k) < batch % task.k)
+    return batch // k + (np.arange(k) < batch % k)
 
 
 def _bytes_of_parameters(
@@ -274,8 +297,9 @@ def _bytes_of_maps(graph: ChannelGraph, modelling: Modelling, chosen: NDArray[np
 def _data_parallel(
     strategy: Strategy, task: Task, largest_device_bytes: Callable[[int, int], int], messages: int
 ) -> Outcome:
-    graph, modelling, k = task.graph, task.modelling, task.k
-    samples = int(_samples_of_devices(task).max())
+    graph, k = task.graph, task.k
+    modelling = _divisible(task.modelling, k)
+    samples = int(_samples_of_devices(modelling.batch_size, k).max())
     every = np.ones(len(graph.layers), dtype=bool)
     parameters = _bytes_of_parameters(graph, modelling, every)
     over = samples * k / modelling.batch_size
@@ -323,8 +347,9 @@ def _one_weird_trick(strategy: Strategy, task: Task) -> Outcome:
     parameters in front of the switch are all-reduced in a ring.
     """
     graph, k = task.graph, task.k
-    modelling = replace(task.modelling, grain="coarse", linear="neuron")
-    batch, samples = modelling.batch_size, _samples_of_devices(task)
+    modelling = replace(_divisible(task.modelling, k), grain="coarse", linear="neuron")
+    batch = modelling.batch_size
+    samples = _samples_of_devices(batch, k)
     tail = linear_tail(graph)
     if not tail.any():
         raise ArgumentError("the model does not end in linear layers")
@@ -438,7 +463,7 @@ def strategies() -> Mapping[str, Strategy]:
     found += [
         Strategy(
             "layerwise",
-            "cuts between layers, the least largest load (thesis 5.1.1)",
+            "the cut between layers of the smallest largest load, whatever it moves (thesis 5.1.1)",
             False,
             _by_layers(_balanced_cut),
         ),

@@ -14,7 +14,8 @@ import pytest
 
 from hgpart.cli import run
 from hgpart.compare import load_comparison
-from hgpart.strategies import NotApplicable
+from hgpart.errors import BackendError
+from hgpart.strategies import Failed, NotApplicable
 
 MODEL = """
 from torch import nn
@@ -131,7 +132,60 @@ def test_resume_goes_on_from_the_rows_that_are_there(tmp_path):
     assert [row.k for row in after.rows] == [2] * 5 + [3] * 5
     # What was found before is not thrown away where less is asked for.
     hgpart(*LENET, "--k", 3, "--json", file, "--resume")
-    assert sorted(map(repr, load_comparison(file).rows)) == sorted(map(repr, after.rows))
+    fewer = load_comparison(file)
+    assert [row.k for row in fewer.rows] == [3] * 5
+    assert set(fewer.besides) == set(before.rows)
+    assert set(fewer.rows) | set(fewer.besides) == set(after.rows)
+
+
+def test_what_was_not_asked_for_now_is_kept_but_not_shown(capsys, tmp_path):
+    file = tmp_path / "rows.json"
+    job = ("compare", "lenet5", "--strategies", "coarse-kahypar,layerwise", "--k", 2)
+    hgpart(*job, "--eps", "0.5,0.2", "--json", file)
+    capsys.readouterr()
+    hgpart(*job, "--eps", "0.2", "--json", file, "--resume")
+    out = capsys.readouterr().out
+    found = load_comparison(file)
+    assert (found.epss, [row.eps for row in found.besides]) == ((0.2,), [0.5])
+    assert "(eps 0.2, batch 32)" in " ".join(out.split())
+    assert out.count("\ncoarse-kahypar ") == 2  # steps, epochs
+    assert "eps 0.2, seed 0" in " ".join(out.split())
+
+
+def test_what_failed_is_kept_told_and_tried_again(capsys, monkeypatch, tmp_path):
+    def fail(strategy, task):
+        raise BackendError("ran out of time")
+
+    file = tmp_path / "rows.json"
+    job = [*LENET, "--k", "2", "--json", str(file)]
+    with monkeypatch.context() as patch:
+        patch.setattr("hgpart.strategies._random", fail)
+        assert run(job) == 9
+    out, err = capsys.readouterr()
+    assert "failed: ran out of time" in out
+    assert err == "hgpart: error: 1 of 5 rows failed; --resume tries them again\n"
+    before = load_comparison(file)
+    assert before.failed == (Failed("random", 2, None, "ran out of time"),)
+    assert len(before.outcomes) == 4  # the others went on
+    hgpart(*job, "--resume")
+    after = load_comparison(file)
+    assert after.failed == ()
+    assert set(before.outcomes) < set(after.outcomes)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (OSError(12, "Cannot allocate memory"), 1, "Cannot allocate memory"),
+        (MemoryError(), 1, "out of memory"),
+    ],
+)
+def test_only_standard_output_is_said_not_to_be_writable(error, status, said, capsys, monkeypatch):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr("hgpart.compare.check_grid", fail)
+    fails(capsys, LENET, status, said)
 
 
 def test_a_page_holds_the_rows_and_a_plan(tmp_path):
@@ -244,6 +298,19 @@ def test_an_interrupt_keeps_what_is_done(jobs, count, tmp_path):
     after = load_comparison(files["json"])
     assert len(after.rows) == 10
     assert set(done.rows) <= set(after.rows)
+
+
+def test_a_killed_process_leaves_the_rows_that_were_done(tmp_path):
+    file = tmp_path / "rows.json"
+    child = subprocess.Popen(
+        [sys.executable, "-c", STUCK, *LENET, "--k", "2", "--jobs", "1", "--json", str(file)],
+        env={**os.environ, "STUCK": str(tmp_path / "stuck")},
+    )
+    while child.poll() is None and not (tmp_path / "stuck2").exists():
+        time.sleep(0.1)
+    child.kill()
+    assert child.wait(timeout=60) == -signal.SIGKILL
+    assert [row.strategy for row in load_comparison(file).rows] == QUICK.split(",")[:2]
 
 
 def test_an_interrupt_before_the_first_row_writes_nothing(capsys, monkeypatch, tmp_path):

@@ -33,7 +33,7 @@ from hgpart.compare import (
     work_digest,
 )
 from hgpart.errors import ArgumentError, FormatError, PlanError
-from hgpart.strategies import NotApplicable, Outcome, Strategy
+from hgpart.strategies import Failed, NotApplicable, Outcome, Strategy
 from hgpart.work import flops, measured
 
 # ------------------------------------------------------------------ the grid
@@ -94,6 +94,11 @@ def test_rows_that_are_done_are_taken_as_they_are():
     assert [row.max_over_average == 7.0 for row in rows] == [True, False]
 
 
+def test_rows_that_failed_are_tried_again():
+    done = {("random", 2, None): Failed("random", 2, None, "no memory")}
+    assert [type(row) for row in run(["random"], done=done)] == [Outcome, Outcome]
+
+
 def test_what_has_not_begun_when_it_is_closed_never_does():
     begun, go_on = [], threading.Event()
 
@@ -131,10 +136,65 @@ def test_only_balanced_splits_win_a_column_but_load():
     assert winners(rows, "largest_parameters") == {("even", 2, None)}
 
 
-def test_the_bound_is_the_largest_eps():
-    rows = (outcome("a", 2, 1.15, 10, 0.15), outcome("a", 2, 1.02, 20, 0.03))
-    assert winners(comparison(*rows, epss=(0.03, 0.15)), "step_bytes") == {("a", 2, 0.15)}
-    assert winners(comparison(*rows, epss=(0.03,)), "step_bytes") == {("a", 2, 0.03)}
+def test_like_is_compared_with_like_at_the_smallest_eps():
+    # What was allowed more moves less: no merit.
+    rows = (
+        outcome("a", 8, 1.15, 10, 0.15),
+        outcome("a", 8, 1.02, 20, 0.03),
+        outcome("layerwise", 8, 1.02, 60),
+        outcome("rule", 8, 1.1, 5),
+    )
+    made = comparison(*rows, epss=(0.15, 0.03))
+    assert winners(made, "step_bytes") == {("a", 8, 0.03)}
+    assert winners(comparison(*rows, epss=(0.15,)), "step_bytes") == {("rule", 8, None)}
+    assert verdict(made) == (
+        "a: 3.0x less traffic than layerwise at k=8, at 1.02 max/avg against 1.02 "
+        "(eps 0.03, batch 32)"
+    )
+
+
+def test_rows_besides_those_asked_for_win_nothing():
+    asked = outcome("a", 8, 1.05, 20, 0.1), outcome("layerwise", 8, 1.05, 40)
+    besides = outcome("a", 8, 1.2, 1, 0.2), outcome("random", 8, 1.0, 1)
+    made = comparison(*asked, besides=besides)
+    assert verdict(made) == verdict(comparison(*asked))
+    for column in CONTESTED:
+        assert winners(made, column) == winners(comparison(*asked), column)
+
+
+def copies(k, **figures):
+    return outcome(
+        *("copies", k, 1.0, 0),
+        **{
+            "batch_size": max(k, 32),
+            "bytes_per_sample": 0.0,
+            "bytes_per_step": 3000,
+            "smallest_batch": k,
+            **figures,
+        },
+    )
+
+
+def test_each_batch_size_of_an_epoch_has_its_own_best():
+    # 100 samples: 7, 4 or 2 steps of 3000 bytes against 100 times 100 bytes.
+    made = comparison(outcome("a", 2, 1.0, 3200), copies(2), dataset_size=100)
+    a, copied = {("a", 2, None)}, {("copies", 2, None)}
+    best = [winners(made, f"epoch_bytes_batch_{batch}") for batch in (16, 32, 64)]
+    assert best == [a, a, copied]
+
+
+def test_copies_of_the_model_do_not_win_what_they_never_send():
+    made = comparison(outcome("a", 2, 1.0, 3200), copies(2))
+    assert winners(made, "forward_bytes") == {("a", 2, None)}
+    assert "seconds" not in CONTESTED
+
+
+def test_what_needs_a_larger_batch_contests_epochs_only():
+    made = comparison(outcome("a", 64, 1.0, 32_000), copies(64))
+    assert winners(made, "step_bytes") == winners(made, "messages") == {("a", 64, None)}
+    assert winners(made, "epoch_bytes_batch_32") == {("a", 64, None)}
+    assert winners(made, "epoch_bytes_batch_64") == {("copies", 64, None)}
+    assert "copies" not in verdict(made)
 
 
 def test_figures_within_a_thousandth_win_together():
@@ -234,7 +294,10 @@ outcomes = st.builds(
     smallest_batch=st.integers(1, 100),
 )
 one_line = st.text(st.characters(exclude_categories=["C"]))
-reasons = st.builds(NotApplicable, names, st.integers(1, 2**14), epss, one_line)
+reasons = st.one_of(
+    st.builds(kind, names, st.integers(1, 2**14), epss, one_line)
+    for kind in (NotApplicable, Failed)
+)
 comparisons = st.builds(
     comparison,
     st.one_of(outcomes, reasons),
@@ -252,6 +315,9 @@ def test_a_saved_comparison_is_the_same_again(tmp_path_factory, made):
     save_comparison(made, path)
     assert load_comparison(path) == made
     assert path.read_text() == comparison_json(made)
+    moved = dataclasses.replace(made, rows=made.rows[:1], besides=made.rows[1:])
+    save_comparison(moved, path)
+    assert load_comparison(path) == moved
 
 
 @given(comparisons)
@@ -290,11 +356,11 @@ def test_a_file_that_was_changed_is_an_error_or_a_comparison(tmp_path_factory, d
 @pytest.mark.parametrize(
     ("before", "after", "line", "said"),
     [
-        ('"k": 2', '"k": 0', 19, '"k"'),
-        ('"imbalance": 0.0', '"imbalance": -1', 19, "a number from 0"),
-        ('"bytes_per_sample": 1.5625', '"bytes_per_sample": 1e300', 19, "a number from 0"),
+        ('"k": 2', '"k": 0', 20, '"k"'),
+        ('"imbalance": 0.0', '"imbalance": -1', 20, "a number from 0"),
+        ('"bytes_per_sample": 1.5625', '"bytes_per_sample": 1e300', 20, "a number from 0"),
         ('"epss": [0.1]', '"epss": []', 11, "epss"),
-        ('"row_count": 2', '"row_count": 3', 18, "a list of 3"),
+        ('"row_count": 2', '"row_count": 3', 19, "a list of 3"),
         ("comparison 1", "comparison 2", 2, "format"),
     ],
 )

@@ -34,7 +34,7 @@ from hgpart.partition.random_parts import random_parts
 from hgpart.pipeline import evaluate_layerwise
 from hgpart.report import UNITS, Report, as_json
 from hgpart.shares import part_shares
-from hgpart.strategies import NotApplicable, Outcome, strategies
+from hgpart.strategies import Failed, NotApplicable, Outcome, strategies
 from hgpart.tracing import example_inputs, trace
 from hgpart.work import flops
 
@@ -158,7 +158,7 @@ class Page(HTMLParser):
         """The rows below the headings: what the row is of, and each exact figure by its key."""
         return [
             (
-                cells[0]["text"],
+                cells[0]["text"].split(" beyond eps ")[0],
                 {
                     cell["data-key"]: json.loads(cell.get("data-value", "null"))
                     for cell in cells
@@ -262,6 +262,60 @@ def test_what_decides_what_counts_is_said(comparison, report):
     assert subject in plan_page(dataclasses.replace(report, modelling=modelling))
 
 
+def test_what_is_beyond_the_smallest_eps_is_hollow_grey_and_said():
+    rows = [
+        dataclasses.replace(make_outcome("coarse-kahypar", k, eps, 1), imbalance=imbalance)
+        for k, eps, imbalance in ((2, 0.1, 0.05), (2, 0.3, 0.25), (4, 0.1, 0.1), (4, 0.3, 0.01))
+    ]
+    comparison = dataclasses.replace(make_comparison([], epss=(0.3, 0.1)), rows=tuple(rows))
+    tight, loose = lines_figure(comparison, "step_bytes", "MB", 1).data
+    assert [symbol.endswith("-open") for symbol in tight["marker"]["symbol"]] == [False, False]
+    assert [symbol.endswith("-open") for symbol in loose["marker"]["symbol"]] == [True, False]
+    assert loose["customdata"] == ["<br>beyond eps 0.1", ""]
+    assert "%{customdata}" in loose["hovertemplate"]
+    html = comparison_page(comparison)
+    assert html.count('class="beyond"') == 1
+    assert "Hollow points are beyond eps 0.1" in html
+    names = [cells[0]["text"] for cells in Page(html).tables["comparison-table"][1:]]
+    assert names == ["coarse-kahypar", "coarse-kahypar beyond eps 0.1", *["coarse-kahypar"] * 2]
+
+
+def test_a_failed_row_and_a_batch_too_small_say_so():
+    rows = (
+        Failed("coarse-kahypar", 64, 0.1, "ran out of time"),
+        dataclasses.replace(
+            make_outcome("data-parallel", 64, None, 1), smallest_batch=64, batch_size=64
+        ),
+    )
+    comparison = dataclasses.replace(make_comparison([]), rows=rows)
+    failed, copies = Page(comparison_page(comparison)).tables["comparison-table"][1:]
+    assert failed[-1]["text"] == "failed: ran out of time"
+    cells = {cell["data-key"]: cell for cell in copies[1:]}
+    assert cells["step_bytes"]["text"] == "-"
+    assert "only 32 samples" in cells["step_bytes"]["title"]
+    assert cells["epoch_bytes_batch_64"]["text"] != "-"
+    assert lines_figure(comparison, "step_bytes", "MB", 1).data == []
+
+
+def test_a_plan_says_where_it_differs_from_the_comparison(comparison, report):
+    own = "This plan · batch of 32 · a linear layer is its neurons · the model's own element size"
+    text = " ".join(Page(comparison_page(comparison, report)).text)
+    assert own in text
+    assert "eps 0.1 · by random, seed 0" in text
+    assert "one to one" not in text
+    other = dataclasses.replace(
+        report, eps=0.3, modelling=dataclasses.replace(report.modelling, batch_size=4)
+    )
+    text = " ".join(Page(comparison_page(comparison, other)).text)
+    assert "it has batch of 4, not batch of 32; eps 0.3, not 0.1." in text
+
+
+def test_every_plot_is_an_image_with_a_name(comparison, report):
+    plots = re.findall(r'<div class="plot"[^>]*>', comparison_page(comparison, report))
+    assert len(plots) == 5
+    assert all(re.search(r'role="img" aria-label="[^"]+"', plot) for plot in plots)
+
+
 def test_a_comparison_without_a_usable_strategy_has_a_page():
     why = NotApplicable("layerwise", 9, None, "too few layers")
     for rows in ((), (why,)):
@@ -308,7 +362,12 @@ def test_lines_go_through_the_figures_and_look_different(epss):
     }
     assert drawn == {(row.strategy, row.k, row.step_bytes / 10**6) for row in comparison.outcomes}
     looks = {
-        (line["line"]["color"], line["line"]["dash"], line["marker"]["symbol"]) for line in lines
+        (
+            line["line"]["color"],
+            line["line"]["dash"],
+            line["marker"]["symbol"][0].removesuffix("-open"),
+        )
+        for line in lines
     }
     assert len(looks) == len(lines)
     # Without colours, too.
@@ -420,7 +479,7 @@ def test_a_comparison_in_a_browser(comparison, report, tmp_path):
         + """
         const shown = () => [...document.querySelectorAll("#comparison-table tbody tr")]
           .filter((row) => row.checkVisibility())
-          .map((row) => [row.cells[0].textContent, row.dataset.k]);
+          .map((row) => [row.cells[0].firstChild.textContent, row.dataset.k]);
         const heading = (text) =>
           [...document.querySelectorAll("#comparison-table thead button")]
             .find((button) => button.textContent.startsWith(text));

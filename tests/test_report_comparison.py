@@ -12,7 +12,7 @@ from rich.console import Console
 from hgpart.compare import verdict
 from hgpart.report import UNITS, print_comparison
 from hgpart.report.comparison import PLAIN_WIDTH
-from hgpart.strategies import NotApplicable
+from hgpart.strategies import Failed, NotApplicable
 
 MEGA = 10**6
 KS = (2, 4, 8, 16, 32)
@@ -29,7 +29,7 @@ def printed(made, unit="MB", width=1000, terminal=False):
 
 def cells(text, name):
     """The figures of a strategy, from all tables but that of epochs."""
-    lines = text.split(" per epoch of ")[0].splitlines()
+    lines = text.split(" per epoch, ")[0].splitlines()
     return [cell for line in lines if line.startswith(f"{name} ") for cell in line.split()[1:]]
 
 
@@ -73,7 +73,7 @@ def test_with_one_k_every_figure_is_there_and_reasons_stand_in_the_rows():
     ]
     text = printed(comparison(*rows))
     assert cells(text, "random") == [
-        *("1.07*", "4.00*", "8.00*", "8.00*", "1,234*", "2.50*", "0.001*", "0.50*")
+        *("1.07*", "4.00*", "8.00*", "8.00*", "1,234*", "2.50*", "0.001*", "0.50")
     ]
     assert "\nlayerwise  8 devices, but only 5 layers that compute\n" in text
 
@@ -96,7 +96,35 @@ def test_the_verdict_and_the_settings_come_first():
 
 
 def test_the_rule_of_the_marks_names_the_bound():
-    assert "of the splits within max/avg 1.25" in printed(comparison(*grid(), epss=(0.1, 0.25)))
+    text = printed(comparison(*grid(), epss=(0.25, 0.1)))
+    assert "of the splits within max/avg 1.1 (the smallest eps)" in text
+
+
+def test_rows_besides_those_asked_for_are_not_printed():
+    besides = (outcome("random", 2, 1.0, 1), outcome("coarse-kahypar", 2, 1.2, 1, 0.2))
+    assert printed(comparison(*grid(), besides=besides)) == printed(comparison(*grid()))
+
+
+@pytest.mark.parametrize("ks", [(8,), (8, 16)])
+def test_a_row_that_failed_says_so(ks):
+    rows = [outcome("random", k, 1.0, 1) for k in ks]
+    text = printed(comparison(*rows, Failed("coarse-kahypar", 8, 0.1, "ran out of time")))
+    assert "failed: ran out of time" in text
+
+
+def test_a_batch_that_is_too_small_has_epochs_only():
+    copies = outcome(
+        *("copies", 64, 1.0, 0), batch_size=64, bytes_per_step=64 * MEGA, smallest_batch=64
+    )
+    text = printed(comparison(copies, outcome("random", 64, 1.0, 64 * MEGA), dataset_size=64_000))
+    assert "\ncopies  64 devices, but only 32 samples in a batch to divide; epochs" in text
+    line = next(line for line in text.split(" per epoch, ")[-1].splitlines() if "copies" in line)
+    assert line.split() == ["copies", "-", "-", "64.0*"]
+
+
+def test_without_figures_of_an_epoch_there_is_no_table_of_them():
+    text = printed(comparison(NotApplicable("layerwise", 8, None, "why")))
+    assert "per epoch" not in text
 
 
 def test_several_eps_are_told_apart():
@@ -108,15 +136,19 @@ def test_several_eps_are_told_apart():
 
 def test_an_epoch_depends_on_the_batch_where_parameters_travel():
     text = printed(comparison(*grid(), dataset_size=64_000))
-    table = text.split("GB per epoch of 64,000 samples\n")[1]
-    found = {line.rsplit("  ", 1)[0]: line for line in table.splitlines()}
+    assert "epoch of 64,000 samples" in " ".join(text.split())
+    assert all(f"GB per epoch, batch {batch}" in text for batch in (16, 32, 64))
+    table = text.split("GB per epoch, batch 16")[1].splitlines()
     rows = {
-        name: next(line for line in found.values() if line.startswith(name)).split()[-5:]
-        for name in ("coarse-kahypar", "data-parallel, batch 16", "data-parallel, batch 64")
+        name: next(line for line in table if line.startswith(name)).split()[1:]
+        for name in ("coarse-kahypar", "data-parallel")
     }
-    assert rows["coarse-kahypar"] == ["4.00", "8.00", "16.0", "32.0", "64.0"]
-    assert rows["data-parallel, batch 16"] == ["32.0", "64.0", "128", "256", "-"]
-    assert rows["data-parallel, batch 64"] == ["8.00", "16.0", "32.0", "64.0", "128"]
+    same = ["4.00*", "8.00*", "16.0*", "32.0*", "64.0*"]
+    assert rows["coarse-kahypar"][:10] == same * 2
+    assert rows["data-parallel"][:10] == [
+        *("32.0", "64.0", "128", "256", "-"),
+        *("16.0", "32.0", "64.0", "128", "256"),
+    ]
 
 
 def test_equal_lines_of_an_epoch_are_one():
@@ -124,9 +156,9 @@ def test_equal_lines_of_an_epoch_are_one():
         outcome(name, 2, 1.0, 0, bytes_per_step=MEGA, smallest_batch=2, bytes_per_sample=0.0)
         for name in ("a", "b", "c")
     ]
-    table = printed(comparison(*rows[:2])).split("per epoch")[1]
-    assert [line.startswith("a, b, batch ") for line in table.splitlines()[3:6]] == [True] * 3
-    assert "a and 2 more, batch 16" in printed(comparison(*rows))
+    table = printed(comparison(*rows[:2])).split("per epoch")[-1]
+    assert table.splitlines()[3].startswith("a, b ")
+    assert "\na and 2 more " in printed(comparison(*rows))
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -15,6 +15,7 @@ from torch import nn
 
 from hgpart import strategies as module
 from hgpart.blocks import Modelling, layer_blocks, single_blocks
+from hgpart.errors import ArgumentError, BackendError, InfeasibleError, MissingPackageError
 from hgpart.grains import CnnHypergraph, cnn_hypergraph
 from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.layering import channel_graph
@@ -26,6 +27,7 @@ from hgpart.partition.layerwise import layerwise, layerwise_by_count, layerwise_
 from hgpart.partition.random_parts import random_parts
 from hgpart.shares import part_shares
 from hgpart.strategies import (
+    Failed,
     NotApplicable,
     Outcome,
     Strategy,
@@ -378,9 +380,6 @@ def test_linear_layers_in_front_of_others_are_not_the_tail() -> None:
         ("layerwise", "lenet5", 6, "6 devices, but only 5 layers that compute"),
         ("layerwise-uniform", "lenet5", 6, "6 devices, but only 5 layers"),
         ("layerwise-params", "lenet5", 6, "6 devices, but only 5 layers"),
-        ("data-parallel", "lenet5", 33, "33 devices, but only 32 samples in a batch"),
-        ("parameter-server", "lenet5", 33, "33 devices, but only 32 samples"),
-        ("one-weird-trick", "lenet5", 33, "33 devices, but only 32 samples"),
         ("one-weird-trick", "squeezenet1_1", 2, "does not end in linear layers"),
         ("coarse-kahypar", "lenet5", 50, "the heaviest task"),
         ("fine-kahypar", "lenet5", 10**5, "k is 100000, expected at most"),
@@ -392,6 +391,36 @@ def test_a_strategy_that_can_not_be_used_says_why(name, model, k, why) -> None:
     assert why in found.why
     assert (found.strategy, found.k) == (name, k)
     assert found.eps == (0.2 if "kahypar" in name else None)
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_more_devices_than_samples_have_the_figures_of_a_larger_batch(name) -> None:
+    graph = builtin("lenet5")
+    few, enough = run(name, graph, 64), run(name, graph, 64, batch_size=64)
+    assert dataclasses.replace(few, seconds=0.0) == dataclasses.replace(enough, seconds=0.0)
+    assert (few.smallest_batch, few.batch_size) == (64, 64)
+    assert few.epoch_bytes(640, 32) is None
+    assert few.epoch_bytes(640, 64) == 10 * few.step_bytes
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "why"),
+    [
+        (ArgumentError("k is odd"), NotApplicable, "k is odd"),
+        (InfeasibleError("no such\npartition"), NotApplicable, "no such partition"),
+        (BackendError("ran out of time"), Failed, "ran out of time"),
+        (MissingPackageError("not installed"), Failed, "not installed"),
+        (MemoryError(), Failed, "out of memory"),
+        (OSError(12, "Cannot allocate memory"), Failed, "[Errno 12] Cannot allocate memory"),
+    ],
+)
+def test_what_went_wrong_is_not_what_can_not_be_used(error, kind, why) -> None:
+    def run_into(strategy, task):
+        raise error
+
+    graph = builtin("lenet5")
+    task = Task(graph, flops(graph), Modelling(), 2, 0.1, 0)
+    assert run_strategy(Strategy("any", "", True, run_into), task) == kind("any", 2, 0.1, why)
 
 
 def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:

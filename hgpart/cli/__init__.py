@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -55,13 +55,41 @@ def _hgpart(
     pass
 
 
+class _UnwritableError(Exception):
+    """Standard output is a full disk, or a pipe whose reader has enough, as in hgpart | head."""
+
+
+class _StandardOutput:
+    """Standard output whose errors can be told from those of any other file."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+
+    def write(self, text: str) -> int:
+        try:
+            return self.file.write(text)
+        except OSError as error:
+            raise _UnwritableError(error.strerror) from error
+
+    def flush(self) -> None:
+        try:
+            self.file.flush()
+        except OSError as error:
+            raise _UnwritableError(error.strerror) from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status; every error is one line on standard error."""
     command = typer.main.get_command(app)
+    output = cast(TextIO, _StandardOutput(sys.stdout))
     try:
-        with command.make_context("hgpart", list(arguments) or ["--help"]) as context:
-            command.invoke(context)
-        sys.stdout.flush()
+        with redirect_stdout(output):
+            with command.make_context("hgpart", list(arguments) or ["--help"]) as context:
+                command.invoke(context)
+            output.flush()
     except typer.Exit as stop:
         return stop.exit_code
     except typer.TyperException as error:
@@ -71,13 +99,16 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as stop:
         print(" ".join(["hgpart: interrupted", *map(str, stop.args)]), file=sys.stderr)
         return INTERRUPTED
-    except OSError as error:
-        # Standard output is a full disk, or a pipe whose reader has enough, as in hgpart | head.
+    except _UnwritableError as error:
         # Python would complain once more when it flushes what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
+        if isinstance(error.__cause__, BrokenPipeError):
             return OutputError.exit_status
-        return _failed(f"can't write the output: {error.strerror}", OutputError.exit_status)
+        return _failed(f"can't write the output: {error}", OutputError.exit_status)
+    except MemoryError as error:
+        return _failed(" ".join(["out of memory", *str(error).split()]), HgpartError.exit_status)
+    except OSError as error:
+        return _failed(str(error), HgpartError.exit_status)
     return 0
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,11 +39,12 @@ from hgpart.cli.options import (
 from hgpart.cli.outputs import check_outputs, check_page_package, plain_console
 from hgpart.cli.show import plan_report
 from hgpart.cli.stages import Stages, traced_model
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, BackendError
 
 if TYPE_CHECKING:
-    from hgpart.compare import Cell, Comparison, Row
+    from hgpart.compare import Cell, Comparison
     from hgpart.report import Report
+    from hgpart.strategies import Row
 
 
 def compare(
@@ -151,32 +153,76 @@ def compare(
         input_vertex=not no_input_vertex,
         output_vertex=not no_output_vertex,
     )
-    rows = rows_done(json, comparison) if resume and json is not None else {}
-    before = dict(rows)
+    before = rows_done(json, comparison) if resume and json is not None else {}
     cells = list(grid(chosen, ks, epss))
     order = [(strategy.name, devices, allowed) for strategy, devices, allowed in cells]
+    found = _Rows(comparison, before, order, json)
     interrupted = False
     try:
-        with _progress(len(cells), rows) as on_row:
+        with _progress(len(cells), found) as on_row:
             for _ in rows_of(graph, done, modelling, cells, seed, before, on_row, jobs):
                 pass
     except KeyboardInterrupt:
         interrupted = True
     finally:
-        comparison = _with_rows(comparison, dict(rows), order)
+        comparison = found.close()
         _write(comparison, shown, unit, json, csv, html)
     if comparison.rows:
         _print(comparison, unit, json)
+    failed = len(comparison.failed)
     if interrupted:
-        there = sum(cell in rows for cell in order)
+        there = len(comparison.rows) - failed
         raise KeyboardInterrupt(f"with {there} of {len(order)} rows done")
+    if failed:
+        raise BackendError(f"{failed} of {len(order)} rows failed; --resume tries them again")
+
+
+class _Rows:
+    """The rows that are there, written to --json FILE as soon as there is one more.
+
+    Whatever ends the process, what was computed in hours is kept.
+    """
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        before: Mapping[Cell, Row],
+        order: Sequence[Cell],
+        json: str | None,
+    ) -> None:
+        self.empty, self.rows, self.order = comparison, dict(before), order
+        self.file = None if json is None or json == "-" else Path(json)
+        if self.file is not None and self.file.exists() and not self.file.is_file():
+            self.file = None  # a pipe would get each of the versions
+        self.lock, self.closed = Lock(), False
+
+    def add(self, row: Row) -> None:
+        """Keep a row; threads call this."""
+        from hgpart.compare import cell_of, save_comparison
+
+        with self.lock:
+            if self.closed or self.rows.get(cell_of(row)) is row:
+                return
+            self.rows[cell_of(row)] = row
+            if self.file is not None:
+                save_comparison(self._comparison(), self.file)
+
+    def close(self) -> Comparison:
+        """All rows that were found; none is added from now on."""
+        with self.lock:
+            self.closed = True
+            return self._comparison()
+
+    def _comparison(self) -> Comparison:
+        """Rows in the order of the grid, and those that a resumed file had besides."""
+        asked = tuple(self.rows[cell] for cell in self.order if cell in self.rows)
+        besides = tuple(row for cell, row in self.rows.items() if cell not in self.order)
+        return replace(self.empty, rows=asked, besides=besides)
 
 
 @contextmanager
-def _progress(count: int, rows: dict[Cell, Row]) -> Iterator[Callable[[Row], None]]:
+def _progress(count: int, rows: _Rows) -> Iterator[Callable[[Row], None]]:
     """A bar on a terminal; what it is told is put among the rows."""
-    from hgpart.compare import cell_of
-
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -189,22 +235,10 @@ def _progress(count: int, rows: dict[Cell, Row]) -> Iterator[Callable[[Row], Non
         task = bar.add_task("comparing", total=count)
 
         def on_row(row: Row) -> None:
-            rows[cell_of(row)] = row
+            rows.add(row)
             bar.update(task, advance=1, description=f"k={row.k} {row.strategy}")
 
         yield on_row
-
-
-def _with_rows(comparison: Comparison, rows: dict[Cell, Row], order: list[Cell]) -> Comparison:
-    """Rows in the order of the grid; then those that a resumed file had besides."""
-    asked = [rows[cell] for cell in order if cell in rows]
-    besides = [row for cell, row in rows.items() if cell not in order]
-    others = [row.eps for row in besides if row.eps is not None]
-    return replace(
-        comparison,
-        rows=(*asked, *besides),
-        epss=tuple(dict.fromkeys((*comparison.epss, *others))),
-    )
 
 
 def _write(
@@ -220,7 +254,7 @@ def _write(
     from hgpart.writing import replacing
 
     if not comparison.rows:
-        return
+        return  # what a resumed file holds besides is there still
     if json is not None and json != "-":
         save_comparison(comparison, json)
     if csv is not None:

@@ -68,11 +68,13 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
         ),
         "max-over-average": lines_figure(comparison, "max_over_average", "max/avg load", 1),
     }
+    hollow = f"Hollow points are beyond eps {comparison.eps:g}: one device has too much to do."
     body = [
         _header(subject, [verdict(comparison)]),
         "<section><h2>Every strategy, side by side</h2>",
         "<p>Less is better in every column. ★ marks the best of its k, for all but load among the "
-        f"splits within max/avg load {1 + max(comparison.epss):g}. Click a heading to sort; point "
+        f"splits within max/avg load {1 + comparison.eps:g}; those beyond eps {comparison.eps:g} "
+        "are grey. Click a heading to sort; point "
         "at a figure for all its digits.</p>",
         k_buttons(comparison),
         comparison_table(comparison, unit),
@@ -81,19 +83,22 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
         "<section><h2>Traffic against the number of devices</h2>",
         "<p>Bytes that all devices together send in a training step: forward, backward and, where "
         "parameters are replicated, their synchronisation. Lower is better. Click a name to hide "
-        "its line, twice to see it alone.</p>",
-        _plot("step-bytes", figures["step-bytes"]),
+        "its line, twice to see it alone. "
+        f"{hollow}</p>",
+        _plot("step-bytes", figures["step-bytes"], "Traffic of each strategy against k"),
         "</section>",
         "<section><h2>Load against the number of devices</h2>",
         "<p>Work of the busiest device over the average: 1 is a perfect balance, 2 means that it "
-        "takes twice as long as it would if all had the same. Lower is better.</p>",
-        _plot("max-over-average", figures["max-over-average"]),
+        "takes twice as long as it would if all had the same. Lower is better. "
+        f"{hollow}</p>",
+        _plot("max-over-average", figures["max-over-average"], "Load of each strategy against k"),
         "</section>",
     ]
     if plan is not None:
         first, *others = answer(plan, unit)
         parts, more = _plan_sections(plan, unit)
-        body += [f"<section><h2>A plan: {escape(first)}</h2>", *_paragraphs(others), "</section>"]
+        lines = [*_plan_settings(plan, comparison), *others]
+        body += [f"<section><h2>A plan: {escape(first)}</h2>", *_paragraphs(lines), "</section>"]
         body += parts
         figures |= more
     return _page(f"{comparison.model}: strategies compared", body, figures)
@@ -148,17 +153,20 @@ def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Figu
     }
     sections = [
         "<section><h2>Beside a cut between layers</h2>",
-        "<p>The other way is the best that gives every device whole, consecutive layers.</p>",
+        f"<p>The other way gives every device whole, consecutive layers: the cut of least traffic "
+        f"within eps {report.eps:g}, or of the smallest largest load where none is within it. "
+        "(The strategy layerwise of a comparison is always that of the smallest largest load.)"
+        "</p>",
         summary_table(report, unit),
         "</section>",
         "<section><h2>Load of each part</h2>",
         "<p>A part is what one device computes. The busiest sets the pace.</p>",
-        _plot("load", figures["load"]),
+        _plot("load", figures["load"], "Load of each part"),
         "</section>",
         "<section><h2>Traffic between parts</h2>",
         "<p>What each part (row) sends to each other part (column) in a forward pass; an empty "
         "cell is none.</p>",
-        _plot("traffic", figures["traffic"]),
+        _plot("traffic", figures["traffic"], "Traffic from each part to each other"),
         "</section>",
         "<section><h2>What each part holds and sends</h2>",
         part_table(report, unit),
@@ -167,10 +175,41 @@ def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Figu
         "<p>The share of each layer (row, in the order of the model) that each part (column) "
         "computes, in percent of its work, or of its channels where there is no work; an empty "
         "cell is none.</p>",
-        _plot("layers", figures["layers"]),
+        _plot("layers", figures["layers"], "Share of each layer that each part computes"),
         "</section>",
     ]
     return sections, figures
+
+
+def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:
+    """What a plan was made with, and where that differs from the comparison above it."""
+    own = _all_settings(plan.modelling)
+    others = _all_settings(comparison)
+    differences = [f"{own[name]}, not {others[name]}" for name in own if own[name] != others[name]]
+    if plan.eps not in comparison.epss:
+        asked = ", ".join(f"{eps:g}" for eps in comparison.epss)
+        differences.append(f"eps {plan.eps:g}, not {asked}")
+    made = "another tool" if plan.backend is None else f"{plan.backend}, seed {plan.seed}"
+    lines = [" · ".join(["This plan", *own.values(), f"eps {plan.eps:g}", f"by {made}"])]
+    if differences:
+        lines.append(
+            "Its figures can't be compared one to one with the strategies' above: it has "
+            f"{'; '.join(differences)}."
+        )
+    return lines
+
+
+def _all_settings(chosen: Comparison | Modelling) -> dict[str, str]:
+    element = chosen.bytes_per_element
+    return {
+        "batch_size": f"batch of {chosen.batch_size}",
+        "linear": f"a linear layer is {'one task' if chosen.linear == 'layer' else 'its neurons'}",
+        "bytes_per_element": (
+            "the model's own element size" if element is None else f"{element} bytes per element"
+        ),
+        "input_vertex": f"inputs {'' if chosen.input_vertex else 'not '}counted",
+        "output_vertex": f"result {'' if chosen.output_vertex else 'not '}counted",
+    }
 
 
 def _header(subject: list[str], lines: list[str]) -> str:
@@ -207,11 +246,14 @@ def _paragraphs(lines: list[str]) -> list[str]:
     return [f"<p>{escape(line)}</p>" for line in lines]
 
 
-def _plot(name: str, figure: Figure) -> str:
+def _plot(name: str, figure: Figure, label: str) -> str:
     size = f"height: {figure.height}px; min-width: {figure.least_width}px"
     if figure.most_width is not None:
         size += f"; max-width: {figure.most_width}px"
-    return f'<div class="wide"><div class="plot" id="{name}" style="{size}"></div></div>'
+    return (
+        f'<div class="wide"><div class="plot" id="{name}" role="img" aria-label="{escape(label)}" '
+        f'style="{size}"></div></div>'
+    )
 
 
 def _page(title: str, body: list[str], figures: Mapping[str, Figure]) -> str:

@@ -20,7 +20,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = (
     *("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star"),
-    *("pentagon", "hexagram", "bowtie", "hourglass", "circle-open", "square-open", "diamond-open"),
+    *("pentagon", "hexagram", "bowtie", "hourglass", "triangle-left", "triangle-right", "hexagon"),
 )
 
 MAX_LABELLED_PARTS = 16  # cells that have room for their figure
@@ -54,15 +54,17 @@ class Figure:
 def lines_figure(comparison: Comparison, attribute: str, title: str, size: float) -> Figure:
     """One figure of every strategy against k; `size` is what the axis' unit is.
 
-    A strategy keeps its colour and marker whatever eps is, and each eps has its dash.
+    A strategy keeps its colour and marker whatever eps is, and each eps has its dash. Points that
+    are not within the smallest eps are hollow.
     """
     names = list(dict.fromkeys(row.strategy for row in comparison.rows))
     epss = sorted({row.eps for row in comparison.rows if row.eps is not None})
-    lines: dict[tuple[str, float | None], list[tuple[int, float | None]]] = {}
-    for row in comparison.outcomes:
+    lines: dict[tuple[str, float | None], list[tuple[int, float | None, bool]]] = {}
+    for row in comparison.steps:
         # None where it is 0, which a logarithmic axis does not have.
         value = getattr(row, attribute) / size or None
-        lines.setdefault((row.strategy, row.eps), []).append((row.k, value))
+        point = row.k, value, not comparison.is_balanced(row)
+        lines.setdefault((row.strategy, row.eps), []).append(point)
     data = []
     for (name, eps), points in lines.items():
         at = names.index(name)
@@ -74,19 +76,29 @@ def lines_figure(comparison: Comparison, attribute: str, title: str, size: float
                 "type": "scatter",
                 "mode": "lines+markers",
                 "name": escape(label),
-                "x": [k for k, _ in points],
-                "y": [value for _, value in points],
+                "x": [k for k, _, _ in points],
+                "y": [value for _, value, _ in points],
+                "customdata": [
+                    f"<br>beyond eps {comparison.eps:g}" if beyond else ""
+                    for _, _, beyond in points
+                ],
                 "line": {
                     "color": COLOURS[at % len(COLOURS)],
                     "dash": DASHES[dash % len(DASHES)],
                     "width": 2,
                 },
-                "marker": {"symbol": SYMBOLS[at % len(SYMBOLS)], "size": 9},
+                "marker": {
+                    "symbol": [
+                        SYMBOLS[at % len(SYMBOLS)] + ("-open" if beyond else "")
+                        for _, _, beyond in points
+                    ],
+                    "size": 9,
+                },
                 "hovertemplate": f"<b>{escape(label)}</b><br>k = %{{x}}<br>"
-                f"%{{y:,.4~r}} {escape(title)}<extra></extra>",
+                f"%{{y:,.4~r}} {escape(title)}%{{customdata}}<extra></extra>",
             }
         )
-    values = [value for points in lines.values() for _, value in points if value]
+    values = [value for points in lines.values() for _, value, _ in points if value]
     linear = max(values, default=1) < LINEAR_RANGE * min(values, default=1)
     ks = sorted({row.k for row in comparison.rows})
     layout = {

@@ -77,7 +77,7 @@ function sortKey(row, column) {
   const cell = row.cells[column];
   if (cell === undefined || cell.colSpan > 1) return undefined;
   if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
-  return cell.scope === "row" ? cell.textContent : undefined;
+  return cell.scope === "row" ? cell.firstChild.textContent : undefined;
 }
 
 // Rows without a figure stay last, whichever way the others are sorted.

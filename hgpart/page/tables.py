@@ -11,17 +11,18 @@ from typing import Any
 
 from hgpart.compare import (
     CONTESTED,
-    EPOCH_BATCH_SIZES,
+    EPOCHS,
     VERDICT_K,
     Comparison,
     as_record,
     cell_of,
+    why_no_step,
     winners,
 )
 from hgpart.metrics import Evaluation
 from hgpart.report import UNITS, Report, as_json
 from hgpart.report.division import work_scale
-from hgpart.strategies import NotApplicable, strategies
+from hgpart.strategies import Failed, NotApplicable, Outcome, strategies
 
 _EPOCH_UNITS = {"MB": "GB", "GB": "GB", "MiB": "GiB", "GiB": "GiB"}
 
@@ -91,14 +92,14 @@ def comparison_columns(comparison: Comparison, unit: str) -> list[Column]:
         ),
         *(
             Column(
-                f"epoch_bytes_batch_{batch}",
+                key,
                 f"per epoch, batches of {batch}",
                 f"What all devices send in an epoch of {comparison.dataset_size:,} samples in "
                 f"batches of {batch}.",
                 epoch,
                 UNITS[epoch],
             )
-            for batch in EPOCH_BATCH_SIZES
+            for key, batch in EPOCHS.items()
         ),
         Column(
             "largest_device_bytes",
@@ -128,24 +129,35 @@ def comparison_columns(comparison: Comparison, unit: str) -> list[Column]:
 
 
 def comparison_table(comparison: Comparison, unit: str) -> str:
-    """A row a strategy and k; the best of a k are marked, and what can't be used says why."""
+    """A row a strategy and k; the best of a k are marked, and what can't be used says why.
+
+    What is not within the smallest eps is set back, and says so.
+    """
     columns = comparison_columns(comparison, unit)
+    always = {"k", "eps", "seconds", *EPOCHS}  # whatever the batch of a step
     best = {key: winners(comparison, key) for key in CONTESTED}
     rows = []
     for row in comparison.rows:
         record = as_record(row, comparison)
-        cells = [_head_cell(row.strategy)]
-        if isinstance(row, NotApplicable):
+        beyond = isinstance(row, Outcome) and not comparison.is_balanced(row)
+        note = f"beyond eps {comparison.eps:g}" if beyond else ""
+        if isinstance(row, (NotApplicable, Failed)):
+            cells = [_head_cell(row.strategy)]
             cells += [_cell(column, record[column.key]) for column in columns[:2]]
+            what = "failed" if isinstance(row, Failed) else "can't be used"
             cells.append(
-                f'<td class="why" colspan="{len(columns) - 2}">can\'t be used: '
-                f"{escape(row.why)}</td>"
+                f'<td class="why" colspan="{len(columns) - 2}">{what}: {escape(row.why)}</td>'
             )
         else:
+            why = why_no_step(row, comparison)
+            cells = [_head_cell(row.strategy, note=note)]
             for column in columns:
                 wins = cell_of(row) in best.get(column.key, ())
-                cells.append(_cell(column, record[column.key], row.k if wins else None))
-        rows.append(f'<tr data-k="{row.k}">{"".join(cells)}</tr>')
+                has = why is None or column.key in always
+                value = record[column.key] if has else None
+                cells.append(_cell(column, value, row.k if wins else None, "" if has else why))
+        greyed = ' class="beyond"' if beyond else ""
+        rows.append(f'<tr data-k="{row.k}"{greyed}>{"".join(cells)}</tr>')
     return _table("comparison", "strategy", columns, rows)
 
 
@@ -275,14 +287,18 @@ def _heading(text: str, unit: str, meaning: str) -> str:
     return f'<th scope="col"><button type="button" title="{escape(meaning)}">{shown}</button></th>'
 
 
-def _head_cell(text: str, value: int | None = None) -> str:
+def _head_cell(text: str, value: int | None = None, note: str = "") -> str:
     exact = "" if value is None else f' data-value="{value}"'
-    return f'<th scope="row"{exact}>{escape(text)}</th>'
+    small = f"<small> {escape(note)}</small>" if note else ""
+    return f'<th scope="row"{exact}>{escape(text)}{small}</th>'
 
 
-def _cell(column: Column, value: Any, best_of_k: int | None = None) -> str:
+def _cell(
+    column: Column, value: Any, best_of_k: int | None = None, why_none: str | None = None
+) -> str:
     if value is None:
-        return f'<td data-key="{column.key}">-</td>'
+        reason = f' title="{escape(why_none)}"' if why_none else ""
+        return f'<td data-key="{column.key}"{reason}>-</td>'
     text = _text(column, value)
     best = star = ""
     if best_of_k is not None:

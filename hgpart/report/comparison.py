@@ -11,15 +11,16 @@ from rich.text import Text
 
 from hgpart.compare import (
     CONTESTED,
-    EPOCH_BATCH_SIZES,
+    EPOCHS,
     NEAR,
     Comparison,
     cell_of,
     verdict,
+    why_no_step,
     winners,
 )
 from hgpart.report.tables import UNITS
-from hgpart.strategies import NotApplicable, Outcome
+from hgpart.strategies import Failed, Outcome, Row
 
 PLAIN_WIDTH = 110  # where there is no terminal
 MARK = "*"
@@ -97,9 +98,10 @@ def print_comparison(comparison: Comparison, console: Console, unit: str) -> Non
     groups = [_group(comparison, lines, figure) for figure in _figures(unit, several)]
     names = [_name(comparison, line) for line in lines]
     reasons = {} if several else _reasons_of_lines(comparison)
+    epochs = _epochs(comparison, unit)
     blocks = [
         *_bands(names, groups, width, [reasons.get(line) for line in lines]),
-        *_bands(*_epochs(comparison, unit), width),
+        *(_bands(*epochs, width) if epochs[0] else ()),
     ]
     for block in blocks:
         console.print()
@@ -120,6 +122,7 @@ def _settings(comparison: Comparison) -> str:
         f"work {comparison.work_source}",
         f"eps {', '.join(f'{eps:g}' for eps in comparison.epss)}",
         f"seed {comparison.seed}",
+        f"epoch of {comparison.dataset_size:,} samples",
         f"found in {spent:.0f} s",
     ]
     return ", ".join(facts)
@@ -166,46 +169,55 @@ def _group(comparison: Comparison, lines: Sequence[Line], figure: _Figure) -> _G
             if row is None:  # interrupted before it was its turn
                 cells.append("")
                 continue
-            value = getattr(row, figure.key) if isinstance(row, Outcome) else None
+            has = isinstance(row, Outcome) and why_no_step(row, comparison) is None
+            value = getattr(row, figure.key) if has else None
             cells.append(figure.text(value) + (MARK if (name, k, eps) in best else " "))
         columns.append((f"k={k} ", cells))
     return _Group(figure.heading, columns)
 
 
 def _epochs(comparison: Comparison, unit: str) -> tuple[list[str], list[_Group]]:
-    """What an epoch moves (thesis table 5.14): names of lines, and a group of columns.
+    """What an epoch moves (thesis table 5.14): names of lines, and columns for each batch size.
 
     Where a batch is divided among copies of the model, parameters travel once a step, whatever
-    its size: a line for each size of a batch. Of the other strategies only those that move least
-    at some k, and the layer-wise split; equal lines are one.
+    its size. Of the other strategies only those that move least at some k, and the layer-wise
+    split; equal lines are one.
     """
     name, size = _EPOCH_UNITS[unit]
     figure = _Figure("", "", size)
     ks = sorted({row.k for row in comparison.rows})
     copies = {row.strategy for row in comparison.outcomes if row.smallest_batch > 1}
-    others = [row for row in comparison.balanced if row.strategy not in copies]
+    others = [
+        row
+        for row in comparison.outcomes
+        if row.strategy not in copies and comparison.is_balanced(row)
+    ]
     least = {k: min((row.step_bytes for row in others if row.k == k), default=0) for k in ks}
     shown = copies | {"layerwise"}
     shown |= {row.strategy for row in others if row.step_bytes == least[row.k]}
-    named: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    best = {batch: winners(comparison, column) for column, batch in EPOCHS.items()}
+    named: dict[tuple[str, ...], list[str]] = {}
     for line in _lines(comparison):
         rows = {row.k: row for row in comparison.outcomes if (row.strategy, row.eps) == line}
         if line[0] not in shown or not rows:
             continue
-        depends = any(row.bytes_per_step or row.smallest_batch > 1 for row in rows.values())
-        for batch in EPOCH_BATCH_SIZES if depends else EPOCH_BATCH_SIZES[:1]:
-            sizes = [
-                rows[k].epoch_bytes(comparison.dataset_size, batch) if k in rows else None
-                for k in ks
-            ]
-            of_batch = f", batch {batch}" if depends else ""
-            cells = tuple(figure.text(size) + " " for size in sizes)
-            named.setdefault((of_batch, cells), []).append(_name(comparison, line))
-    cells_of = [cells for _, cells in named]
-    heading = f"{name} per epoch of {comparison.dataset_size:,} samples"
-    columns = [(f"k={k} ", [cells[at] for cells in cells_of]) for at, k in enumerate(ks)]
-    names = [_joined(known) + of_batch for (of_batch, _), known in named.items()]
-    return names, [_Group(heading, columns)]
+        cells = []
+        for batch in EPOCHS.values():
+            for k in ks:
+                row = rows.get(k)
+                value = None if row is None else row.epoch_bytes(comparison.dataset_size, batch)
+                wins = row is not None and cell_of(row) in best[batch]
+                cells.append(figure.text(value) + (MARK if wins else " "))
+        named.setdefault(tuple(cells), []).append(_name(comparison, line))
+    columns = list(zip(*named, strict=True))
+    groups = [
+        _Group(
+            f"{name} per epoch, batch {batch}",
+            [(f"k={k} ", columns[at * len(ks) + of_k]) for of_k, k in enumerate(ks)],
+        )
+        for at, batch in enumerate(EPOCHS.values() if named else ())
+    ]
+    return [_joined(known) for known in named.values()], groups
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -257,11 +269,18 @@ def _table(
     return table
 
 
+def _reason(row: Row, comparison: Comparison) -> str | None:
+    """Why a row has no figures of a step; None where it has."""
+    if isinstance(row, Outcome):
+        return why_no_step(row, comparison)
+    return f"failed: {row.why}" if isinstance(row, Failed) else row.why
+
+
 def _reasons_of_lines(comparison: Comparison) -> dict[Line, str]:
     return {
-        (row.strategy, row.eps): row.why
+        (row.strategy, row.eps): reason
         for row in comparison.rows
-        if isinstance(row, NotApplicable)
+        if (reason := _reason(row, comparison)) is not None
     }
 
 
@@ -269,17 +288,20 @@ def _notes(comparison: Comparison, several: bool) -> Iterator[str]:
     """How the best were chosen, and why there is no figure where there is none."""
     yield (
         f"{MARK} best of its k to {NEAR:.1%}; in all columns but load, of the splits within "
-        f"max/avg {1 + max(comparison.epss):g}"
+        f"max/avg {1 + comparison.eps:g}"
+        + (" (the smallest eps)" if len(comparison.epss) > 1 else "")
     )
+    if any(row.strategy == "layerwise" for row in comparison.rows):
+        yield "layerwise: the cut between layers of the smallest largest load, whatever it moves."
     if not several:
         yield "Busiest: most that a device sends and receives; params, maps: most that one has."
         return
     yield "All figures are in --json, --csv and --html, or here with one k."
     names: dict[tuple[int, str], list[str]] = {}
     for row in comparison.rows:
-        if isinstance(row, NotApplicable):
+        if (reason := _reason(row, comparison)) is not None:
             name = _name(comparison, (row.strategy, row.eps))
-            names.setdefault((row.k, row.why), []).append(name)
+            names.setdefault((row.k, reason), []).append(name)
     for (k, why), strategies in sorted(names.items(), key=lambda item: item[0][0]):
         yield f"- at k={k}, {', '.join(strategies)}: {why}"
 
