@@ -255,8 +255,10 @@ def test_a_page_without_its_package_names_the_install_command(capsys, monkeypatc
 
 # ------------------------------------------------------------------ interrupted
 
+# A shell that runs the tests in the background has them ignore Ctrl-C, which children inherit.
 STUCK = """
-import os, time
+import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from hgpart import strategies
 from hgpart.cli import main
 
