@@ -40,7 +40,7 @@ def main() -> None:
         for grain in ("coarse", "fine"):
             modelling = hgpart.Modelling(grain=grain)
             for k in (2, 4, 8, 16):
-                layerwise = hgpart.evaluate_layerwise(graph, work, modelling, k, eps=0.1)
+                layerwise = hgpart.evaluate_layerwise(graph, work, modelling, k)
                 start = time.perf_counter()
                 row = [name, grain, k]
                 try:
