@@ -263,9 +263,19 @@ def _fill(call: Call) -> Effect:
 # ------------------------------------------------------------------ mixing
 
 
-def _has_columns(weight: Constant) -> bool:
-    """Whether each element of a weight is held with its channel: it was not computed by row."""
-    return not weight.origins or not weight.computed
+def _has_columns(weight: Constant, ids: torch.Tensor, axis: int) -> bool:
+    """Whether each channel has columns of a weight of its own, as the products run along `axis`.
+
+    It has none where other dimensions tell channels apart, where some columns meet constants,
+    and where the weight was computed by row.
+    """
+    by_row = weight.origins and weight.computed
+    elsewhere = [dim for dim in range(ids.dim()) if dim != axis % ids.dim()]
+    return (
+        not by_row
+        and all(constant_along(ids, dim) for dim in elsewhere)
+        and bool((core(ids) != NO_CHANNEL).all())
+    )
 
 
 @built_in_rule(aten.conv1d, aten.conv2d, aten.conv3d)
@@ -303,7 +313,7 @@ def _any_convolution(call: Call, transposed: bool) -> Effect:
             return Whole()
         channels = core(ids).flatten().expand(ids.shape[axis]).numpy().astype(np.int64)
         sizes = np.ones_like(channels)
-    return Mix(channels, sizes, groups, axis, partial=_has_columns(weight), macs=macs)
+    return Mix(channels, sizes, groups, axis, partial=_has_columns(weight, ids, axis), macs=macs)
 
 
 @built_in_rule(aten.linear)
@@ -337,7 +347,8 @@ def _matrix_product(call: Call, operand: str, slices: dict[str, int]) -> Effect:
     channels, sizes = mix_all(value.ids)
     macs = math.prod(value.ids.shape)
     axis = len(call.shape) - 1
-    return Mix(channels, sizes, 1, axis, partial=_has_columns(weight), macs=macs)
+    partial = _has_columns(weight, value.ids, axis=-1)
+    return Mix(channels, sizes, 1, axis, partial=partial, macs=macs)
 
 
 @built_in_rule(aten.group_norm, aten.native_group_norm)

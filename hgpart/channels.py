@@ -122,7 +122,8 @@ class Mix:
     axis : int or None
         Dimension of the result that counts the tasks; None for a single task.
     partial : bool
-        Whether a task is a sum with one term per channel (fine-grain can then split it).
+        Whether a task is a sum with one term per channel, each with columns of the weight that
+        it alone needs (fine-grain can then split it).
     macs : int
         Multiply-accumulates per task, for the whole traced batch.
     """

@@ -67,3 +67,21 @@ class PlanError(HgpartError):
     """A plan does not belong to the model it was checked against."""
 
     exit_status = 12
+
+
+class PlacementError(HgpartError):
+    """A partition can't be placed as asked: devices, parts and the model do not fit together."""
+
+    exit_status = 13
+
+
+class RunError(HgpartError):
+    """A run on devices or processes failed; says which part and why."""
+
+    exit_status = 14
+
+
+class CheckpointError(HgpartError):
+    """A checkpoint is truncated, foreign or missing."""
+
+    exit_status = 15

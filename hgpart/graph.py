@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import networkx as nx
@@ -33,7 +33,8 @@ class Read:
         Input features that each channel spans (49 where a 7 x 7 map was flattened).
     groups : int
     partial : bool
-        True where a task is a sum with one term per channel, so that fine-grain can split it.
+        True where a task is a sum with one term per channel, each with its own columns of the
+        weight, so that fine-grain can split it.
     """
 
     channels: Int64
@@ -69,10 +70,13 @@ class Layer:
     channels : int
         Output channels: one per task, or all those that a layer's only task makes.
     map_elements : int
-        Elements per sample of one task's feature map, as it travels (a parameter's: in all).
+        Elements per sample of one task's feature map, as it travels (a parameter's: in all). Of
+        an operator with several results those count that anything reads, in elements as large
+        as the first one's, rounded up: a float32 value with its int64 index is 3 elements.
     partial_elements : int
         Elements per sample of what the head computes for one task (before pooling).
     bytes_per_element : int
+        Of the (first) tensor that travels.
     macs : int
         Multiply-accumulates per task and sample.
     parameters : int
@@ -110,11 +114,14 @@ class ChannelGraph:
     """What a model does, per channel.
 
     Channels and tasks are numbered through all layers in order. `ids` says of each node of the
-    traced graph which channel each element of its result belongs to (-1 for constants).
+    traced graph which channel each element of its result belongs to (-1 for constants). `rows`
+    says of each node that is computed from parameters and whose every element is made of one row
+    (dimension 0) of them, which row that is: a tensor of the node's shape, parameters included.
     """
 
     layers: tuple[Layer, ...]
     ids: Mapping[str, torch.Tensor]
+    rows: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @cached_property
     def first_channel(self) -> Int64:
@@ -183,7 +190,7 @@ class ChannelGraph:
         fixes it), but on the mode, training or evaluation.
         """
         digest = hashlib.sha256()
-        facts = [field.name for field in fields(Layer) if field.name not in ("operators", "reads")]
+        facts = [fact.name for fact in fields(Layer) if fact.name not in ("operators", "reads")]
         for layer in self.layers:
             digest.update(repr([getattr(layer, fact) for fact in facts]).encode())
             for read in layer.reads:

@@ -11,6 +11,7 @@ from torch import fx
 from torch.fx.node import map_aggregate
 
 from hgpart.graph import ChannelGraph, Layer
+from hgpart.traced_nodes import results_read
 from hgpart.tracing import TracedModel
 
 
@@ -60,7 +61,7 @@ def layer_module(
     """
     nodes = {node.name: node for node in traced.graph_module.graph.nodes}
     elsewhere = {name for other in graph.layers for name in other.operators} - {*layer.operators}
-    results = _results(nodes[layer.operators[-1]], traced)
+    results = results_read(nodes[layer.operators[-1]], traced.results)
     operands, inside = set(), set()
     waiting = list(results)
     while waiting:
@@ -106,20 +107,6 @@ def at_batch(value: Any, batch_size: int) -> Any:
             expression = value.node.expr
             return number(expression.subs(dict.fromkeys(expression.free_symbols, batch_size)))
     return value
-
-
-def _results(last: fx.Node, traced: TracedModel) -> tuple[fx.Node, ...]:
-    """Find what leaves a layer; of an operator that returns several, what anything reads.
-
-    New batch-norm statistics are read by the graph's output node only.
-    """
-    if isinstance(last.meta["val"], torch.Tensor):
-        return (last,)
-    return tuple(
-        user
-        for user in last.users
-        if user in traced.results or any(reader.op != "output" for reader in user.users)
-    )
 
 
 def _holds_tensors(node: fx.Node) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from hgpart.channels import (
     Reindex,
     SameIndex,
     Whole,
+    compact,
+    constant_along,
     constants_of,
     core,
     effect_of,
@@ -50,6 +52,7 @@ from hgpart.traced_nodes import (
     is_tensor,
     live_nodes,
     multiply_accumulates,
+    results_read,
     shape_of,
     updated_buffers,
 )
@@ -95,6 +98,7 @@ class _Exceptions:
     """What is not done as usual, as layers use one parameter in ways that don't fit together."""
 
     unfused: frozenset[str] = frozenset()  # operators that join no layer
+    undivided: frozenset[str] = frozenset()  # operators whose tasks fine-grain does not split
     data: frozenset[str] = frozenset()  # parameters that one task holds and sends
     whole: frozenset[str] = frozenset()  # operators that are one task
 
@@ -116,6 +120,7 @@ class _OpenLayer:
     macs: int = 0
     weights: int = 0
     weight_names: frozenset[str] = frozenset()  # parameters that make up those weights
+    columns: bytes = b""  # which columns of those weights multiply the same channel
     operators: list[str] = field(default_factory=list)
     parameters: dict[str, int] = field(default_factory=dict)
     # of each parameter, and each buffer that the layer updates: the operators on it
@@ -167,7 +172,7 @@ class _Layering:
         shape = concrete(value.shape)
         layer = self._open(INPUT, node, shape[1] if len(shape) > 1 else 1, single=True)
         layer.map_elements = layer.partial_elements = self._per_sample(math.prod(shape))
-        self.values[node] = Channels(_numbered(layer, shape))
+        self.values[node] = Channels(_numbered(layer.start, layer.channels, shape))
 
     def _parameter_or_buffer(self, node: fx.Node) -> Constant:
         value = node.meta["val"]
@@ -222,17 +227,20 @@ class _Layering:
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
             return Channels(ids)
-        distinct = core(ids).flatten()
 
         def part_ids(part: torch.Tensor) -> torch.Tensor:
             shape = concrete(part.shape)
-            if shape == tuple(ids.shape):
-                return ids
-            # One number per channel, such as a mean; else one task makes all.
-            per_channel = len(distinct) == math.prod(shape)
-            return distinct.reshape(shape) if per_channel else distinct[:1].expand(shape)
+            found = _shared_out(ids, shape)
+            # Where tasks can't share it out and anything reads it, one task makes all.
+            return core(ids).flatten()[:1].expand(shape) if found is None else found
 
         return [Channels(part_ids(part)) if is_tensor(part) else part for part in value]
+
+    def _divides(self, node: fx.Node, numbers: torch.Tensor) -> bool:
+        """Whether tasks that share out the first result by number share out all that is read."""
+        parts = [part.meta["val"] for part in results_read(node, self.traced.results)]
+        shared = [_shared_out(numbers, concrete(part.shape)) for part in parts]
+        return all(part is not None for part in shared)
 
     def _constant(self, call: Call, shape_only: bool) -> Any:
         node, sources = call.node, [] if shape_only else self._constants(call)
@@ -276,9 +284,11 @@ class _Layering:
                 operands[column] = torch.full((), int(channels[0]), dtype=torch.int32)
                 operands[column] = operands[column].expand(call.shape)
             tuples, labels, counts = distinct_places(operands)
-        if len(counts) == 0 or cross(tuples) or (counts != counts[0]).any():
+        numbers = torch.from_numpy(labels).to(torch.int32)
+        # Nobody would compute what is made of constants alone, such as the sigmoid of padding.
+        equal = len(counts) > 0 and bool((counts == counts[0]).all() and (numbers >= 0).all())
+        if not equal or cross(tuples) or not self._divides(call.node, numbers.expand(call.shape)):
             return self._whole(call, known=False)
-        elements_per_task = self._per_sample(int(counts[0]))
         joined = self._join(call.node, tuples)
         if joined is not None:
             owner, own = joined
@@ -286,18 +296,14 @@ class _Layering:
             ids = operands[own]
         else:
             owner, own = self._open("same index", call.node, len(tuples), single=False), -1
-            owner.partial_elements = elements_per_task
-            numbers = torch.from_numpy(labels).to(torch.int32)
-            ids = torch.where(numbers >= 0, numbers + owner.start, NO_CHANNEL).expand(call.shape)
+            owner.partial_elements = self._per_sample(int(counts[0]))
+            ids = (numbers + owner.start).expand(call.shape)
         for other in range(tuples.shape[1]):
             if other in met:
                 owner.reads.append(Read(met[other], _ones(len(met[other]))))
             elif other != own:
                 self._same_index_read(owner, tuples[:, other])
         self._append(owner, call.node, held)
-        owner.map_elements = (
-            elements_per_task * owner.channels if owner.single else elements_per_task
-        )
         return ids
 
     def _is_held(
@@ -330,6 +336,9 @@ class _Layering:
 
     def _mix(self, call: Call, mix: Mix) -> torch.Tensor:
         tasks = 1 if mix.axis is None else call.shape[mix.axis]
+        if not self._divides(call.node, _numbered(0, tasks, call.shape, mix.axis)):
+            return self._whole(call, known=False)
+        partial = mix.partial and call.node.name not in self.exceptions.undivided
         if getattr(call.node.target, "overloadpacket", None) in MATRIX_PRODUCTS:
             kind = LINEAR
         elif mix.groups == 1:
@@ -339,24 +348,23 @@ class _Layering:
         else:
             kind = "grouped"
         owner = self._open(kind, call.node, tasks, single=False)
-        owner.reads.append(Read(mix.channels, mix.sizes, mix.groups, mix.partial))
+        owner.reads.append(Read(mix.channels, mix.sizes, mix.groups, partial))
         owner.macs = -(-mix.macs // self.batch)
-        if mix.partial:
+        if partial:
+            owner.columns = _columns(operands_of(call)[0].ids)
             constants = [value for value in call.args if isinstance(value, Constant)]
             weight = max(constants, key=lambda constant: math.prod(constant.shape))
             owner.weights = math.prod(weight.shape)
             owner.weight_names = weight.origins & self.traced.parameters.keys()
-        owner.map_elements = self._per_sample(math.prod(call.shape)) // tasks
-        owner.partial_elements = owner.map_elements
+        owner.partial_elements = self._per_sample(math.prod(call.shape)) // tasks
         self._append(owner, call.node, self._constants(call))
-        return _numbered(owner, call.shape, mix.axis)
+        return _numbered(owner.start, tasks, call.shape, mix.axis)
 
     def _whole(self, call: Call, known: bool) -> torch.Tensor:
         ids = [operand.ids for operand in operands_of(call)]
         channels = [mix_all(operand)[0] for operand in ids]
         macs = multiply_accumulates(call.node) // self.batch
         values = all_tensors(call.node.meta["val"])
-        elements = sum(self._per_sample(math.prod(concrete(value.shape))) for value in values)
         axis = channel_axis(call.shape, ids)
         width = call.shape[axis] if axis < len(call.shape) and len(values) == 1 else 1
         joined = [
@@ -372,14 +380,15 @@ class _Layering:
             owner.start, owner.channels = self._number(width), width
         else:
             owner = self._open(REDUCE if known else WHOLE, call.node, width, single=True)
-            owner.partial_elements = elements
+            owner.partial_elements = sum(
+                self._per_sample(math.prod(concrete(value.shape))) for value in values
+            )
             read = channels
         for found in read:
             owner.reads.append(Read(found, _ones(len(found))))
         owner.macs += macs
-        owner.map_elements = elements
         self._append(owner, call.node, self._constants(call))
-        return _numbered(owner, call.shape, axis)
+        return _numbered(owner.start, width, call.shape, axis)
 
     # -------------------------------------------------------------- parameters read as data
 
@@ -475,7 +484,14 @@ class _Layering:
         layer.operators.append(node.name)
         layer.position = self.position
         layer.output = node
-        layer.bytes_per_element = first_tensor(node.meta["val"]).element_size()
+        results = results_read(node, self.traced.results)
+        sizes = [result.meta["val"].element_size() for result in results]
+        layer.bytes_per_element = sizes[0]
+        in_bytes = (
+            elements_of(result) // layer.tasks * size
+            for result, size in zip(results, sizes, strict=True)
+        )
+        layer.map_elements = -(-self._per_sample(sum(in_bytes)) // sizes[0])
 
     def _own(self, layer: _OpenLayer, constants: Iterable[Constant], user: str) -> None:
         placeholders = {node.name: node for node in self.values if node.op == "placeholder"}
@@ -532,27 +548,36 @@ class _Layering:
 
         A convolution is not kept from being divided by what is fused behind it: a shared batch
         norm is then a layer of its own wherever it stands; and if even these differ, its
-        parameters are data, which one task sends. Weights have but the last resort: whole tasks.
+        parameters are data, which one task sends. Weights whose rows fit together but whose
+        columns don't are not divided; otherwise they have but the last resort: whole tasks.
         """
         now = self.exceptions
-        unfused, data, whole = set(now.unfused), set(now.data), set(now.whole)
+        unfused, undivided = set(now.unfused), set(now.undivided)
+        data, whole = set(now.data), set(now.whole)
 
-        def form(layer: _OpenLayer, name: str) -> object:
-            partial = [(len(r.channels), r.groups) for r in layer.reads if r.partial]
-            return None if layer.single else (layer.tasks, partial, layer.uses[name])
+        def by_row(layer: _OpenLayer, name: str) -> object:
+            return None if layer.single else (layer.tasks, layer.uses[name])
+
+        def by_column(layer: _OpenLayer) -> object:
+            return [r.groups for r in layer.reads if r.partial], layer.columns
 
         for name, layers in self._sharers().items():
-            if all(form(layer, name) == form(layers[0], name) for layer in layers):
+            rows_fit = all(by_row(layer, name) == by_row(layers[0], name) for layer in layers)
+            if rows_fit and all(by_column(layer) == by_column(layers[0]) for layer in layers):
                 continue
             pointwise = [at for at in layers if name in at.fused or at.kind == "same index"]
             fused = {layer.fused[name] for layer in layers if name in layer.fused}
             if fused - now.unfused and not any(layer.kind == PARAMETER for layer in layers):
                 unfused |= fused
+            elif rows_fit:
+                undivided |= {layer.operators[0] for layer in layers}
             elif pointwise and name in self.traced.parameters and name not in now.data:
                 data.add(name)
             else:
                 whole |= {layer.operators[0] for layer in layers if layer.operators}
-        return _Exceptions(frozenset(unfused), frozenset(data), frozenset(whole))
+        return _Exceptions(
+            frozenset(unfused), frozenset(undivided), frozenset(data), frozenset(whole)
+        )
 
     def finish(self) -> ChannelGraph:
         self.layers.sort(key=lambda layer: layer.position)
@@ -597,6 +622,11 @@ class _Layering:
                 node.name: table[core(value.ids).long()].expand(value.ids.shape)
                 for node, value in self.values.items()
                 if isinstance(value, Channels)
+            },
+            rows={
+                node.name: compact(value.rows)
+                for node, value in self.values.items()
+                if isinstance(value, Constant) and value.origins and _of_rows(value.rows)
             },
         )
 
@@ -700,11 +730,41 @@ def _rows(
     ]
 
 
-def _numbered(layer: _OpenLayer, shape: Sequence[int], axis: int | None = 1) -> torch.Tensor:
-    """Ids of a layer's fresh result: its channels along `axis`."""
-    if layer.channels == 1 or axis is None or len(shape) <= axis:
-        return torch.full((), layer.start, dtype=torch.int32).expand(tuple(shape))
-    numbers = torch.arange(layer.start, layer.start + layer.channels, dtype=torch.int32)
+def _of_rows(rows: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    """Whether each element of a constant is made of one row of parameters."""
+    return rows is not None and bool((core(rows) >= 0).all())
+
+
+# ------------------------------------------------------------------ ids of results
+
+
+def _numbered(
+    start: int, channels: int, shape: Sequence[int], axis: int | None = 1
+) -> torch.Tensor:
+    """Ids of a fresh result: its channels along `axis`."""
+    if channels == 1 or axis is None or len(shape) <= axis:
+        return torch.full((), start, dtype=torch.int32).expand(tuple(shape))
+    numbers = torch.arange(start, start + channels, dtype=torch.int32)
     view = [1] * len(shape)
     view[axis] = -1
     return numbers.reshape(view).expand(tuple(shape))
+
+
+def _shared_out(ids: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """Ids of another result of the operator whose first result has `ids`; None if unknown."""
+    if len(shape) == ids.dim():
+        reduced = [dim for dim in range(ids.dim()) if shape[dim] != ids.shape[dim]]
+        if all(shape[dim] == 1 and constant_along(ids, dim) for dim in reduced):
+            for dim in reduced:
+                ids = ids.narrow(dim, 0, 1)
+            return ids
+    distinct = core(ids).flatten()  # one number per channel, such as its mean
+    return distinct.reshape(shape) if len(distinct) == math.prod(shape) else None
+
+
+def _columns(ids: torch.Tensor) -> bytes:
+    """Which features along the only dimension that ids vary along have the same id."""
+    _, first, same = np.unique(
+        core(compact(ids)).flatten().numpy(), return_index=True, return_inverse=True
+    )
+    return first[same].tobytes()

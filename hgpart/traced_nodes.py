@@ -84,6 +84,23 @@ def elements_of(node: fx.Node) -> int:
     return math.prod(concrete(node.meta["val"].shape))
 
 
+def results_read(node: fx.Node, results: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
+    """The tensors of an operator that anything reads, or that are among the model's `results`.
+
+    New batch-norm statistics are not: the graph's output node returns them, and another call of
+    the norm replaces them.
+    """
+
+    def is_read(result: fx.Node) -> bool:
+        return is_tensor(result.meta["val"]) and any(
+            reader.op != "output" and result not in only_updated(reader) for reader in result.users
+        )
+
+    if is_tensor(node.meta["val"]):
+        return (node,)
+    return tuple(user for user in node.users if user in results or is_read(user))
+
+
 def all_tensors(value: Any) -> list[torch.Tensor]:
     """The tensors among the results of an operator."""
     parts = [value] if isinstance(value, torch.Tensor) else value

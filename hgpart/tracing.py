@@ -15,10 +15,33 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
 
 EXAMPLE_BATCH = 2  # torch.export takes a batch of 1 for a constant
+
+
+@dataclass(frozen=True)
+class ResultStructure:
+    """How the tensors that a model returns make up its result: alone, in a tuple, in a dict.
+
+    Attributes
+    ----------
+    leaves : tuple
+        None for each tensor, in order; what else the model returns as it is, in a tuple of one.
+    spec : pytree specification
+    """
+
+    leaves: tuple[tuple[Any] | None, ...]
+    spec: pytree.TreeSpec
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Put tensors together as the model does."""
+        remaining = iter(tensors)
+        leaves = [next(remaining) if leaf is None else leaf[0] for leaf in self.leaves]
+        return pytree.tree_unflatten(leaves, self.spec)
 
 
 @dataclass(frozen=True)
@@ -40,8 +63,14 @@ class TracedModel:
         Placeholder names of the model's inputs, in order.
     updated : frozenset of str
         Placeholders of the buffers that a training step changes (running statistics).
+    updates : mapping
+        Placeholder name of each of these -> the node that holds the buffer's new value.
     results : tuple of fx.Node
         The nodes that the model returns (new batch-norm statistics are not among them).
+    structure : ResultStructure
+        Called with the values of `results`, it returns what the model returns.
+    example : tuple
+        The inputs that were traced; tensors are on the meta device.
     batch_size : int
         Samples in the example that was traced.
     """
@@ -53,7 +82,10 @@ class TracedModel:
     values: Mapping[str, torch.Tensor]
     inputs: tuple[str, ...]
     updated: frozenset[str]
+    updates: Mapping[str, fx.Node]
     results: tuple[fx.Node, ...]
+    structure: ResultStructure
+    example: tuple[Any, ...]
     batch_size: int
 
 
@@ -89,7 +121,8 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     Raises
     ------
     TraceError
-        If torch.export can't trace the model; says where and why. If it returns no tensor.
+        If torch.export can't trace the model; says where and why. If it returns no tensor, or
+        changes an input in place.
     """
     inputs = (example,) if isinstance(example, torch.Tensor) else tuple(example)
     batches = [value for value in inputs if isinstance(value, torch.Tensor)]
@@ -98,18 +131,35 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     with _quiet():
         program = _export(model, inputs)
     signature = program.graph_signature
-    names = set(signature.user_outputs)
+    made: dict[OutputKind, list[tuple[str | None, fx.Node]]] = {kind: [] for kind in OutputKind}
     output = next(node for node in program.graph.nodes if node.op == "output")
-    results = tuple(
-        node for node in output.args[0] if isinstance(node, fx.Node) and node.name in names
+    for node, spec in zip(output.args[0], signature.output_specs, strict=True):
+        if isinstance(node, fx.Node):
+            made[spec.kind].append((spec.target, node))
+    returned = tuple(
+        None if isinstance(node, fx.Node) else (node,)
+        for node, spec in zip(output.args[0], signature.output_specs, strict=True)
+        if spec.kind == OutputKind.USER_OUTPUT
     )
+    changed = [name for name, _ in made[OutputKind.USER_INPUT_MUTATION]]
+    if changed:
+        raise TraceError(
+            f"{type(model).__name__} changes its input {changed[0]!r} in place: accepted are "
+            "models that leave their inputs as they are"
+        )
+    results = tuple(node for _, node in made[OutputKind.USER_OUTPUT])
     if not results:
         raise TraceError(f"{type(model).__name__} returns no tensor: there is nothing to compute")
     tensors = {**program.state_dict, **program.constants}
+    placeholders = {name: placeholder for placeholder, name in signature.inputs_to_buffers.items()}
+    updates = {placeholders[str(name)]: node for name, node in made[OutputKind.BUFFER_MUTATION]}
     named = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    parameters = dict(signature.inputs_to_parameters)
+    for placeholder in _merge_shared(program.graph, parameters, model):
+        del parameters[placeholder]
     return TracedModel(
         graph_module=program.graph_module,
-        parameters=dict(signature.inputs_to_parameters),
+        parameters=parameters,
         buffers=dict(signature.inputs_to_buffers),
         constants={
             placeholder: program.constants[name]
@@ -121,14 +171,33 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
             if not tensors[name].is_meta
         },
         inputs=tuple(str(name) for name in signature.user_inputs),
-        updated=frozenset(
-            placeholder
-            for placeholder, name in signature.inputs_to_buffers.items()
-            if name in signature.buffers_to_mutate.values()
-        ),
+        updated=frozenset(updates),
+        updates=updates,
         results=results,
+        structure=ResultStructure(returned, program.call_spec.out_spec),
+        example=tuple(
+            value.detach().to("meta") if isinstance(value, torch.Tensor) else value
+            for value in inputs
+        ),
         batch_size=batches[0].shape[0],
     )
+
+
+def _merge_shared(graph: fx.Graph, parameters: Mapping[str, str], model: nn.Module) -> list[str]:
+    """Let all uses of one parameter that has several names read one placeholder.
+
+    Returns the placeholders that nothing reads any more.
+    """
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    first: dict[int, fx.Node] = {}
+    merged = []
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and node.name in parameters:
+            kept = first.setdefault(id(tensors[parameters[node.name]]), node)
+            if kept is not node:
+                node.replace_all_uses_with(kept)
+                merged.append(node.name)
+    return merged
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:

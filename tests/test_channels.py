@@ -315,6 +315,25 @@ def test_linear_layer_behind_a_flattened_map() -> None:
     assert (found.groups, found.axis, found.macs) == (1, 1, 2 * 147)
 
 
+def test_a_weight_has_columns_of_channels_along_the_contracted_dimension_alone() -> None:
+    def is_partial(operator: Any, ids: torch.Tensor, weight: tuple[int, ...], *shape: int) -> bool:
+        found = effect(operator, shape, Channels(ids), Constant(weight, frozenset({"w"})))
+        assert isinstance(found, Mix)
+        return found.partial
+
+    maps = per_channel(2, 3, 4, 4)
+    assert is_partial(aten.conv2d.default, maps, (5, 3, 1, 1), 2, 5, 4, 4)
+    twice = torch.cat([maps, maps.flip(1)], 3)
+    assert not is_partial(aten.conv2d.default, twice, (5, 3, 1, 1), 2, 5, 4, 8)
+    padded = torch.cat([maps[:, :2], torch.full_like(maps[:, :1], -1)], 1)
+    assert not is_partial(aten.conv2d.default, padded, (5, 3, 1, 1), 2, 5, 4, 4)
+    assert is_partial(aten.linear.default, maps.permute(0, 2, 3, 1), (5, 3), 2, 4, 4, 5)
+    assert not is_partial(aten.linear.default, maps, (5, 4), 2, 3, 4, 5)
+    assert is_partial(aten.mm.default, per_channel(2, 3), (3, 5), 2, 5)
+    assert is_partial(aten.matmul.default, per_channel(2, 3)[0], (3, 5), 5)
+    assert not is_partial(aten.mm.default, per_channel(2, 3).t(), (2, 5), 3, 5)
+
+
 COMPUTED = Constant((5, 4), frozenset({"w"}), computed=True)
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from builtin_graphs import builtin_graph
 from perturbation import LayerRun, check_all, check_results, read_of_task
-from torch import nn
+from torch import fx, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -20,8 +20,9 @@ from hgpart import channels
 from hgpart.channels import Call, SameIndex, channel_rule
 from hgpart.errors import TraceError
 from hgpart.graph import ChannelGraph, Layer
+from hgpart.layer_module import layer_module
 from hgpart.layering import channel_graph
-from hgpart.tracing import example_inputs, trace
+from hgpart.tracing import TracedModel, example_inputs, trace
 from hgpart.zoo import builtin_models, load_model
 
 
@@ -52,6 +53,7 @@ def modelled(model: nn.Module, *shapes: Sequence[int], counted: bool = True) -> 
     traced = trace(model, example)
     graph = channel_graph(traced)
     check_all(traced, graph, limit=12)
+    check_maps(traced, graph)
     assert [layer.kind for layer in graph.layers].count("input") == len(example)
     assert graph.layers[-1].kind == "output"
     if counted:
@@ -65,6 +67,26 @@ def modelled(model: nn.Module, *shapes: Sequence[int], counted: bool = True) -> 
         assert layer.weights <= layer.parameters
     assert not sizes
     return graph
+
+
+def check_maps(traced: TracedModel, graph: ChannelGraph) -> None:
+    """Tasks share out all that leaves their layer, and its bytes are those of their maps."""
+    for at, layer in enumerate(graph.layers):
+        if not layer.operators:
+            continue
+        made = layer_module(traced, graph, layer, traced.batch_size).results
+        count = 0
+        for node in made:
+            channels = graph.ids[node.name].flatten().numpy().astype(np.int64)
+            assert (channels >= 0).all(), (layer.name, node.name)
+            tasks = graph.task_of_channel[channels] - graph.first_task[at]
+            shares = np.bincount(tasks, minlength=layer.tasks)
+            assert len(shares) == layer.tasks, (layer.name, node.name)
+            assert (shares == shares[0]).all(), (layer.name, node.name)
+            count += int(shares[0]) * node.meta["val"].element_size()
+        assert layer.bytes_per_element == made[0].meta["val"].element_size()
+        per_element = traced.batch_size * layer.bytes_per_element
+        assert layer.map_elements == -(-count // per_element), layer.name
 
 
 def layer_of(graph: ChannelGraph, name: str) -> Layer:
@@ -318,6 +340,94 @@ def test_add_joins_a_producer_whose_channels_come_in_another_order() -> None:
     assert needs(graph, "b") == [everything | maps("a", channel) for channel in (1, 2, 0)]
 
 
+# ------------------------------------------------------------------ what travels
+
+
+def pooled(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return F.max_pool2d(net.a(x), 2, return_indices=True)
+
+
+def spread(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.var_mean(net.a(x), (2, 3))
+
+
+def best(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return net.a(x).topk(2, dim=1)
+
+
+def normed(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.native_layer_norm(net.a(x), [8], None, None, 1e-5)
+
+
+def dropped(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.native_dropout(net.a(x), 0.5, True)
+
+
+@pytest.mark.parametrize(
+    ("compute", "kept", "kind", "elements", "size"),
+    [  # the convolution makes 3 maps of 8 x 8 float32
+        (pooled, slice(None), "dense", 16 * (1 + 2), 4),  # an int64 index is as large as two values
+        (pooled, slice(1), "dense", 16, 4),
+        (pooled, slice(1, 2), "dense", 16, 8),
+        (spread, slice(None), "dense", 2, 4),
+        (spread, slice(1), "dense", 1, 4),
+        (spread, slice(1, 2), "dense", 1, 4),
+        (best, slice(None), "whole", 128 * (1 + 2), 4),
+        (best, slice(1), "whole", 128, 4),
+        (best, slice(1, 2), "whole", 128, 8),
+        (normed, slice(None), "dense", 64 + 8 + 8, 4),
+        (normed, slice(1), "dense", 64, 4),
+        (dropped, slice(None), "dense", 80, 4),  # a bool is as large as a quarter of a value
+    ],
+)
+def test_every_result_that_is_read_travels(
+    compute: Callable[..., Any], kept: slice, kind: str, elements: int, size: int
+) -> None:
+    """One result was counted of an operator that joins a layer, and all of a whole one."""
+    graph = modelled(Net(lambda net, x: compute(net, x)[kept], a=nn.Conv2d(4, 3, 1)))
+    maker = graph.layers[-2]
+    assert (maker.kind, maker.map_elements, maker.bytes_per_element) == (kind, elements, size)
+    if kind == "dense":
+        assert maker.partial_elements == 64
+
+
+def test_results_that_other_operators_read_travel() -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        variance, mean = torch.var_mean(net.a(x), (2, 3))
+        return net.b(variance) + net.c(mean)
+
+    graph = modelled(Net(forward, a=nn.Conv2d(4, 3, 1), b=nn.Linear(3, 2), c=nn.Linear(3, 2)))
+    assert layer_of(graph, "a").map_elements == 2
+
+
+def test_results_of_which_tasks_can_not_make_their_own_share_are_of_one_task() -> None:
+    """A group's mean is of no channel in particular."""
+
+    def forward(net: Any, x: torch.Tensor) -> Any:
+        return torch.native_group_norm(net.a(x), None, None, 2, 6, 64, 2, 1e-5)[: net.count]
+
+    net = Net(forward, a=nn.Conv2d(4, 6, 1))
+    net.count = 1
+    assert list(kinds(modelled(net)).values()) == ["dense", "grouped"]
+    net.count = 2
+    graph = modelled(net)
+    assert list(kinds(graph).values()) == ["dense", "whole"]
+    assert graph.layers[-2].map_elements == 6 * 64 + 2
+
+
+def test_statistics_that_another_call_of_the_norm_replaces_do_not_travel() -> None:
+    graph = modelled(
+        Net(
+            lambda net, x: net.norm(net.b(net.norm(net.a(x)))),
+            a=nn.Conv2d(4, 4, 3),
+            b=nn.Conv2d(4, 4, 3),
+            norm=nn.BatchNorm2d(4),
+        )
+    )
+    assert kinds(graph) == {"a": "dense", "b": "dense"}
+    assert [layer.map_elements for layer in graph.layers[1:-1]] == [36, 16]
+
+
 # ------------------------------------------------------------------ re-indexing
 
 
@@ -426,6 +536,25 @@ def test_zeros_added_to_a_shortcut() -> None:
     assert layer_of(graph, "a").reads[1].channels.tolist() == expected
 
 
+@pytest.mark.parametrize("follows", [torch.sigmoid, F.relu, F.hardtanh])
+@pytest.mark.parametrize("read_twice", [False, True])
+def test_what_is_made_of_padding_alone_is_made_by_one_task(
+    follows: Callable[[torch.Tensor], torch.Tensor], read_twice: bool
+) -> None:
+    """No task has the padded channels: nobody computed their sigmoid."""
+
+    def forward(net: Any, x: torch.Tensor) -> list[torch.Tensor]:
+        y = net.a(x)
+        return [follows(F.pad(y, (0, 0, 0, 0, 1, 2))), *[y] * read_twice]
+
+    graph = modelled(Net(forward, a=nn.Conv2d(4, 3, 1)))
+    assert list(kinds(graph).values()) == ["dense", "whole"]
+    whole = graph.layers[2]
+    assert (whole.tasks, whole.channels, whole.map_elements) == (1, 6, 6 * 64)
+    assert needs(graph, whole.name) == [maps("a", 0, 1, 2)]
+    assert all((ids >= 0).all() for name, ids in graph.ids.items() if name in whole.operators)
+
+
 PERMUTATIONS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
     "buffer": lambda net, y: y[:, net.p],
     "index_select": lambda net, y: y.index_select(1, net.p),
@@ -505,6 +634,48 @@ def test_linear_layer_over_a_sequence() -> None:
     assert kinds(graph) == {"0": "linear", "2": "linear"}
     assert layer_of(graph, "0").map_elements == 6
     assert needs(graph, "2") == [maps("0", *range(7))] * 3
+
+
+@pytest.mark.parametrize(
+    ("operand", "weighs"),
+    [
+        (lambda y: y.flatten(2), nn.Linear(64, 5)),  # channels stand beside what is summed up
+        (lambda y: y.mean(2), nn.Linear(8, 5)),
+        (lambda y: torch.cat([y, y.flip(1)], 3), nn.Conv2d(3, 5, 3)),  # each column meets two
+        (lambda y: torch.cat([y, y.roll(1, 1)], 3), nn.ConvTranspose2d(3, 5, 3)),
+        (lambda y: torch.cat([y, y.flip(1)]), nn.Conv2d(3, 5, 3)),
+        (lambda y: F.pad(y, (0, 0, 0, 0, 1, 0)), nn.Conv2d(4, 5, 3)),  # one column meets none
+        (lambda y: F.pad(y.mean((2, 3)), (2, 0)), nn.Linear(5, 5)),
+    ],
+)
+def test_a_weight_without_columns_of_each_channel_is_not_divided(
+    operand: Callable[[torch.Tensor], torch.Tensor], weighs: nn.Module
+) -> None:
+    """Fine-grain split these, too, though what one channel multiplies is none of its own."""
+    graph = modelled(Net(lambda net, x: net.b(operand(net.a(x))), a=nn.Conv2d(4, 3, 1), b=weighs))
+    assert kinds(graph)["b"] in ("dense", "linear")
+    (read,) = layer_of(graph, "b").reads
+    assert not read.partial
+    assert layer_of(graph, "b").weights == 0
+    assert needs(graph, "b") == [maps("a", 0, 1, 2)] * 5
+
+
+@pytest.mark.parametrize(
+    ("operand", "weighs"),
+    [
+        (lambda y: y.permute(0, 2, 3, 1), nn.Linear(3, 5)),
+        (lambda y: y.permute(0, 2, 3, 1).flatten(1), nn.Linear(192, 5)),
+        (lambda y: torch.cat([y, y.flip(1)], 1), nn.Conv2d(6, 5, 3)),
+        (lambda y: F.pad(y, (1, 1, 2, 0)), nn.Conv2d(3, 5, 3)),
+    ],
+)
+def test_a_weight_with_columns_of_each_channel_can_be_divided(
+    operand: Callable[[torch.Tensor], torch.Tensor], weighs: nn.Module
+) -> None:
+    graph = modelled(Net(lambda net, x: net.b(operand(net.a(x))), a=nn.Conv2d(4, 3, 1), b=weighs))
+    (read,) = layer_of(graph, "b").reads
+    assert read.partial
+    assert layer_of(graph, "b").weights == weighs.weight.numel()
 
 
 def test_product_with_a_parameter_is_a_linear_layer() -> None:
@@ -744,6 +915,29 @@ def test_module_called_twice_is_tied() -> None:
     assert [layer.parameters for layer in graph.layers] == [0, 4 * 4 * 9 + 4, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("compute", "shared", "shape"),
+    [
+        (lambda net, x: net.a(net.a(x)), nn.Linear(4, 4), (2, 4, 4)),
+        (lambda net, x: net.a(net.a(x)), nn.Linear(5, 5), (2, 3, 5)),
+        (lambda net, x: net.a(torch.cat([y := net.a(x), y.flip(1)], 3)), nn.Conv2d(4, 4, 1), IMAGE),
+        (
+            lambda net, x: net.a(x.flatten(1)) + net.a(x.permute(0, 2, 3, 1).flatten(1)),
+            nn.Linear(256, 3),
+            IMAGE,
+        ),
+    ],
+)
+def test_a_weight_shared_by_row_but_not_by_column_is_tied_and_not_divided(
+    compute: Callable[..., torch.Tensor], shared: nn.Module, shape: tuple[int, ...]
+) -> None:
+    """Task j of both holds row j; but no two halves of it are those of a channel of both."""
+    graph = modelled(Net(compute, a=shared), shape)
+    assert set(kinds(graph).values()) <= {"dense", "linear"}
+    assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 3]
+    assert not any(read.partial for layer in graph.layers for read in layer.reads)
+
+
 def test_ties_are_transitive() -> None:
     """b and c share a weight, c and d another: all three are one."""
 
@@ -919,6 +1113,110 @@ def test_a_weight_that_is_a_scale_elsewhere() -> None:
         (2, 4, 4, 4),
     )
     assert "whole" in kinds(graph).values()
+
+
+# ------------------------------------------------------------------ rows of parameters
+
+
+class Constants(fx.Interpreter):
+    """Runs a traced model and keeps what each node makes, for some values of its parameters."""
+
+    def __init__(self, module: fx.GraphModule, given: dict[str, torch.Tensor]) -> None:
+        super().__init__(module)
+        self.given = given
+        self.made: dict[str, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.made[n.name] = self.given[n.name] if n.op == "placeholder" else super().run_node(n)
+        return self.made[n.name]
+
+
+def rows_found(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The rows of a graph, after proving them: exactly those elements change with a row."""
+    torch.manual_seed(0)
+    traced = trace(model, torch.zeros(IMAGE))
+    graph = channel_graph(traced)
+    placeholders = [n for n in traced.graph_module.graph.nodes if n.op == "placeholder"]
+    given = {node.name: torch.rand(IMAGE) for node in placeholders}
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for placeholder, name in {**traced.parameters, **traced.buffers}.items():
+        given[placeholder] = state[name].detach().clone()
+
+    def made(given: dict[str, torch.Tensor]) -> dict[str, Any]:
+        run = Constants(traced.graph_module, given)
+        with torch.no_grad():
+            run.run(*given.values())
+        return run.made
+
+    before = made(given)
+    for row in range(max(int(rows.max()) for rows in graph.rows.values()) + 1):
+        changed = dict(given)
+        for placeholder in traced.parameters:
+            value = changed[placeholder] = given[placeholder].clone()
+            if value.dim() == 0:
+                value += 1 if row == 0 else 0
+            elif row < len(value):
+                value[row] += torch.rand(value[row].shape) + 0.1
+        after = made(changed)
+        for name, rows in graph.rows.items():
+            assert rows.shape == before[name].shape, name
+            assert torch.equal(before[name] != after[name], rows == row), (name, row)
+    return dict(graph.rows)
+
+
+def test_rows_of_parameters_and_of_what_is_computed_row_by_row() -> None:
+    rows = rows_found(
+        nn.Sequential(StandardisedConv2d(4, 6, 3), VarianceConv2d(6, 4, 3), nn.PReLU(4))
+    )
+    assert {name for name in rows if name.startswith("p_")} == {
+        "p_0_weight",
+        "p_0_bias",
+        "p_0_gain",
+        "p_1_weight",
+        "p_1_bias",
+        "p_2_weight",
+    }
+    computed = [ids for name, ids in rows.items() if not name.startswith("p_")]
+    assert any(tuple(ids.shape) == (6, 4, 3, 3) for ids in computed)
+    assert any(tuple(ids.shape) == (4, 6, 3, 3) for ids in computed)
+    weight = rows["p_0_weight"]
+    assert weight.shape == (6, 4, 3, 3)
+    assert weight.stride() == (1, 0, 0, 0)  # one number a row
+
+
+def test_rows_that_moved() -> None:
+    rows = rows_found(
+        Net(
+            lambda net, x: (x.permute(0, 2, 3, 1) @ net.w.t().exp()) * net.s.flip(0),
+            w=parameter(3, 4),
+            s=parameter(3),
+        )
+    )
+    assert rows["flip"].tolist() == [2, 1, 0]
+    assert rows["exp"].tolist() == [[0, 1, 2]] * 4
+
+
+def test_what_is_made_of_several_rows_or_of_none_has_no_rows() -> None:
+    rows = rows_found(
+        Net(
+            lambda net, x: net.norm(
+                F.conv2d(x, net.w / net.w.std(), F.pad(net.b, (0, 1)) * net.k.exp())
+                * net.b.softmax(0).sum()
+                + F.conv2d(x, net.k.exp().view(3, 1, 1, 1).expand(-1, 4, -1, -1))
+            ),
+            w=parameter(3, 4, 1, 1),
+            b=parameter(2),
+            k=torch.rand(3),
+            norm=nn.BatchNorm2d(3),
+        )
+    )
+    assert set(rows) == {"p_w", "p_b", "p_norm_weight", "p_norm_bias"}
+
+
+def test_rows_are_not_in_the_fingerprint() -> None:
+    graph = channel_graph(trace(nn.Conv2d(4, 3, 1), torch.zeros(IMAGE)))
+    assert graph.rows
+    assert ChannelGraph(graph.layers, graph.ids).fingerprint == graph.fingerprint
 
 
 # ------------------------------------------------------------------ inputs and outputs

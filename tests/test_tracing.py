@@ -98,6 +98,63 @@ def test_evaluation_mode_updates_nothing() -> None:
     assert trace(model, torch.zeros(2, 3, 4, 4)).updated == frozenset()
 
 
+def test_updates_hold_the_new_value_of_each_buffer() -> None:
+    class Averaging(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(3)
+            self.register_buffer("average", torch.rand(3))
+            self.register_buffer("calls", torch.tensor(4))
+            self.register_buffer("kept", torch.rand(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.average.mul_(0.5).add_(x.mean((0, 2, 3)))
+            self.calls.add_(1)
+            return self.norm(self.norm(x)) * self.kept.view(3, 1, 1)
+
+    torch.manual_seed(0)
+    model = Averaging()
+    x = torch.rand(5, 3, 4, 4)
+    traced = trace(model, torch.zeros(2, 3, 4, 4))
+    assert traced.updates.keys() == traced.updated
+    output = next(n for n in traced.graph_module.graph.nodes if n.op == "output")
+    made = dict(zip(output.args[0], run(traced, model, x), strict=True))
+    model(x)
+    buffers = dict(model.named_buffers())
+    assert {traced.buffers[name] for name in traced.updates} == buffers.keys() - {"kept"}
+    for name, node in traced.updates.items():
+        torch.testing.assert_close(made[node], buffers[traced.buffers[name]])
+
+
+def test_a_result_that_is_a_buffers_new_value_is_one_result() -> None:
+    """It was listed twice: the graph's output node names it once as a result, once as a buffer."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            self.calls.add_(1)
+            return x.relu(), self.calls
+
+    traced = trace(Counting(), torch.zeros(2, 3))
+    assert len(traced.results) == 2
+    assert traced.results[1] is traced.updates["b_calls"]
+
+
+@pytest.mark.parametrize(
+    "model", [nn.ReLU(inplace=True), nn.Sequential(nn.ReLU(inplace=True), nn.Conv2d(3, 4, 1))]
+)
+def test_model_that_changes_its_input(model: nn.Module) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(model, torch.zeros(2, 3, 4, 4))
+    assert str(caught.value) == (
+        f"{type(model).__name__} changes its input 'input' in place: accepted are models that "
+        "leave their inputs as they are"
+    )
+
+
 def test_the_batch_stays_dynamic_where_the_model_allows_it() -> None:
     traced = trace(nn.Conv2d(3, 4, 1), torch.zeros(2, 3, 4, 4))
     assert isinstance(traced.results[0].meta["val"].shape[0], torch.SymInt)
