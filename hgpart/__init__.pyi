@@ -34,6 +34,8 @@ from .plan import save_plan as save_plan
 from .pipeline import PartitionedModel as PartitionedModel
 from .pipeline import evaluate_layerwise as evaluate_layerwise
 from .pipeline import partition_model as partition_model
+from .placement import Placement as Placement
+from .placement import place as place
 from .errors import HgpartError as HgpartError
 
 __version__: str

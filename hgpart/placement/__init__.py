@@ -1,0 +1,112 @@
+"""Model + Partition -> Placement: submodules for each part, and what travels between them.
+
+One idea a file, in the order in which a placement comes about: `ownership` (who computes what),
+`shipments` (which channels go where), `transfers` (as tensors), `step_graph` (one layer's share
+as a torch.fx graph; `reindexing`, `same_index`, `products` and `replacements` are how operators
+are cut), `steps`, `part_builder` (a part's program), `program` (what it consists of), `slices`
+(what a part holds of the model's state), `modes`, `draws`; `placement` puts it all together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from hgpart.errors import PlacementError, PlanError
+from hgpart.graph import ChannelGraph
+from hgpart.layering import channel_graph
+from hgpart.partition import Partition
+from hgpart.pipeline import PartitionedModel
+from hgpart.placement.modes import skeleton
+from hgpart.placement.node_facts import NodeFacts
+from hgpart.placement.ownership import ownership
+from hgpart.placement.part_builder import Blueprint
+from hgpart.placement.placement import Placement
+from hgpart.placement.transfers import Transfer
+from hgpart.plan import Plan, restore
+from hgpart.tracing import example_inputs, trace
+
+__all__ = ["Placement", "Transfer", "place"]
+
+
+def place(
+    model: nn.Module,
+    plan: Plan | PartitionedModel,
+    devices: Sequence[torch.device | str] | None = None,
+    *,
+    parts: Iterable[int] | None = None,
+) -> Placement:
+    """Turn a partition of a model into submodules on devices.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Its weights are copied; those on the meta device are left to `Placement.load_file`.
+    plan : Plan or PartitionedModel
+        From `load_plan` or `partition_model`.
+    devices : sequence of k devices, optional
+        As in ``["cuda:0", "cuda:1", "cpu"]``; the CPU for every part when left out.
+    parts : iterable of int, optional
+        The parts that this process holds; all when left out.
+
+    Raises
+    ------
+    PlanError
+        If the plan is for another model.
+    PlacementError
+        If there is not one device for each part, or a device is not there.
+
+    >>> import hgpart
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    >>> images = torch.randn(2, 3, 16, 16)
+    >>> placed = hgpart.place(model, hgpart.partition_model(model, images, k=2, eps=0.1))
+    >>> torch.allclose(placed(images), model(images), atol=1e-5)
+    True
+    """
+    if isinstance(plan, Plan):
+        traced = trace(model, example_inputs(model, plan.input_shape))
+        graph = channel_graph(traced)
+        partition = _restored(model, plan, graph)
+        work = plan.work
+    else:
+        traced, graph, partition, work = plan.traced, plan.graph, plan.partition, plan.work
+    held = sorted(range(partition.k) if parts is None else set(parts))
+    if not held or held[0] < 0 or held[-1] >= partition.k:
+        raise PlacementError(f"parts {held}: accepted are some of 0 to {partition.k - 1}")
+    trainable = {name for name, value in model.named_parameters() if value.requires_grad}
+    blueprint = Blueprint(
+        NodeFacts(traced, graph), ownership(graph, partition), frozenset(trainable)
+    )
+    return Placement(model, blueprint, held, _checked(devices, partition.k), partition, work)
+
+
+def _restored(model: nn.Module, plan: Plan, graph: ChannelGraph) -> Partition:
+    """The plan's partition; a plan of the same model in float32 serves for any other float type."""
+    try:
+        return restore(plan, graph)
+    except PlanError:
+        planned = skeleton(model).float()
+        planned_graph = channel_graph(trace(planned, example_inputs(planned, plan.input_shape)))
+        if planned_graph.fingerprint != plan.fingerprint:
+            raise
+        return restore(plan, planned_graph)
+
+
+def _checked(devices: Sequence[torch.device | str] | None, k: int) -> tuple[torch.device, ...]:
+    """One device for each part, each of which is there."""
+    if devices is None:
+        return (torch.device("cpu"),) * k
+    if len(devices) != k:
+        raise PlacementError(f"{len(devices)} devices for {k} parts: accepted is one for each part")
+    found = []
+    for device in devices:
+        try:
+            one = torch.device(device)
+            torch.empty(0, device=one)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise PlacementError(f"device {str(device)!r} is not there: {reason}") from None
+        found.append(one)
+    return tuple(found)

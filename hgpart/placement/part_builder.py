@@ -1,0 +1,500 @@
+"""TracedModel + ChannelGraph + Partition -> the programs of the parts."""
+
+from __future__ import annotations
+
+import keyword
+import operator
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from hgpart.errors import PlacementError
+from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
+from hgpart.hypergraph import Int64
+from hgpart.layer_module import at_batch
+from hgpart.placement.draws import random_nodes
+from hgpart.placement.layouts import ChannelLayout
+from hgpart.placement.node_facts import NodeFacts
+from hgpart.placement.ownership import Ownership
+from hgpart.placement.products import product_of
+from hgpart.placement.program import PartProgram, pack, receive, send
+from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
+from hgpart.placement.slices import Slice
+from hgpart.placement.step_graph import Source, StepGraph, packet_of
+from hgpart.placement.steps import Step, finishing_step, partial_step
+from hgpart.placement.transfers import Transfer, TransferredTensor
+from hgpart.traced_nodes import live_nodes, results_read
+from hgpart.tracing import TracedModel
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """All that the programs of the parts are made from.
+
+    Attributes
+    ----------
+    facts : NodeFacts
+    owners : Ownership
+    trainable : frozenset of str
+        Names of the parameters that gradients are wanted for.
+    """
+
+    facts: NodeFacts
+    owners: Ownership
+    trainable: frozenset[str]
+
+    @property
+    def traced(self) -> TracedModel:
+        """The traced model."""
+        return self.facts.traced
+
+    @property
+    def graph(self) -> ChannelGraph:
+        """Its layers."""
+        return self.facts.graph
+
+    @cached_property
+    def shipments(self) -> tuple[Shipment, ...]:
+        """What travels, in the global order."""
+        return shipments(self.graph, self.owners)
+
+    @cached_property
+    def nodes(self) -> dict[str, fx.Node]:
+        """The traced graph's nodes by name."""
+        return {node.name: node for node in self.traced.graph_module.graph.nodes}
+
+    @cached_property
+    def draws(self) -> dict[fx.Node, str]:
+        """Random nodes, and the placeholder of what is drawn for each."""
+        return random_nodes(self.traced, self.graph)
+
+    @cached_property
+    def used_state(self) -> tuple[str, ...]:
+        """Parameters and buffers, by name, that the traced graph takes."""
+        named = {**self.traced.parameters, **self.traced.buffers}
+        taken = {node.name for node in live_nodes(self.traced.results)}
+        operators = {name for layer in self.graph.layers for name in layer.operators}
+        for placeholder, new in self.traced.updates.items():
+            if not _is_norms_statistic(new) or new.all_input_nodes[0].name in operators:
+                taken.add(placeholder)
+        return tuple(name for placeholder, name in named.items() if placeholder in taken)
+
+    @property
+    def output_part(self) -> int:
+        """The part that has the result."""
+        finish = self.owners.finish[-1]
+        return RESULT_PART if finish is None else int(finish[0])
+
+    @cached_property
+    def results(self) -> tuple[tuple[fx.Node, ...], ...]:
+        """Per layer the nodes that it makes for others; of the output, what the model returns."""
+        return tuple(self._results(at) for at in range(len(self.graph.layers)))
+
+    def _results(self, at: int) -> tuple[fx.Node, ...]:
+        layer = self.graph.layers[at]
+        if layer.kind == INPUT:
+            first, last = self.graph.first_channel[at : at + 2]
+            for name in self.traced.inputs:
+                ids = self.graph.ids.get(name)
+                if ids is not None and first <= int(ids.flatten()[0]) < last:
+                    return (self.nodes[name],)
+        if layer.kind == PARAMETER:
+            held = {*layer.parameter_names}
+            return tuple(
+                self.nodes[placeholder]
+                for placeholder, name in self.traced.parameters.items()
+                if name in held
+            )
+        if layer.kind == OUTPUT:
+            return self.traced.results
+        return results_read(self.nodes[layer.operators[-1]], self.traced.results)
+
+    @cached_property
+    def layouts(self) -> dict[fx.Node, ChannelLayout]:
+        """Where channels lie in what the layers make."""
+        return {
+            node: self.facts.layout(at, node)
+            for at, nodes in enumerate(self.results)
+            if self.graph.layers[at].kind != OUTPUT
+            for node in nodes
+        }
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """A name for each layer that Python accepts."""
+        found: list[str] = []
+        for layer in self.graph.layers:
+            name = re.sub(r"\W", "_", layer.name)
+            taken = hasattr(fx.GraphModule, name) or keyword.iskeyword(name)
+            name = f"layer_{name}" if taken or name[0].isdigit() else name
+            while name in found:
+                name += "_"
+            found.append(name)
+        return tuple(found)
+
+    @cached_property
+    def differentiable(self) -> tuple[bool, ...]:
+        """Whether gradients flow back into what a layer makes."""
+        found: list[bool] = []
+        for layer, nodes in zip(self.graph.layers, self.results, strict=True):
+            learns = not self.trainable.isdisjoint(layer.parameter_names)
+            learns |= any(found[source] for source in self.graph.sources(layer))
+            floats = any(_dtype(node).is_floating_point for node in nodes)
+            found.append(learns and floats and layer.kind != INPUT)
+        return tuple(found)
+
+    def finishes(self, at: int, part: int) -> Int64:
+        """The tasks of a layer that a part finishes, ascending."""
+        finish, layer = self.owners.finish[at], self.graph.layers[at]
+        if finish is not None:
+            return np.flatnonzero(finish == part)
+        alone = layer.kind == INPUT or part == RESULT_PART
+        return np.arange(layer.tasks if alone else 0)
+
+    def channels(self, at: int, tasks: Int64) -> Int64:
+        """The channels that tasks of a layer make, numbered within it."""
+        layer = self.graph.layers[at]
+        return np.arange(layer.channels) if layer.tasks == 1 and len(tasks) else tasks
+
+    @cached_property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """The shipments as tensors."""
+        return tuple(
+            Transfer(
+                number=number,
+                layer=self.graph.layers[item.layer].name,
+                partial=item.partial,
+                sender=item.sender,
+                receiver=item.receiver,
+                tensors=tuple(self._transferred(item)),
+                differentiable=self.differentiable[item.layer],
+                counted=item.counted,
+            )
+            for number, item in enumerate(self.shipments)
+        )
+
+    def _transferred(self, item: Shipment) -> Iterable[TransferredTensor]:
+        if item.partial:
+            head = self.nodes[self.graph.layers[item.layer].operators[0]]
+            step = StepGraph(self.facts, item.layer, item.members, {}, {})
+            product = product_of(step, head)
+            assert product is not None
+            yield _tensor(head, (product.axis,), len(item.members))
+            return
+        for node in self.results[item.layer]:
+            layout = self.layouts[node]
+            yield _tensor(node, layout.axes, len(layout.positions(item.members)))
+
+    @cached_property
+    def buffer_updates(self) -> dict[int, dict[fx.Node, fx.Node]]:
+        """Per layer the buffers, no norm's statistics, whose new value it puts in place."""
+        owners = {
+            name.rpartition(".")[0]: at
+            for at, layer in reversed(list(enumerate(self.graph.layers)))
+            for name in layer.parameter_names
+        }
+        named = {**self.traced.buffers, **self.traced.parameters}
+        for at, layer in reversed(list(enumerate(self.graph.layers))):
+            for name in layer.operators:
+                for operand in self.nodes[name].all_input_nodes:
+                    if operand.name in named:
+                        owners[named[operand.name].rpartition(".")[0]] = at
+        found: dict[int, dict[fx.Node, fx.Node]] = {}
+        for placeholder, new in self.traced.updates.items():
+            if _is_norms_statistic(new):
+                continue
+            name = self.traced.buffers[placeholder]
+            if new.name in self.graph.ids or _reads_maps(new, self.graph):
+                raise PlacementError(
+                    f"the model changes its buffer {name} by what it computes: accepted are "
+                    "running statistics of norms, and changes that depend on no data"
+                )
+            at = owners.get(name.rpartition(".")[0], len(self.graph.layers) - 1)
+            found.setdefault(at, {})[self.nodes[placeholder]] = new
+        return found
+
+
+def _is_norms_statistic(node: fx.Node) -> bool:
+    return node.target is operator.getitem and packet_of(node.all_input_nodes[0]) in (
+        aten._native_batch_norm_legit_functional,
+    )
+
+
+def _reads_maps(node: fx.Node, graph: ChannelGraph) -> bool:
+    waiting, seen = [node], set()
+    while waiting:
+        one = waiting.pop()
+        if one.name in graph.ids:
+            return True
+        if one not in seen:
+            seen.add(one)
+            waiting.extend(one.all_input_nodes)
+    return False
+
+
+def _dtype(node: fx.Node) -> torch.dtype:
+    dtype: torch.dtype = node.meta["val"].dtype
+    return dtype
+
+
+def _tensor(node: fx.Node, axes: Sequence[int], count: int) -> TransferredTensor:
+    """A node's tensor with some positions along merged axes."""
+    per_sample, fixed = [], []
+    for dim, size in enumerate(node.meta["val"].shape):
+        if dim in axes[1:]:
+            continue
+        low, high = (at_batch(size, batch) for batch in (2, 3))
+        each = 0 if axes and dim == axes[0] else int(high - low)
+        per_sample.append(each)
+        fixed.append(count if axes and dim == axes[0] else int(low - 2 * each))
+    return TransferredTensor(tuple(per_sample), tuple(fixed), _dtype(node))
+
+
+# ------------------------------------------------------------------ one part
+
+
+@dataclass(eq=False)
+class PartBuilder:
+    """The program of one part, under construction; `build` does it all.
+
+    Attributes
+    ----------
+    blueprint : Blueprint
+    part : int
+    slices : dict of str to Slice
+        By dotted attribute of the program's module, what the part holds of the model's state.
+    """
+
+    blueprint: Blueprint
+    part: int
+    slices: dict[str, Slice] = field(default_factory=dict)
+    fx_graph: fx.Graph = field(default_factory=fx.Graph)
+    root: nn.Module = field(default_factory=nn.Module)
+    values: dict[str, fx.Node] = field(default_factory=dict)
+    waiting: dict[str, tuple[Transfer, str]] = field(default_factory=dict)  # not yet received
+    used: dict[int, Transfer] = field(default_factory=dict)
+    _indices: dict[bytes, str] = field(default_factory=dict)
+
+    def build(self) -> PartProgram:
+        """Go through the layers in the global order."""
+        plan = self.blueprint
+        self._expect()
+        results: tuple[fx.Node, ...] = ()
+        for at, layer in enumerate(plan.graph.layers):
+            tasks = plan.finishes(at, self.part)
+            self._partial(at)
+            if not len(tasks):
+                continue
+            made = self._finish(at, tasks)
+            if layer.kind == OUTPUT:
+                results = made
+            else:
+                self._send_maps(at, tasks)
+        for name in list(self.waiting):  # the table counts them, though no operator wants them
+            self._receive(name)
+        self.fx_graph.output(results)
+        module = fx.GraphModule(self.root, self.fx_graph, class_name=f"Part{self.part}")
+        return PartProgram(self.part, module, self.used)
+
+    def _expect(self) -> None:
+        """Name what will arrive."""
+        for transfer, item in zip(self.blueprint.transfers, self.blueprint.shipments, strict=True):
+            if item.receiver == self.part:
+                name = self._name(item.layer, item.partial, item.sender)
+                for tensor in range(len(transfer.tensors)):
+                    self.waiting[_numbered(name, tensor)] = (transfer, name)
+
+    def _name(self, at: int, partial: bool, sender: int | None, counted: bool = True) -> str:
+        name = self.blueprint.names[at] + ("_partial" if partial else "")
+        return name if sender is None else f"{name}_from_{sender}"
+
+    # -------------------------------------------------------------- the layers
+
+    def _sources(self, at: int) -> dict[fx.Node, Source]:
+        plan = self.blueprint
+        found: dict[fx.Node, Source] = {}
+        for source in plan.graph.sources(plan.graph.layers[at]):
+            pieces = []
+            own = plan.finishes(source, self.part)
+            if len(own):
+                pieces.append((self._name(source, False, None), plan.channels(source, own)))
+            for item in self._arriving:
+                if item.layer == source and not item.partial:
+                    pieces.append((self._name(source, False, item.sender), item.members))
+            if plan.graph.layers[source].tasks == 1:
+                pieces = pieces[:1]
+            for index, node in enumerate(plan.results[source]):
+                named = tuple((_numbered(name, index), members) for name, members in pieces)
+                found[node] = Source(plan.layouts[node], named)
+        return found
+
+    @cached_property
+    def _arriving(self) -> list[Shipment]:
+        return [item for item in self.blueprint.shipments if item.receiver == self.part]
+
+    def _begin(self, at: int, tasks: Int64) -> StepGraph:
+        plan = self.blueprint
+        return StepGraph(plan.facts, at, tasks, self._sources(at), plan.draws)
+
+    def _partial(self, at: int) -> None:
+        """Compute what the part's cells add to their tasks, and send it where they are summed."""
+        plan = self.blueprint
+        cells, read = plan.owners.cells[at], plan.owners.splits[at]
+        if cells is None or read is None or not cells[self.part]:
+            return
+        tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
+        step = self._begin(at, tasks)
+        name = self._name(at, True, None)
+        self._add(partial_step(step, read, cells[self.part]), name)
+        head = plan.nodes[plan.graph.layers[at].operators[0]]
+        product = product_of(step, head)
+        assert product is not None
+        for transfer, item in self._departing(at, partial=True):
+            places = np.searchsorted(tasks, item.members)
+            self._send(transfer, [self._packed(name, product.axis, places, len(tasks))])
+
+    def _finish(self, at: int, tasks: Int64) -> tuple[fx.Node, ...]:
+        plan = self.blueprint
+        layer = plan.graph.layers[at]
+        if layer.kind == INPUT:
+            node = plan.results[at][0] if plan.results[at] else None
+            if node is not None:
+                self.values[self._name(at, False, None)] = self._placeholder(node.name)
+            return ()
+        step = self._begin(at, tasks)
+        updates = plan.buffer_updates.get(at, {})
+        made = finishing_step(step, plan.results[at], updates, self._sums(at, tasks))
+        return self._add(made, self._name(at, False, None))
+
+    def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
+        """The partial sums of tasks: names, and which tasks each is for."""
+        cells = self.blueprint.owners.cells[at]
+        if cells is None:
+            return None
+        found = []
+        if cells[self.part]:
+            own = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
+            mine = np.isin(own, tasks)
+            if mine.any():
+                found.append((self._own_sums(at, own, mine), own[mine]))
+        for item in self._arriving:
+            if item.layer == at and item.partial:
+                found.append((self._name(at, True, item.sender), item.members))
+        return found
+
+    def _own_sums(self, at: int, own: Int64, mine: np.ndarray) -> str:
+        """The part's partial sums of the tasks that it finishes itself."""
+        name = self._name(at, True, None)
+        if mine.all():
+            return name
+        plan = self.blueprint
+        step = self._begin(at, own)
+        product = product_of(step, plan.nodes[plan.graph.layers[at].operators[0]])
+        assert product is not None
+        kept = f"{name}_kept"
+        self.values[kept] = self._packed(name, product.axis, np.flatnonzero(mine), len(own))
+        return kept
+
+    def _send_maps(self, at: int, tasks: Int64) -> None:
+        plan = self.blueprint
+        own = plan.channels(at, tasks)
+        for transfer, item in self._departing(at, partial=False):
+            tensors = []
+            for index, node in enumerate(plan.results[at]):
+                name, layout = _numbered(self._name(at, False, None), index), plan.layouts[node]
+                if layout.axes:
+                    have, want = layout.positions(own), layout.positions(item.members)
+                    places = np.searchsorted(have, want)
+                    tensors.append(self._packed(name, layout.axes[0], places, len(have)))
+                else:
+                    tensors.append(self.values[name])
+            self._send(transfer, tensors)
+
+    def _departing(self, at: int, partial: bool) -> Iterable[tuple[Transfer, Shipment]]:
+        plan = self.blueprint
+        for transfer, item in zip(plan.transfers, plan.shipments, strict=True):
+            if (item.layer, item.partial, item.sender) == (at, partial, self.part):
+                yield transfer, item
+
+    # -------------------------------------------------------------- the program's nodes
+
+    def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
+        """Call a step, after what it waits for has been received."""
+        for operand in step.operands:
+            self._receive(operand)
+        operands = {
+            operand: self.values[operand] if operand in self.values else self._placeholder(operand)
+            for operand in step.operands
+        }
+        nodes = list(step.module.graph.nodes)
+        if all(node.op in ("placeholder", "output") for node in nodes):  # nothing to compute
+            returned = nodes[-1].args[0]
+            chosen = returned if isinstance(returned, (tuple, list)) else (returned,)
+            made = tuple(operands[str(node.target)] for node in chosen)
+        else:
+            self.root.add_module(name, step.module)
+            self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
+            called = self.fx_graph.call_module(name, tuple(operands.values()))
+            made = (called,)
+            if step.outputs != 1:
+                made = tuple(
+                    self.fx_graph.call_function(operator.getitem, (called, index))
+                    for index in range(step.outputs)
+                )
+        for index, node in enumerate(made):
+            self.values[_numbered(name, index)] = node
+        return made
+
+    def _receive(self, name: str) -> None:
+        if name not in self.waiting:
+            return
+        transfer, first = self.waiting[name]
+        self.used[transfer.number] = transfer
+        arrived = self.fx_graph.create_node("call_function", receive, (transfer.number,), {}, first)
+        several = len(transfer.tensors) > 1
+        for index in range(len(transfer.tensors)):
+            one = _numbered(first, index)
+            del self.waiting[one]
+            self.values[one] = (
+                self.fx_graph.call_function(operator.getitem, (arrived, index))
+                if several
+                else arrived
+            )
+
+    def _send(self, transfer: Transfer, tensors: Sequence[fx.Node]) -> None:
+        self.used[transfer.number] = transfer
+        self.fx_graph.call_function(send, (transfer.number, *tensors))
+
+    def _packed(self, name: str, axis: int, places: Int64, size: int) -> fx.Node:
+        if np.array_equal(places, np.arange(size)):
+            return self.values[name]
+        key = places.tobytes()
+        if key not in self._indices:
+            self._indices[key] = f"channels_{len(self._indices)}"
+            self.root.register_buffer(
+                self._indices[key], torch.from_numpy(places.astype(np.int64)), persistent=False
+            )
+        index = self.fx_graph.get_attr(self._indices[key])
+        return self.fx_graph.call_function(pack, (self.values[name], axis, index))
+
+    def _placeholder(self, name: str) -> fx.Node:
+        nodes: Sequence[fx.Node] = list(self.fx_graph.nodes)
+        for node in nodes:
+            if node.op == "placeholder" and node.target == name:
+                return node
+        first = next((node for node in nodes if node.op != "placeholder"), None)
+        if first is None:
+            return self.fx_graph.placeholder(name)
+        with self.fx_graph.inserting_before(first):
+            return self.fx_graph.placeholder(name)
+
+
+def _numbered(name: str, index: int) -> str:
+    return name if index == 0 else f"{name}_{index}"

@@ -1,0 +1,460 @@
+"""Placement: a model in parts, each a submodule on its device."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+
+from hgpart.errors import ArgumentError, PlacementError
+from hgpart.grains import cnn_hypergraph
+from hgpart.layering import channel_graph
+from hgpart.metrics import Evaluation, evaluate
+from hgpart.partition import Partition
+from hgpart.placement.draws import draw_module
+from hgpart.placement.modes import carried_over, skeleton
+from hgpart.placement.node_facts import NodeFacts
+from hgpart.placement.part_builder import Blueprint, PartBuilder
+from hgpart.placement.program import PartProgram
+from hgpart.placement.slices import Slice
+from hgpart.placement.transfers import Transfer
+from hgpart.placement.weight_files import opened_weights
+from hgpart.tracing import TracedModel, trace
+from hgpart.work import Work
+
+if TYPE_CHECKING:
+    from hgpart.run.local import LocalRuntime
+
+_Key = tuple[int, tuple[object, ...]]  # part, Slice.key
+
+
+@dataclass(frozen=True, eq=False)
+class Programs:
+    """What the parts do in one mode, training or evaluation.
+
+    Attributes
+    ----------
+    blueprint : Blueprint
+    transfers : tuple of Transfer
+    programs : mapping of int to PartProgram
+    slices : mapping of int to mapping of str to Slice
+        Per part, by dotted attribute of its module.
+    draws : fx.GraphModule or None
+        Draws the random masks.
+    """
+
+    blueprint: Blueprint
+    transfers: tuple[Transfer, ...]
+    programs: Mapping[int, PartProgram]
+    slices: Mapping[int, Mapping[str, Slice]]
+    draws: fx.GraphModule | None
+
+
+class Placement(nn.Module):
+    """A model in k parts, each a torch.fx GraphModule with its slices of the weights.
+
+    It is called, trained and saved like the model that it was made of: one process runs all parts
+    (`hgpart.run.local`); `hgpart.run.distributed` runs the same submodules in many processes.
+    Gradients of inputs are not computed.
+
+    Attributes
+    ----------
+    k : int
+    devices : tuple of torch.device
+        One for each part.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        blueprint: Blueprint,
+        held: Sequence[int],
+        devices: tuple[torch.device, ...],
+        partition: Partition,
+        work: Work,
+    ) -> None:
+        """Use `hgpart.place`."""
+        super().__init__()
+        self.k = partition.k
+        self.devices = devices
+        self.partition, self.work = partition, work
+        self.training = model.training
+        self._held = tuple(held)
+        self._retrace = partial(_traced, skeleton(model))
+        self._modes = {model.training: _programs(blueprint, held)}
+        self._original = _originals(model, blueprint)
+        self._tensors: dict[_Key, torch.Tensor] = {}
+        self._slices: dict[_Key, Slice] = {}
+        self._runtimes: dict[bool, LocalRuntime] = {}
+        self._dtype = _float_type(model, blueprint.traced.example)
+        self.parts = nn.ModuleDict()
+        self._hold_the_unused()
+        state = dict(model.named_buffers(remove_duplicate=False))
+        state.update(model.named_parameters(remove_duplicate=False))
+        self._fill({**state, **blueprint.traced.constants})
+        self._show()
+
+    # -------------------------------------------------------------- the submodules
+
+    @property
+    def _now(self) -> Programs:
+        return self._modes[self.training]
+
+    @property
+    def programs(self) -> Mapping[int, PartProgram]:
+        """What the parts that this process holds do, in the present mode."""
+        return self._now.programs
+
+    def submodule(self, part: int) -> fx.GraphModule:
+        """What a part does: it receives, computes its steps, packs and sends."""
+        if part not in self.programs:
+            raise PlacementError(f"part {part}: accepted are {', '.join(map(str, self._held))}")
+        return self.programs[part].module
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """All that travels between parts, in the global order."""
+        return self._now.transfers
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the model's inputs, in order."""
+        return self._now.blueprint.traced.inputs
+
+    @property
+    def output_part(self) -> int:
+        """The part that has the result."""
+        return self._now.blueprint.output_part
+
+    def build_results(self, results: Sequence[torch.Tensor]) -> Any:
+        """What the model returns, of the tensors in it."""
+        return self._now.blueprint.traced.structure(results)
+
+    def slices(self, part: int) -> Mapping[str, Slice]:
+        """What a part holds of the model's state, by dotted attribute of its submodule."""
+        return self._now.slices[part]
+
+    def draw(self, batch_size: int) -> dict[str, torch.Tensor]:
+        """Random masks for a batch, whole, as the unpartitioned model would draw them now."""
+        if self._now.draws is None:
+            return {}
+        drawn = self._now.draws(batch_size)
+        masks = (mask.to(self._dtype) if _is_float(mask) else mask for mask in drawn)
+        return dict(zip(self._now.blueprint.draws.values(), masks, strict=True))
+
+    def expected(self, batch_size: int) -> Evaluation:
+        """The partition's figures at a batch size, from the hypergraph and not the submodules.
+
+        Raises
+        ------
+        PlacementError
+            In a mode whose layers are not those of the plan.
+        """
+        blueprint = self._now.blueprint
+        layers = tuple(
+            replace(layer, bytes_per_element=self._dtype.itemsize)
+            if nodes and nodes[0].meta["val"].dtype.is_floating_point
+            else layer
+            for layer, nodes in zip(blueprint.graph.layers, blueprint.results, strict=True)
+        )
+        graph = replace(blueprint.graph, layers=layers)
+        modelling = replace(self.partition.modelling, batch_size=batch_size, bytes_per_element=None)
+        try:
+            model = cnn_hypergraph(graph, self.work, self.partition.model.blocks, modelling)
+        except ArgumentError as error:
+            raise PlacementError(f"the plan is for the other mode of the model: {error}") from None
+        return evaluate(model.hypergraph, self.partition.parts, self.k, self.partition.speeds)
+
+    # -------------------------------------------------------------- as an nn.Module
+
+    def forward(self, *inputs: Any) -> Any:
+        """What the model returns."""
+        traced = self._now.blueprint.traced
+        if len(inputs) != len(traced.inputs):
+            raise PlacementError(f"{len(inputs)} inputs: accepted are {len(traced.inputs)}")
+        batch_size = next(len(value) for value in inputs if isinstance(value, torch.Tensor))
+        values = {
+            "batch_size": batch_size,
+            **dict(zip(traced.inputs, inputs, strict=True)),
+            **self.draw(batch_size),
+        }
+        return self.build_results(self.runtime.run(values))
+
+    @property
+    def runtime(self) -> LocalRuntime:
+        """Runs all parts in this process; its `last` says what travelled, and who waited."""
+        from hgpart.run.local import LocalRuntime
+
+        if self.training not in self._runtimes:
+            self._runtimes[self.training] = LocalRuntime(self)
+        return self._runtimes[self.training]
+
+    def train(self, mode: bool = True) -> Placement:
+        """Switch to training or evaluation, as the model itself does."""
+        if mode not in self._modes:
+            self._modes[mode] = self._other_mode(mode)
+            self._fill({})
+        super().train(mode)
+        self._show()
+        return self
+
+    def _other_mode(self, mode: bool) -> Programs:
+        first = self._now.blueprint
+        traced = self._retrace(first.traced.example, self._dtype, mode)
+        graph = channel_graph(traced)
+        owners = carried_over(first.owners, first.graph, graph)
+        made = _programs(Blueprint(NodeFacts(traced, graph), owners, first.trainable), self._held)
+        for part, slices in made.slices.items():
+            for held in slices.values():
+                if held.name in self._original and (part, held.key) not in self._tensors:
+                    raise PlacementError(
+                        f"{held.name} is divided in another way in "
+                        f"{'training' if mode else 'evaluation'}: place the model in that mode"
+                    )
+        return made
+
+    def _show(self) -> None:
+        """Make the submodules of the present mode those of the module."""
+        for part, program in self.programs.items():
+            self.parts[str(part)] = program.module
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Placement:
+        """Move all parts, of both modes; what moves is `fn`'s to say, as in `.double()`."""
+        devices = tuple(fn(torch.empty(0, device=device)).device for device in self.devices)
+        dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
+        for programs in self._modes.values():
+            for program in programs.programs.values():
+                program.module._apply(fn)  # type: ignore[no-untyped-call]
+        for part, slices in self._now.slices.items():
+            for name, held in slices.items():
+                self._tensors[part, held.key] = _attribute(self.submodule(part), name)
+        if dtype != self._dtype:
+            for mode, programs in self._modes.items():
+                self._modes[mode] = _in_dtype(programs, dtype)
+        self.devices, self._dtype = devices, dtype
+        self._runtimes.clear()
+        self._fill({})
+        self._show()
+        return self
+
+    # -------------------------------------------------------------- state
+
+    def state_dict(  # type: ignore[override]
+        self, *, prefix: str = "", keep_vars: bool = False
+    ) -> OrderedDict[str, torch.Tensor]:
+        """The model's own state_dict, on the CPU: its names and shapes, each element once.
+
+        Raises
+        ------
+        PlacementError
+            If this process does not hold all parts.
+        """
+        if len(self._held) < self.k:
+            raise PlacementError(f"this process holds {len(self._held)} of {self.k} parts only")
+        full = {
+            one.held_as: torch.zeros(one.shape, dtype=self._type_of(one))
+            for one in self._original.values()
+        }
+        for (part, key), held in reversed(
+            sorted(self._slices.items(), key=lambda item: item[0][0])
+        ):
+            if held.name in full:  # of copies the first part's counts
+                held.put(full[held.name], self._tensors[part, key])
+        return OrderedDict(
+            (prefix + name, full[one.held_as]) for name, one in self._original.items()
+        )
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load the model's own state_dict; each part takes its slices.
+
+        Raises
+        ------
+        PlacementError
+            If names are missing or unknown (unless not `strict`), or a shape is another.
+        """
+        missing = [name for name in self._original if name not in state_dict]
+        unknown = [name for name in state_dict if name not in self._original]
+        if strict and (missing or unknown):
+            what, names = ("lacks", missing) if missing else ("has unknown", unknown)
+            raise PlacementError(
+                f"the state {what} {names[0]} ({len(names)} names): not this model's"
+            )
+        for name, one in self._original.items():
+            if name in state_dict and tuple(state_dict[name].shape) != one.shape:
+                raise PlacementError(
+                    f"{name} has shape {tuple(state_dict[name].shape)}, expected {one.shape}"
+                )
+        given = {one.held_as: name for name, one in self._original.items() if name in state_dict}
+        with torch.no_grad():
+            for key, held in self._slices.items():
+                if held.name in given:
+                    self._tensors[key].copy_(held.take(state_dict[given[held.name]]))
+        return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
+
+    def load_checkpoint(self, path: Path | str) -> None:
+        """Load a safetensors or torch file of the model's state_dict, only what is held.
+
+        Raises
+        ------
+        CheckpointError
+            If the file can't be read.
+        PlacementError
+            If it is of another model.
+        """
+        with opened_weights(path) as state:
+            self.load_state_dict(state)
+
+    def _type_of(self, one: _Original) -> torch.dtype:
+        return self._dtype if one.dtype.is_floating_point else one.dtype
+
+    def _hold_the_unused(self) -> None:
+        """Give part 0 what the traced model makes no use of, so that no state is lost."""
+        if 0 not in self.programs:
+            return
+        blueprint = self._now.blueprint
+        used = {*blueprint.used_state}
+        module = nn.Module()
+        slices = dict(self._now.slices[0])
+        for name, one in self._original.items():
+            if one.held_as == name and name not in used:
+                attribute = name.replace(".", "_")
+                value = torch.empty(one.shape, dtype=one.dtype, device="meta")
+                if one.parameter:
+                    value = nn.Parameter(value, requires_grad=one.dtype.is_floating_point)
+                    module.register_parameter(attribute, value)
+                else:
+                    module.register_buffer(attribute, value)
+                slices[f"unused.{attribute}"] = Slice(name, one.shape)
+        if len(slices) > len(self._now.slices[0]):
+            self.submodule(0).add_module("unused", module)
+            self._modes[self.training] = replace(self._now, slices={**self._now.slices, 0: slices})
+
+    def _fill(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Give the submodules their tensors; equal slices of a part are one tensor."""
+        for programs in self._modes.values():
+            for part, slices in programs.slices.items():
+                module, device = programs.programs[part].module, self.devices[part]
+                for name, held in slices.items():
+                    key = (part, held.key)
+                    owner, _, attribute = name.rpartition(".")
+                    step = module.get_submodule(owner)
+                    if key not in self._tensors:
+                        empty = getattr(step, attribute)
+                        self._tensors[key] = self._new(held, empty, state, device)
+                        self._slices[key] = held
+                    setattr(step, attribute, self._tensors[key])
+                module.to(device)
+                make_on(module, device)
+
+    def _new(
+        self,
+        held: Slice,
+        empty: torch.Tensor,
+        state: Mapping[str, torch.Tensor],
+        device: torch.device,
+    ) -> torch.Tensor:
+        full = state.get(held.name)
+        if full is None or full.is_meta:
+            value = torch.empty(held.local_shape, dtype=empty.dtype, device=device)
+        else:
+            value = held.take(full).to(device)
+        if not isinstance(empty, nn.Parameter):
+            return value
+        return nn.Parameter(value, requires_grad=held.name in self._now.blueprint.trainable)
+
+
+@dataclass(frozen=True)
+class _Original:
+    """An entry of the model's state_dict; entries of one tensor are held under one name."""
+
+    held_as: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    parameter: bool
+
+
+def _originals(model: nn.Module, blueprint: Blueprint) -> dict[str, _Original]:
+    tensors = {
+        **dict(model.named_buffers(remove_duplicate=False)),
+        **dict(model.named_parameters(remove_duplicate=False)),
+    }
+    names: dict[int, str] = {}
+    for name in (*blueprint.used_state, *tensors):
+        names.setdefault(id(tensors[name]), name)
+    return {
+        name: _Original(
+            names[id(tensors[name])],
+            tuple(tensors[name].shape),
+            tensors[name].dtype,
+            isinstance(tensors[name], nn.Parameter),
+        )
+        for name in model.state_dict()
+        if name in tensors
+    }
+
+
+def _programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
+    builders = {part: PartBuilder(blueprint, part) for part in held}
+    programs = {part: builder.build() for part, builder in builders.items()}
+    draws = None
+    if blueprint.draws:
+        draws = draw_module(blueprint.facts, blueprint.draws)
+    slices = {part: builder.slices for part, builder in builders.items()}
+    return Programs(blueprint, blueprint.transfers, programs, slices, draws)
+
+
+def _in_dtype(programs: Programs, dtype: torch.dtype) -> Programs:
+    """The same, where floating tensors travel in another type."""
+    transfers = tuple(transfer.in_dtype(dtype) for transfer in programs.transfers)
+    return replace(
+        programs,
+        transfers=transfers,
+        programs={
+            part: replace(program, transfers={n: transfers[n] for n in program.transfers})
+            for part, program in programs.programs.items()
+        },
+    )
+
+
+def _float_type(model: nn.Module, example: Sequence[Any]) -> torch.dtype:
+    tensors = (*model.parameters(), *model.buffers(), *example)
+    return next((one.dtype for one in tensors if _is_float(one)), torch.float32)
+
+
+def _traced(
+    model: nn.Module, example: Sequence[Any], dtype: torch.dtype, training: bool
+) -> TracedModel:
+    """Trace a model in another mode and float type than it was."""
+    inputs = [value.to(dtype) if _is_float(value) else value for value in example]
+    return trace(model.to(dtype).train(training), inputs)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _attribute(module: nn.Module, name: str) -> torch.Tensor:
+    owner, _, attribute = name.rpartition(".")
+    found: torch.Tensor = getattr(module.get_submodule(owner), attribute)
+    return found
+
+
+def make_on(module: nn.Module, device: torch.device) -> None:
+    """Let what operators make anew be made on a device."""
+    for step in module.modules():
+        if isinstance(step, fx.GraphModule):
+            changed = False
+            for node in step.graph.nodes:
+                if isinstance(node.kwargs.get("device"), torch.device):
+                    changed |= node.kwargs["device"] != device
+                    node.kwargs = {**node.kwargs, "device": device}
+            if changed:
+                step.recompile()

@@ -1,0 +1,99 @@
+"""Operators that work channel by channel, cut down to the channels that are wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import fx
+
+from hgpart.channels import SameIndex
+from hgpart.hypergraph import Int64
+from hgpart.placement.layouts import spread
+
+if TYPE_CHECKING:
+    from hgpart.placement.step_graph import Box, StepGraph
+
+
+def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    """The operator on operands cut like its result along one dimension, if it can be cut so."""
+    if len(box) != 1 or node.op != "call_function":
+        return None
+    boxes = _operand_boxes(step, node, box)
+    return None if boxes is None else step.copy(node, boxes)
+
+
+def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Box] | None:
+    """What an operator needs of each operand for one box of its result; None if not a box."""
+    ((axis, kept),) = box.items()
+    found = step.facts.aligned(node, axis)
+    if found is None:
+        return None
+    boxes: dict[fx.Node, Box] = {}
+    for operand, dim, along in found.maps:
+        wanted = along[kept] if len(along) > 1 else along
+        if len(wanted) != len(kept) or (np.diff(wanted) <= 0).any():
+            return None
+        if operand in boxes and not np.array_equal(boxes[operand][dim], wanted):
+            return None
+        boxes[operand] = {dim: wanted}
+    for operand, numbers in found.constants:
+        met = numbers[kept] if len(numbers) > 1 else numbers
+        cut = _box_of(np.unique(met), step.facts.shape(operand))
+        if cut is None:
+            return None
+        boxes[operand] = cut
+    return boxes
+
+
+def on_whole_tensors(step: StepGraph, node: fx.Node) -> fx.Node:
+    """An operator of a divided layer on whole tensors: what other parts hold is zero.
+
+    Channels do not mix, or each task takes only its own slice of every parameter, so the step's
+    own results are right; the others are never used.
+    """
+    operands = {}
+    for operand in step.operands(node):
+        if operand.op == "placeholder" and operand not in step.sources:
+            operands[operand] = _spread_slice(step, node, operand)
+        else:
+            operands[operand] = step.value(operand)
+    return step.emit(node, operands)
+
+
+def _spread_slice(step: StepGraph, node: fx.Node, operand: fx.Node) -> fx.Node:
+    """The part's slice of a parameter or buffer, with zeros for the rest of it."""
+    shape = step.facts.shape(operand)
+    box = _own_elements(step, node, operand)
+    if box is None:  # task j has slice j along the dimension that counts tasks
+        axes = [dim for dim, size in enumerate(shape) if size == step.layer.tasks]
+        box = {axes[0]: step.tasks} if axes else {}
+    made = step.value(operand, box)
+    for dim, kept in box.items():
+        if len(kept) < shape[dim]:
+            made = step.call(spread, made, dim, step.index(kept), shape[dim])
+    return made
+
+
+def _own_elements(step: StepGraph, node: fx.Node, operand: fx.Node) -> dict[int, Int64] | None:
+    """The box of a constant that meets the step's own channels in a same-index operator."""
+    effect, origins = step.facts.effect(node)
+    ids = step.graph.ids.get(node.name)
+    if not isinstance(effect, SameIndex) or ids is None:
+        return None
+    own = np.isin(ids.numpy(), step.own_channels)
+    for constant, elements in effect.constants:
+        if origins[min(constant.origins)] is operand:
+            numbers = np.unique(elements.expand(ids.shape).numpy()[own])
+            return _box_of(numbers, step.facts.shape(operand))
+    return None
+
+
+def _box_of(numbers: Int64, shape: tuple[int, ...]) -> dict[int, Int64] | None:
+    """The box that consists of elements with these numbers; None if they make up no box."""
+    if not shape:
+        return {}
+    found = [np.unique(along) for along in np.unravel_index(numbers, shape)]
+    if np.prod([len(along) for along in found], dtype=np.int64) != len(numbers):
+        return None
+    return {dim: along for dim, along in enumerate(found) if len(along) < shape[dim]}

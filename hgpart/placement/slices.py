@@ -1,0 +1,86 @@
+"""Slice: which elements of a parameter or buffer a part holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from hgpart.hypergraph import Int64
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Elements of one parameter or buffer of the model.
+
+    Attributes
+    ----------
+    name : str
+        In the model's state_dict.
+    shape : tuple of int
+        Of the whole.
+    positions : mapping of int to int64 array
+        Per dimension that is cut, the positions held, ascending; a dimension that is not named is
+        held whole.
+    elements : int64 array or None
+        Instead of positions: numbers of single elements in the flattened whole. The local tensor
+        is then one-dimensional.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    positions: Mapping[int, Int64] = field(default_factory=dict)
+    elements: Int64 | None = None
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that the part holds."""
+        if self.elements is not None:
+            return (len(self.elements),)
+        return tuple(
+            len(self.positions[dim]) if dim in self.positions else size
+            for dim, size in enumerate(self.shape)
+        )
+
+    def take(self, full: torch.Tensor) -> torch.Tensor:
+        """Copy the elements held out of the whole.
+
+        >>> import numpy as np
+        >>> Slice("weight", (4, 2), {0: np.array([0, 3])}).take(torch.arange(8).reshape(4, 2))
+        tensor([[0, 1],
+                [6, 7]])
+        """
+        full = full.detach()
+        if self.elements is not None:
+            return full.reshape(-1)[torch.from_numpy(self.elements).to(full.device)]
+        for dim, kept in self.positions.items():
+            full = full.index_select(dim, torch.from_numpy(kept).to(full.device))
+        return full if self.positions else full.clone()
+
+    def put(self, full: torch.Tensor, local: torch.Tensor) -> None:
+        """Write the elements held into the whole (which is contiguous), in place."""
+        local = local.detach().to(full.device, full.dtype)
+        if self.elements is not None:
+            full.view(-1)[torch.from_numpy(self.elements).to(full.device)] = local
+        else:
+            _put(full, local, list(self.positions.items()))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for slices of equal elements."""
+        held = tuple((dim, kept.tobytes()) for dim, kept in sorted(self.positions.items()))
+        return (self.name, held, None if self.elements is None else self.elements.tobytes())
+
+
+def _put(full: torch.Tensor, local: torch.Tensor, cuts: list[tuple[int, Int64]]) -> None:
+    if not cuts:
+        full.copy_(local)
+        return
+    dim, kept = cuts[0]
+    index = torch.from_numpy(kept).to(full.device)
+    if len(cuts) > 1:
+        inner = full.index_select(dim, index)
+        _put(inner, local, cuts[1:])
+        local = inner
+    full.index_copy_(dim, index, local)

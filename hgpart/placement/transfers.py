@@ -1,0 +1,84 @@
+"""What travels between parts: one transfer per layer, sender and receiver."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+
+@dataclass(frozen=True)
+class TransferredTensor:
+    """A tensor as it travels, for any batch size.
+
+    Attributes
+    ----------
+    per_sample, fixed : tuples of int
+        Dimension d has ``per_sample[d] * batch_size + fixed[d]`` elements.
+    dtype : torch.dtype
+    """
+
+    per_sample: tuple[int, ...]
+    fixed: tuple[int, ...]
+    dtype: torch.dtype
+
+    def shape(self, batch_size: int) -> tuple[int, ...]:
+        """Its shape for a batch.
+
+        >>> TransferredTensor((1, 0), (0, 8), torch.float32).shape(batch_size=5)
+        (5, 8)
+        """
+        sizes = zip(self.per_sample, self.fixed, strict=True)
+        return tuple(each * batch_size + fixed for each, fixed in sizes)
+
+    def nbytes(self, batch_size: int) -> int:
+        """Bytes on the wire for a batch."""
+        return math.prod(self.shape(batch_size)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """All that a layer sends from one part to another, packed.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the one global order of all transfers of a placement, and its tag on the wire.
+    layer : str
+        Name of the layer whose maps travel.
+    partial : bool
+        Whether they are partial sums of that layer (fine-grain) on their way to its reductions.
+    sender, receiver : int
+        Parts.
+    tensors : tuple of TransferredTensor
+        One for each tensor that the layer makes.
+    differentiable : bool
+        Whether a gradient of the same size comes back.
+    counted : bool
+        Whether it is part of the partition's communication volume: always, but for the results
+        where the plan leaves the output vertex out.
+    """
+
+    number: int
+    layer: str
+    partial: bool
+    sender: int
+    receiver: int
+    tensors: tuple[TransferredTensor, ...]
+    differentiable: bool
+    counted: bool = True
+
+    def nbytes(self, batch_size: int) -> int:
+        """Bytes on the wire for a batch, one way."""
+        return sum(tensor.nbytes(batch_size) for tensor in self.tensors)
+
+    def in_dtype(self, dtype: torch.dtype) -> Transfer:
+        """The same, with floating tensors in another type."""
+        return replace(
+            self,
+            tensors=tuple(
+                replace(tensor, dtype=dtype) if tensor.dtype.is_floating_point else tensor
+                for tensor in self.tensors
+            ),
+        )

@@ -1,0 +1,75 @@
+"""A safetensors or torch file of a state_dict, read tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hgpart.errors import CheckpointError, MissingPackageError
+
+
+@contextmanager
+def opened_weights(path: Path | str) -> Iterator[Mapping[str, torch.Tensor]]:
+    """A mapping of names to tensors, each read from the file when it is asked for.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, truncated, or something else than tensors by name.
+    MissingPackageError
+        If it is a safetensors file, and safetensors is not installed.
+    """
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        with _safetensors(path) as file:
+            yield _LazyTensors(file)
+        return
+    try:
+        state: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{path}: no weights can be read: {_first_line(error)}") from None
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+        raise CheckpointError(f"{path}: accepted is a state_dict, tensors by name")
+    yield state
+
+
+def _safetensors(path: Path) -> Any:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise MissingPackageError(
+            f"{path}: safetensors is not installed: pip install 'hgpart[train]'"
+        ) from None
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: no weights can be read: {_first_line(error)}") from None
+
+
+class _LazyTensors(Mapping[str, torch.Tensor]):
+    """The tensors of an open safetensors file."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.names = list(file.keys())
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self.file.get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,1 @@
+"""The runtimes: the same submodules in one process or in many."""

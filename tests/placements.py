@@ -1,0 +1,198 @@
+"""A placed model beside the original: outputs, gradients, state, coverage, bytes on the wire."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from hgpart import Placement, place
+from hgpart.blocks import Blocks, Modelling, full_vertices
+from hgpart.grains import CnnHypergraph, cnn_hypergraph
+from hgpart.graph import ChannelGraph
+from hgpart.hypergraph import Int32
+from hgpart.layering import channel_graph
+from hgpart.metrics import evaluate
+from hgpart.partition import Partition
+from hgpart.partition_files import blocks_of_parts
+from hgpart.pipeline import PartitionedModel
+from hgpart.tracing import TracedModel, trace
+from hgpart.work import flops
+
+CLOSE = 1e-10  # largest difference in float64, relative
+
+
+def partitioned(
+    traced: TracedModel,
+    graph: ChannelGraph,
+    modelling: Modelling,
+    k: int,
+    model: CnnHypergraph,
+    parts: Int32,
+) -> PartitionedModel:
+    """A partition that no partitioner made."""
+    evaluation = evaluate(model.hypergraph, parts, k)
+    partition = Partition(
+        model=model,
+        modelling=modelling,
+        parts=parts,
+        k=k,
+        eps=0.1,
+        seed=0,
+        backend="test",
+        start="test",
+        speeds=None,
+        evaluation=evaluation,
+        feasible=False,
+    )
+    return PartitionedModel(traced, graph, flops(graph), partition, evaluation, {})
+
+
+def of_single_tasks(
+    traced: TracedModel, graph: ChannelGraph, modelling: Modelling, k: int, seed: int
+) -> PartitionedModel:
+    """Every task, and fine-grain every channel of every task, in a part at random."""
+    count = full_vertices(graph, modelling)
+    parts = np.random.default_rng(seed).integers(0, k, count).astype(np.int32)
+    model, parts = blocks_of_parts(graph, flops(graph), modelling, parts)
+    return partitioned(traced, graph, modelling, k, model, parts)
+
+
+def of_random_blocks(
+    traced: TracedModel, graph: ChannelGraph, modelling: Modelling, k: int, seed: int
+) -> PartitionedModel:
+    """Up to four blocks of rows, and of columns, a layer, each in a part at random."""
+    rng = np.random.default_rng(seed)
+    rows: list[np.ndarray] = []
+    columns: list[np.ndarray] = []
+    for at, layer in enumerate(graph.layers):
+        read = modelling.split_read(layer)
+        if layer.tied_to != at:
+            rows.append(rows[layer.tied_to])
+            columns.append(columns[layer.tied_to])
+            continue
+        whole = modelling.is_solid(layer)
+        rows.append(np.array([0, layer.tasks]) if whole else _cuts(rng, layer.tasks))
+        columns.append(np.array([0, 1]) if read is None else _cuts(rng, len(read.channels)))
+    blocks = Blocks(tuple(rows), tuple(columns))
+    model = cnn_hypergraph(graph, flops(graph), blocks, modelling)
+    parts = rng.integers(0, k, model.hypergraph.vertices).astype(np.int32)
+    return partitioned(traced, graph, modelling, k, model, parts)
+
+
+def _cuts(rng: np.random.Generator, count: int) -> np.ndarray:
+    inner = rng.choice(np.arange(1, count), min(count - 1, int(rng.integers(0, 4))), replace=False)
+    return np.concatenate([[0], np.sort(inner), [count]]).astype(np.int64)
+
+
+def check_equal(
+    model: nn.Module, inputs: Sequence[torch.Tensor], plan: PartitionedModel, seed: int = 0
+) -> Placement:
+    """Assert that the placed model is the model, and that its table is what happens."""
+    original = copy.deepcopy(model)
+    placed = place(model, plan)
+    torch.manual_seed(seed)
+    expected = _tensors(original(*inputs))
+    torch.manual_seed(seed)
+    found = _tensors(placed(*inputs))
+    assert [one.requires_grad for one in found] == [one.requires_grad for one in expected]
+    for wanted, one in zip(expected, found, strict=True):
+        assert wanted.dtype == one.dtype
+        assert wanted.is_floating_point() or torch.equal(wanted, one)
+    _check_close({str(n): one for n, one in enumerate(expected)}, enumerate(found))
+    generator = torch.Generator().manual_seed(seed)
+    chosen = [at for at, one in enumerate(expected) if one.requires_grad]
+    gradients = [
+        torch.randn(expected[at].shape, generator=generator, dtype=expected[at].dtype)
+        for at in chosen
+    ]
+    for results in (expected, found):
+        if chosen:
+            torch.autograd.backward([results[at] for at in chosen], gradients)
+    _check_gradients(original, placed)
+    _check_close(
+        {name: one for name, one in original.state_dict().items() if one.is_floating_point()},
+        placed.state_dict().items(),
+    )
+    _check_traffic(placed, len(inputs[0]), learns=bool(chosen))
+    return placed
+
+
+def _tensors(results: object) -> list[torch.Tensor]:
+    if isinstance(results, torch.Tensor):
+        return [results]
+    assert isinstance(results, (tuple, list))
+    return list(results)
+
+
+def _check_close(expected: dict[str, torch.Tensor], found: object) -> None:
+    """Close to each tensor's own size; what is zero up to rounding is measured by the others."""
+    largest = max(
+        (float(one.detach().abs().max()) for one in expected.values() if one.numel()), default=1
+    )
+    for name, one in found:  # type: ignore[attr-defined]
+        if (wanted := expected.get(str(name))) is not None and wanted.numel():
+            size = max(float(wanted.detach().abs().max()), 1e-3 * largest, 1e-300)
+            assert float((wanted - one).detach().abs().max()) <= CLOSE * size, name
+
+
+def held(placed: Placement) -> Iterator[tuple[str, object, torch.Tensor]]:
+    """The name, the slice and the tensor of all state that parts hold; each tensor once."""
+    for part in range(placed.k):
+        seen = set()
+        for name, one in placed.slices(part).items():
+            owner, _, attribute = name.rpartition(".")
+            tensor = getattr(placed.submodule(part).get_submodule(owner), attribute)
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield one.name, one, tensor
+
+
+def _check_gradients(original: nn.Module, placed: Placement) -> None:
+    """Each element of each parameter is in one part, and its gradient is the original's."""
+    parameters = dict(original.named_parameters())
+    gradients = {
+        name: torch.zeros_like(one) if one.grad is None else one.grad
+        for name, one in parameters.items()
+    }
+    largest = max((float(one.abs().max()) for one in gradients.values()), default=1)
+    counts = {name: torch.zeros(one.shape, dtype=torch.int8) for name, one in parameters.items()}
+    for name, one, tensor in held(placed):
+        if name not in parameters:
+            continue
+        mark = torch.zeros_like(counts[name])
+        one.put(mark, torch.ones(tensor.shape, dtype=torch.int8))
+        counts[name] += mark
+        wanted = one.take(gradients[name])
+        given = torch.zeros_like(wanted) if tensor.grad is None else tensor.grad
+        size = max(float(gradients[name].abs().max()), 1e-3 * largest, 1e-300)
+        if wanted.numel():
+            assert float((wanted - given).abs().max()) <= CLOSE * size, name
+    for name, count in counts.items():
+        assert bool((count == 1).all()), f"{name}: not every element is held once"
+
+
+def _check_traffic(placed: Placement, batch_size: int, learns: bool) -> None:
+    """The bytes and messages that the runtime counted are the partition's."""
+    table, traffic = placed.expected(batch_size), placed.runtime.last.traffic
+    np.testing.assert_array_equal(traffic.forward_bytes, table.traffic)
+    np.testing.assert_array_equal(traffic.forward_messages, table.messages)
+    back = np.zeros_like(table.traffic)
+    for transfer in placed.transfers:
+        if transfer.differentiable and transfer.counted and learns:
+            back[transfer.receiver, transfer.sender] += transfer.nbytes(batch_size)
+    np.testing.assert_array_equal(traffic.backward_bytes, back)
+    ones = [t for t in placed.transfers if t.counted and not t.differentiable]
+    if learns:
+        not_back = sum(transfer.nbytes(batch_size) for transfer in ones)
+        assert traffic.backward_bytes.sum() == table.volume - not_back
+
+
+def traced_model(
+    model: nn.Module, inputs: Sequence[torch.Tensor]
+) -> tuple[TracedModel, ChannelGraph]:
+    traced = trace(model, inputs)
+    return traced, channel_graph(traced)

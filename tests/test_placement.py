@@ -1,0 +1,371 @@
+"""Placed models compute what the originals compute, and what they send is what the table says."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import numpy as np
+import partitioned_models as models
+import placements
+import pytest
+import torch
+from builtin_graphs import IMAGES
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+import hgpart
+from hgpart import Modelling, builtin_models, load_model, partition_model, place
+from hgpart.blocks import layer_blocks
+from hgpart.errors import PlacementError, PlanError
+from hgpart.grains import cnn_hypergraph
+from hgpart.plan import make_plan
+from hgpart.work import flops
+
+# Several minutes each in float64: they are in benchmarks/placement_equality.py.
+HUGE = {"vgg13", "vgg16", "vgg19", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn"}
+DEEP = {"resnet101", "resnet152", "inception_resnet_v2"}
+
+
+@cache
+def small(name: str):
+    model, examples = models.built(name)
+    model = copy.deepcopy(model).double()
+    torch.manual_seed(1)
+    inputs = [torch.randn(3, *one.shape[1:], dtype=torch.float64) for one in examples]
+    return model, inputs, *placements.traced_model(model, inputs)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    name=st.sampled_from([*models.MODELS]),
+    grain=st.sampled_from(["coarse", "fine"]),
+    linear=st.sampled_from(["neuron", "layer"]),
+    input_vertex=st.booleans(),
+    output_vertex=st.booleans(),
+    k=st.integers(1, 5),
+    single=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_any_partition_of_small_models(
+    name, grain, linear, input_vertex, output_vertex, k, single, seed
+):
+    model, inputs, traced, graph = small(name)
+    modelling = Modelling(
+        grain=grain, linear=linear, input_vertex=input_vertex, output_vertex=output_vertex
+    )
+    draw = placements.of_single_tasks if single else placements.of_random_blocks
+    placements.check_equal(model, inputs, draw(traced, graph, modelling, k, seed), seed)
+
+
+@cache
+def builtin(name: str):
+    model, _ = load_model(name, seed=0)
+    model = model.double()
+    torch.manual_seed(1)
+    inputs = [torch.randn(2, *IMAGES.get(name, (3, 64, 64)), dtype=torch.float64)]
+    return model, inputs, *placements.traced_model(model, inputs)
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("name", [n for n in builtin_models() if n not in HUGE | DEEP])
+def test_random_partition_of_builtin_models(name, grain):
+    model, inputs, traced, graph = builtin(name)
+    k = 2 + len(name) % 3
+    plan = placements.of_random_blocks(traced, graph, Modelling(grain=grain), k, len(name))
+    placements.check_equal(model, inputs, plan)
+
+
+@settings(max_examples=20)
+@given(
+    grain=st.sampled_from(["coarse", "fine"]),
+    k=st.sampled_from([2, 3, 4, 8]),
+    seed=st.integers(0, 2**16),
+)
+def test_lenet5_with_every_task_at_random(grain, k, seed):
+    model, inputs, traced, graph = builtin("lenet5")
+    plan = placements.of_single_tasks(traced, graph, Modelling(grain=grain), k, seed)
+    placements.check_equal(model, inputs, plan, seed)
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("k", [2, 3, 4, 8])
+def test_good_partitions(grain, k):
+    model, inputs, *_ = small("residual")
+    plan = partition_model(
+        model, inputs, k=k, eps=0.3, modelling=Modelling(grain=grain), best_effort=True
+    )
+    placements.check_equal(model, inputs, plan)
+
+
+def test_every_layer_cut_and_a_part_empty_of_layers():
+    model, inputs, traced, graph = small("residual")
+    modelling = Modelling()
+    blocks = layer_blocks(graph, modelling)
+    hypergraph = cnn_hypergraph(graph, flops(graph), blocks, modelling)
+    every = (np.arange(hypergraph.hypergraph.vertices) % 3).astype(np.int32)  # never a neighbour
+    plan = placements.partitioned(traced, graph, modelling, 4, hypergraph, every)
+    placed = placements.check_equal(model, inputs, plan)
+    assert "self." not in placed.submodule(3).code  # part 3 has nothing to compute
+
+
+# ------------------------------------------------------------------ operators and structures
+
+
+class Everything(nn.Module):
+    """Shared weights, dropout of both kinds, a counter, an unused layer, a dict of results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.third = nn.Conv2d(8, 8, 3, padding=1)
+        self.third.weight = self.second.weight
+        self.norm = nn.BatchNorm2d(8)
+        self.head = nn.Linear(8 * 64, 5)
+        self.unused = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.rand(8, 1, 1))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, image):
+        self.steps += 1
+        maps = functional.dropout(functional.relu(self.norm(self.first(image))), 0.3, self.training)
+        maps = functional.relu(self.second(maps)) * self.scale
+        maps = functional.dropout2d(self.third(maps), 0.2, self.training)
+        return {"logits": self.head(maps.flatten(1)), "maps": maps, "number": 3}
+
+
+def everything(grain: str, k: int = 3):
+    torch.manual_seed(0)
+    model = Everything().double()
+    images = torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    plan = partition_model(
+        model, images, k=k, eps=0.5, modelling=Modelling(grain=grain), best_effort=True
+    )
+    return model, images, place(model, plan)
+
+
+def loss_of(results):
+    return results["logits"].pow(2).mean() + results["maps"].abs().mean()
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_trains_as_the_original_with_the_same_seed(grain):
+    model, images, placed = everything(grain)
+    assert list(placed.state_dict()) == list(model.state_dict())
+    optimizers = [torch.optim.Adam(one.parameters(), 1e-2) for one in (model, placed)]
+    for step in range(4):
+        losses = []
+        for one, optimizer in zip((model, placed), optimizers, strict=True):
+            torch.manual_seed(step)
+            results = one(images)
+            assert results["number"] == 3
+            optimizer.zero_grad()
+            loss_of(results).backward()
+            optimizer.step()
+            losses.append(loss_of(results).item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-10)
+    assert placed.state_dict()["steps"] == 4
+    for name, value in model.state_dict().items():
+        assert torch.allclose(placed.state_dict()[name].to(value.dtype), value, atol=1e-10), name
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_evaluation_and_back(grain):
+    model, images, placed = everything(grain)
+    for mode in (False, True, False):
+        model.train(mode)
+        placed.train(mode)
+        torch.manual_seed(5)
+        expected = model(images)
+        torch.manual_seed(5)
+        assert torch.allclose(placed(images)["logits"], expected["logits"], atol=1e-12)
+    assert placed.state_dict()["steps"] == 3
+    with torch.no_grad():
+        assert not placed(images)["logits"].requires_grad
+
+
+def test_other_types_and_batches():
+    model, images, placed = everything("fine")
+    placed.float().eval()
+    model.float().eval()
+    expected = model(images[:3].float())
+    found = placed(images[:3].float())
+    assert found["logits"].dtype == torch.float32
+    assert torch.allclose(found["logits"], expected["logits"], atol=1e-6)
+    assert {t.dtype for one in placed.transfers for t in one.tensors} == {torch.float32}
+    placed.train()
+    placed(images[:3].float())
+    counted = placed.runtime.last.traffic.forward_bytes
+    np.testing.assert_array_equal(counted, placed.expected(3).traffic)
+
+
+def test_state_round_trip_through_another_k():
+    model, _, placed = everything("coarse")
+    model.eval()
+    _, _, other = everything("fine", k=4)
+    with torch.no_grad():
+        for one in other.parameters():
+            one.zero_()
+    other.load_state_dict(placed.state_dict())
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("head.bias"), "lacks head.bias"),
+        (lambda state: state.update(other=torch.zeros(1)), "unknown other"),
+        (lambda state: state.update({"head.bias": torch.zeros(6)}), r"\(6,\), expected \(5,\)"),
+    ],
+)
+def test_foreign_state_is_refused(change, message):
+    model, _, placed = everything("coarse")
+    before = placed.state_dict()
+    state = {**model.state_dict()}
+    change(state)
+    with pytest.raises(PlacementError, match=message):
+        placed.load_state_dict(state)
+    assert all(torch.equal(before[name], value) for name, value in placed.state_dict().items())
+
+
+class Odd(nn.Module):
+    """Operators that can't be cut as they stand: shuffles, softmax, norms, padding, data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 12, 3, padding=1)
+        self.shuffle = nn.ChannelShuffle(3)
+        self.grouped = nn.Conv2d(12, 24, 3, groups=4, padding=1)
+        self.depthwise = nn.Conv2d(24, 48, 3, groups=24, padding=1)
+        self.up = nn.ConvTranspose2d(48, 8, 2, stride=2)
+        self.group_norm = nn.GroupNorm(4, 8)
+        self.up_grouped = nn.ConvTranspose2d(8, 8, 2, groups=4)
+        self.layer_norm = nn.LayerNorm([8, 17, 17])
+        self.slope = nn.PReLU()
+        self.slopes = nn.PReLU(8)
+        self.gate = nn.Linear(8, 8)
+        self.token = nn.Parameter(torch.randn(1, 8, 1, 1))
+        self.normal = nn.utils.parametrizations.weight_norm(nn.Conv2d(8, 6, 1))
+        self.instance = nn.InstanceNorm2d(6, affine=True)
+
+    def forward(self, image):
+        maps = self.depthwise(self.grouped(self.shuffle(self.stem(image)))).relu()
+        maps = self.group_norm(self.up(maps))
+        maps = self.slopes(self.slope(self.layer_norm(self.up_grouped(maps))))
+        maps = maps * torch.sigmoid(self.gate(maps.mean((2, 3))))[:, :, None, None] + self.token
+        maps = torch.softmax(maps, 1) + torch.cat([maps[:, 4:], maps[:, :4]], 1)
+        maps = self.instance(self.normal(maps))
+        variance, mean = torch.var_mean(maps, (2, 3), keepdim=True)
+        maps = functional.pad((maps - mean) / (variance + 1).sqrt(), (0, 0, 0, 0, 1, 1)).sigmoid()
+        values, indices = maps.flatten(1).max(1)
+        return maps, values, indices
+
+
+@cache
+def odd():
+    torch.manual_seed(0)
+    model = Odd().double()
+    inputs = [torch.randn(3, 3, 8, 8, dtype=torch.float64)]
+    return model, inputs, *placements.traced_model(model, inputs)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    grain=st.sampled_from(["coarse", "fine"]),
+    k=st.integers(1, 5),
+    single=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_odd_operators(grain, k, single, seed):
+    model, inputs, traced, graph = odd()
+    draw = placements.of_single_tasks if single else placements.of_random_blocks
+    plan = draw(traced, graph, Modelling(grain=grain), k, seed)
+    placements.check_equal(model, inputs, plan, seed)
+
+
+# ------------------------------------------------------------------ what the code says
+
+
+def test_a_part_holds_its_slices_only_and_its_code_says_what_it_does():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    images = torch.randn(2, 3, 8, 8)
+    plan = partition_model(model, images, k=2, eps=0.2)
+    placed = place(model, plan)
+    for part in range(2):
+        code = placed.submodule(part).code
+        assert "receive" in code or "send" in code
+    sizes = [sum(p.numel() for p in placed.submodule(part).parameters()) for part in range(2)]
+    assert sum(sizes) == sum(p.numel() for p in model.parameters())
+    assert max(sizes) < sum(sizes)
+
+
+def test_only_the_parts_asked_for():
+    model, _, traced, graph = small("residual")
+    plan = placements.of_random_blocks(traced, graph, Modelling(), 3, 0)
+    one = place(model, plan, parts=[1])
+    whole = place(model, plan)
+    assert [*one.programs] == [1]
+    assert one.submodule(1).code == whole.submodule(1).code
+    assert [p.shape for p in one.parameters()] == [p.shape for p in whole.submodule(1).parameters()]
+    with pytest.raises(PlacementError, match="1 of 3 parts"):
+        one.state_dict()
+    with pytest.raises(PlacementError, match="part 2"):
+        one.submodule(2)
+
+
+def test_weights_from_a_file_into_a_model_without_any(tmp_path):
+    model, images, *_ = small("residual")
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    empty = copy.deepcopy(model).to("meta")
+    plan = partition_model(empty, [one.to("meta") for one in images], k=2, eps=0.3)
+    placed = place(empty, plan)
+    placed.load_checkpoint(tmp_path / "weights.pt")
+    assert torch.allclose(placed(*images), model(*images), atol=1e-12)
+    (tmp_path / "cut.pt").write_bytes((tmp_path / "weights.pt").read_bytes()[:1000])
+    with pytest.raises(hgpart.HgpartError, match="no weights can be read"):
+        placed.load_checkpoint(tmp_path / "cut.pt")
+
+
+def test_a_plan_serves_for_other_float_types_and_no_other_model():
+    model, shape = load_model("lenet5", seed=0)
+    result = partition_model(model, hgpart.example_inputs(model, shape), k=2, eps=0.2)
+    plan = make_plan(result.partition, result.graph, result.work, "lenet5", shape)
+    double = copy.deepcopy(model).double()
+    images = torch.randn(2, *shape, dtype=torch.float64)
+    assert torch.allclose(place(double, plan)(images), double(images), atol=1e-12)
+    other, _ = load_model("alexnet", device="meta")
+    with pytest.raises((PlanError, hgpart.HgpartError)):
+        place(other, plan)
+
+
+def test_devices():
+    model, _, traced, graph = small("residual")
+    plan = placements.of_random_blocks(traced, graph, Modelling(), 2, 0)
+    with pytest.raises(PlacementError, match="3 devices for 2 parts"):
+        place(model, plan, ["cpu"] * 3)
+    with pytest.raises(PlacementError, match="'cuda:99' is not there"):
+        place(model, plan, ["cpu", "cuda:99"])
+    with pytest.raises(PlacementError, match="'tpu'"):
+        place(model, plan, ["cpu", "tpu"])
+
+
+def test_data_dependent_buffers_are_refused_by_name():
+    class Average(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+            self.register_buffer("average", torch.zeros(4))
+
+        def forward(self, image):
+            maps = self.conv(image)
+            self.average.mul_(0.9).add_(maps.detach().mean((0, 2, 3)), alpha=0.1)
+            return maps
+
+    model, images = Average(), torch.randn(2, 3, 8, 8)
+    plan = partition_model(model, images, k=2, eps=0.5)
+    with pytest.raises(PlacementError, match="buffer average"):
+        place(model, plan)
