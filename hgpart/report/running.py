@@ -1,0 +1,164 @@
+"""RunReport -> table, JSON: what a run of a placed model took and sent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from rich.console import Console
+
+from hgpart.hypergraph import Int64
+from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
+from hgpart.run.measuring import Measurement
+
+
+@dataclass(frozen=True, eq=False)
+class RunReport:
+    """All that is said about a run.
+
+    Attributes
+    ----------
+    model : str
+    devices : tuple of str
+        Of each part.
+    backend : str
+        What carried the messages: gloo, nccl or threads (of one process).
+    measurement : Measurement
+    planned_forward, planned_backward : int64 arrays, shape (k, k)
+        Bytes of a step by the plan, from the part of the row to the part of the column.
+    """
+
+    model: str
+    devices: tuple[str, ...]
+    backend: str
+    measurement: Measurement
+    planned_forward: Int64
+    planned_backward: Int64
+
+    def difference(self) -> str | None:
+        """Say where other bytes travelled than the plan says, if any did."""
+        found, steps = self.measurement.traffic, self.measurement.steps
+        ways = [("forward", found.forward_bytes, self.planned_forward)]
+        if self.measurement.backward:
+            ways.append(("backward", found.backward_bytes, self.planned_backward))
+        for way, counted, planned in ways:
+            for (sender, receiver), sent in _entries(counted):
+                if sent != planned[sender, receiver] * steps:
+                    return (
+                        f"{way}, part {sender} sent {sent:,} bytes to part {receiver} in {steps} "
+                        f"steps, by the plan {planned[sender, receiver]:,} in each"
+                    )
+        return None
+
+
+def _entries(matrix: Int64) -> list[tuple[tuple[int, int], int]]:
+    k = len(matrix)
+    return [((row, column), int(matrix[row, column])) for row in range(k) for column in range(k)]
+
+
+def run_json(report: RunReport) -> str:
+    """All figures as a JSON object, a line for each key and part; bytes are of all steps."""
+    measured = report.measurement
+    traffic = measured.traffic
+    fields: dict[str, Any] = {
+        "hgpart_version": version("hgpart"),
+        "model": report.model,
+        "k": len(report.devices),
+        "backend": report.backend,
+        "batch_size": measured.batch_size,
+        "steps": measured.steps,
+        "backward": measured.backward,
+        "seconds": measured.seconds,
+        "samples_per_second": measured.samples_per_second,
+        "forward_bytes": int(traffic.forward_bytes.sum()),
+        "backward_bytes": int(traffic.backward_bytes.sum()),
+        "uncounted_bytes": int(traffic.uncounted_bytes.sum()),
+        "planned_forward_bytes": int(report.planned_forward.sum()) * measured.steps,
+        "planned_backward_bytes": int(report.planned_backward.sum())
+        * measured.steps
+        * measured.backward,
+        "as_planned": report.difference() is None,
+    }
+    parts = [
+        {
+            "part": part,
+            "device": report.devices[part],
+            **vars(timing),
+            "sent_forward_bytes": int(traffic.forward_bytes[part].sum()),
+            "received_forward_bytes": int(traffic.forward_bytes[:, part].sum()),
+            "sent_backward_bytes": int(traffic.backward_bytes[part].sum()),
+            "received_backward_bytes": int(traffic.backward_bytes[:, part].sum()),
+            "messages_sent": int(
+                traffic.forward_messages[part].sum() + traffic.backward_messages[part].sum()
+            ),
+        }
+        for part, timing in enumerate(measured.timings)
+    ]
+    lines = [f'  "{name}": {json.dumps(value)}' for name, value in fields.items()]
+    listed = ",\n".join(f"    {json.dumps(part)}" for part in parts)
+    return "{\n" + ",\n".join(lines) + f',\n  "parts": [\n{listed}\n  ]\n}}\n'
+
+
+def print_run(report: RunReport, console: Console, unit: str) -> None:
+    """Print the throughput first, then what each part did and sent in a step.
+
+    Parameters
+    ----------
+    report : RunReport
+    console : Console
+    unit : str
+        What bytes are printed in, one of `UNITS`.
+    """
+    measured, k = report.measurement, len(report.devices)
+    milliseconds = 1000 * measured.seconds / measured.steps
+    console.print(
+        f"{measured.samples_per_second:,.1f} samples/s, {milliseconds:,.1f} ms a step",
+        style="bold",
+    )
+    passes = "forward and backward" if measured.backward else "forward"
+    processes = "one process" if report.backend == "threads" else f"{k} processes, {report.backend}"
+    console.print(
+        f"{report.model} on {k} device{'s' * (k > 1)} ({processes}), {measured.steps} steps of "
+        f"{measured.batch_size} samples, {passes}"
+    )
+    console.print()
+    _print_parts(report, console, unit)
+    console.print()
+    steps, traffic = measured.steps, measured.traffic
+    sizes = [traffic.forward_bytes.sum() / steps, traffic.backward_bytes.sum() / steps]
+    forward, backward = even_decimals([size / UNITS[unit] for size in sizes])
+    back = f" and {backward} {unit} backward" if measured.backward else ""
+    planned = "not as the plan says" if report.difference() else "to the byte as the plan says"
+    console.print(f"Between devices: {forward} {unit} forward{back} in a step, {planned}")
+
+
+def _print_parts(report: RunReport, console: Console, unit: str) -> None:
+    measured, k = report.measurement, len(report.devices)
+    steps, traffic = measured.steps, measured.traffic
+    busy = [timing.forward_busy + timing.backward_busy for timing in measured.timings]
+    waiting = [timing.forward_waiting + timing.backward_waiting for timing in measured.timings]
+    headings = ["part", "busy ms", "waiting ms", "waiting %"]
+    columns = [
+        [f"{part} ({report.devices[part]})" for part in range(k)],
+        even_decimals([1000 * seconds / steps for seconds in busy]),
+        even_decimals([1000 * seconds / steps for seconds in waiting]),
+        [
+            f"{100 * idle / max(1e-9, at + idle):.1f}"
+            for at, idle in zip(busy, waiting, strict=True)
+        ],
+    ]
+    counted, planned = traffic.forward_bytes / steps, report.planned_forward
+    if measured.backward:
+        counted = counted + traffic.backward_bytes / steps
+        planned = planned + report.planned_backward
+    for heading, axis in ((f"sends {unit}", 1), (f"receives {unit}", 0)):
+        both = [*counted.sum(axis), *planned.sum(axis)]
+        texts = even_decimals([size / UNITS[unit] for size in both])
+        headings += [heading, "by the plan"]
+        columns += [texts[:k], texts[k:]]
+    table = ruled_table(headings)
+    for row in zip(*columns, strict=True):
+        table.add_row(*row)
+    print_table(console, "Parts, in a step", table)

@@ -1,0 +1,237 @@
+"""k -> Connection: this process's place among the k processes of a run, over torch.distributed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from hgpart.errors import ArgumentError, HgpartError, PlacementError, RunError
+
+TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
+BACKENDS = ("gloo", "nccl")
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets
+TORCHS_PLACE = re.compile(r"^\[(?:enforce fail at )?\S+:\d+\] (?:err == 0\. )?")
+Result = TypeVar("Result")
+
+
+class Connection:
+    """The processes of a run, seen from one of them; as a context manager, it disconnects.
+
+    Rank and part are the same number. An exception that leaves the ``with`` block is told to the
+    other processes, so that each of them ends with the same first cause.
+
+    Attributes
+    ----------
+    rank, k : int
+    device : torch.device
+        Where this process computes.
+    nccl : bool
+        Whether messages travel between GPUs directly, and not by way of the hosts.
+    """
+
+    def __init__(self, rank: int, k: int, device: torch.device, nccl: bool, store: Store) -> None:
+        self.rank, self.k, self.device, self.nccl = rank, k, device, nccl
+        self._store: Store | None = store
+        # NCCL knows no tags. In each of its groups a pair of ranks sends one way only, so that
+        # both see the same order: the global order of transfers.
+        self.upward = dist.new_group(backend="nccl") if nccl else None
+        self.downward = dist.new_group(backend="nccl") if nccl else None
+        if nccl:
+            self._meet()
+
+    def _meet(self) -> None:
+        """Have each pair connect, in one order for all, as NCCL waits for both when they do."""
+        byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
+        for low in range(self.k):
+            for high in range(low + 1, self.k):
+                for source, target in ((low, high), (high, low)):
+                    if self.rank == source:
+                        dist.send(byte, target, self.group(source, target))
+                    elif self.rank == target:
+                        dist.recv(byte, source, self.group(source, target))
+
+    def group(self, sender: int, receiver: int) -> dist.ProcessGroup | None:
+        """The group that messages from one rank to another travel in."""
+        return self.upward if sender < receiver else self.downward
+
+    def gather(self, value: Any) -> list[Any]:
+        """Tell all processes what each of them has, in their order; all call it."""
+        values: list[Any] = [None] * self.k
+        self.guard(lambda: dist.all_gather_object(values, value), "gathered what all have")
+        return values
+
+    def share(self, value: float | None, source: int) -> float:
+        """Tell all processes a number that the process `source` has; all call it."""
+        number = torch.tensor([value or 0.0], dtype=torch.float64)
+        self.guard(lambda: dist.broadcast(number, source), f"shared what rank {source} has", source)
+        return float(number)
+
+    def guard(self, call: Callable[[], Result], doing: str, peer: int | None = None) -> Result:
+        """Call torch.distributed; what it raises becomes a `RunError` that names the rank."""
+        try:
+            return call()
+        except RuntimeError as error:
+            raise self.lost(error, doing, peer) from error
+
+    def lost(self, error: Exception, doing: str, peer: int | None) -> RunError:
+        """Put into words that a process is gone, or does not answer."""
+        who = "another rank" if peer is None else f"rank {peer}"
+        if "imed out" in str(error):
+            what = f"{who} has not answered in time"
+        elif any(sign in str(error) for sign in ("onnection", "not connected", "pair closure")):
+            what = f"{who} is gone"
+        else:
+            what = f"{who} can't be reached ({_first_line(error)})"
+        return RunError(self.first_cause(f"{what}: seen when rank {self.rank} {doing}"))
+
+    def first_cause(self, cause: str) -> str:
+        """Tell the others why this process fails; returns what was told first, by any."""
+        if self._store is None:
+            return cause
+        try:
+            told: bytes = self._store.compare_set("cause", "", cause)
+        except RuntimeError:  # it was kept by the process that is gone
+            self._store = None
+            return cause
+        return told.decode()
+
+    def disconnect(self) -> None:
+        """Leave, when all have come to their end."""
+        if dist.is_initialized():
+            self.guard(dist.barrier, "was done and waited for the others")
+            dist.destroy_process_group()
+
+    def __enter__(self) -> Connection:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Disconnect, or tell the others what went wrong."""
+        if error is None:
+            self.disconnect()
+        elif _is_memory(error):
+            cause = f"rank {self.rank}: out of memory: {_first_line(error)}"
+            raise RunError(self.first_cause(cause)) from error
+        elif isinstance(error, HgpartError):
+            self.first_cause(f"rank {self.rank}: {error}")
+        else:
+            what = _first_line(error)
+            self.first_cause(f"rank {self.rank}: {type(error).__name__}{what and f': {what}'}")
+
+
+def connect(
+    k: int, *, device: str | torch.device = "cpu", backend: str = "gloo", timeout: float = TIMEOUT
+) -> Connection:
+    """Join the other processes, by the environment that torchrun or `launch` has set.
+
+    Parameters
+    ----------
+    k : int
+        Number of parts, one a process.
+    device : str or torch.device
+        Of this process; ``cuda`` is the GPU of its local rank.
+    backend : {"gloo", "nccl"}
+        gloo sends by way of the hosts, nccl from GPU to GPU.
+    timeout : float
+        Seconds that a process waits for another one that is alive, here and in each receive. One
+        that is gone is noticed at once.
+
+    Raises
+    ------
+    RunError
+        If there is no such environment, if it is for another number of processes than `k`, or if
+        the others can't be reached.
+    PlacementError
+        If the device is not there.
+    """
+    missing = [name for name in VARIABLES if name not in os.environ]
+    if missing:
+        raise RunError(
+            f"{', '.join(missing)} not set: start the processes with torchrun or 'hgpart run'"
+        )
+    rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if processes != k:
+        raise RunError(f"there are {processes} processes, the plan has k={k}: accepted is {k}")
+    if backend not in BACKENDS:
+        raise ArgumentError(f"backend {backend!r}: accepted are {', '.join(BACKENDS)}")
+    if not 0 < timeout <= LONGEST_TIMEOUT:
+        raise ArgumentError(
+            f"timeout is {timeout:g} s, expected more than 0 and at most {LONGEST_TIMEOUT:g}"
+        )
+    # A receive that waits on a GPU must not keep other streams' work from starting: CUDA has 8
+    # queues for all streams unless told otherwise, and a stream for each peer and way is needed.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    place = local_device(device)
+    if backend == "nccl" and (place.type != "cuda" or not dist.is_nccl_available()):
+        raise PlacementError(
+            f"backend nccl on device {place}: it needs GPUs and a torch that is built with it, "
+            "accepted here is gloo"
+        )
+    limit = timedelta(seconds=timeout)
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=limit))
+        # With torchrun's elastic restarts the store may outlive the processes.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"hgpart/{attempt}", store)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo",
+            store=store,
+            rank=rank,
+            world_size=k,
+            timeout=limit,
+        )
+        return Connection(rank, k, place, backend == "nccl", store)
+    except RuntimeError as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise RunError(
+            f"rank {rank} can't meet the others at {address}: {_first_line(error)}"
+        ) from error
+
+
+def local_device(device: str | torch.device) -> torch.device:
+    """The device of this process, if it is there.
+
+    Raises
+    ------
+    PlacementError
+    """
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise PlacementError(f"device {str(device)!r}: accepted are cpu, cuda and cuda:N") from None
+    if place.type == "cpu":
+        return torch.device("cpu")
+    if place.type != "cuda":
+        raise PlacementError(f"device {str(device)!r}: accepted are cpu, cuda and cuda:N")
+    index = int(os.environ.get("LOCAL_RANK", 0)) if place.index is None else place.index
+    count = torch.cuda.device_count()
+    if index >= count:
+        raise PlacementError(f"device cuda:{index} is not there: this machine has {count} GPUs")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _is_memory(error: BaseException) -> bool:
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    """What an error says, without the place in torch's sources that it begins with."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return TORCHS_PLACE.sub("", line)

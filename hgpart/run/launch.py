@@ -1,0 +1,271 @@
+"""Start one process per part on this machine, watch them, and end them all when one dies.
+
+The processes get the environment that torchrun gives its own, so that a program does not know
+which of the two started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from codecs import getincrementaldecoder
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
+
+from hgpart.errors import ArgumentError, RunError
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, not listed
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+HERE = "127.0.0.1"
+LARGEST_PORT = 2**16 - 1
+WATCHED_EVERY = 0.05  # seconds
+NOTICING = 2.0  # seconds that the others have to notice by themselves that one died
+ENDING = 3.0  # seconds from SIGTERM to SIGKILL, and at most as many to be gone after it
+LINES_KEPT = 200  # of a rank's standard error
+ERROR = "hgpart: error: "  # what the hgpart command writes before its one line
+NAMES_RANK = re.compile(r"rank \d+\b")
+TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+
+# The processes import what their launcher does, wherever it was started.
+START = (
+    f"import sys; sys.path[:] = sys.argv.pop(1).split({os.pathsep!r}); "
+    "from hgpart.run.launch import begin; begin()"
+)
+
+
+def launch(program: str, arguments: Sequence[str], k: int) -> None:
+    """Run a Python program in k processes on this machine, until all have ended well.
+
+    Rank 0's standard output and error pass through (its ``hgpart: error:`` line becomes part of
+    the `RunError`); those of the others are dropped, but for the standard error of one that fails
+    without such a line. The processes share a store that this process keeps, at a free port unless
+    the environment has a ``MASTER_PORT``. ``OMP_NUM_THREADS``, if not set, divides the cores.
+
+    When one fails, the others are ended within 10 seconds; they also end with this process, even
+    if that is killed, and on Ctrl-C.
+
+    Parameters
+    ----------
+    program : str
+        A module, run as ``python -m`` does, or the path of a ``.py`` file.
+    arguments : sequence of str
+    k : int
+        Number of processes.
+
+    Raises
+    ------
+    RunError
+        If the port is in use. If a process fails: names its rank, and the signal that ended it or
+        what it said last; `exit_status` is that of the process where hgpart ended it.
+    """
+    if k < 1:
+        raise ArgumentError(f"k is {k}, expected at least 1 process")
+    store = _store(os.environ.get("MASTER_PORT", "0"))
+    command = [sys.executable, "-c", START, os.pathsep.join(sys.path), str(os.getpid())]
+    command += ["terminal" if sys.stderr.isatty() else "", program, *arguments]
+    sys.stdout.flush()
+    ranks: list[_Rank] = []
+    try:
+        for rank in range(k):
+            ranks.append(_Rank(rank, command, _environment(rank, k, store.port)))
+        failed = _watch(ranks)
+    finally:
+        _end(ranks)
+    if failed:
+        # A rank that ended with a RunError may only have noticed that another one is gone.
+        first = min(failed, key=lambda rank: rank.process.returncode == RunError.exit_status)
+        raise first.error()
+
+
+def _store(port: str) -> TCPStore:
+    """Where the ranks find each other; bound here, so that no other program can take the port."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # as above
+
+    if not port.isdecimal() or int(port) > LARGEST_PORT:
+        raise RunError(f"MASTER_PORT is {port!r}, expected a port number up to {LARGEST_PORT}")
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HERE, int(port)))
+    except OSError as error:
+        listening.close()
+        raise RunError(
+            f"can't use port {port} ({error.strerror}): set MASTER_PORT to a free one, or leave "
+            "it unset"
+        ) from None
+    listening.listen()
+    port_number = listening.getsockname()[1]
+    return TCPStore(
+        HERE,
+        port_number,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )
+
+
+def _environment(rank: int, k: int, port: int) -> Mapping[str, str]:
+    """What torchrun sets, with the store in the launcher as it is in torchrun's agent."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    defaults = {
+        "OMP_NUM_THREADS": str(max(1, cores // k)),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # a rank that is gone is not worth pages of warnings
+    }
+    if sys.platform == "linux":
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"  # not whatever address the host's name has
+    return {
+        **defaults,
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(k),
+        "LOCAL_WORLD_SIZE": str(k),
+        "MASTER_ADDR": HERE,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+
+
+class _Rank:
+    """One of the processes, and what it said on standard error."""
+
+    def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.rank = rank
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=None if rank == 0 else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is the launcher's; its own children end with it
+        )
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        decoder = getincrementaldecoder("utf-8")("replace")
+        line = ""
+        while chunk := os.read(self.process.stderr.fileno(), 2**16):
+            text = decoder.decode(chunk)
+            if self.rank == 0:
+                sys.stderr.write("" if ERROR in line else text.partition(ERROR)[0])
+                sys.stderr.flush()
+            *lines, line = (line + text).split("\n")
+            self.lines += lines
+        self.lines.append(line)
+
+    def error(self) -> RunError:
+        """Put how it ended into words."""
+        self.listener.join(timeout=1.0)
+        lines = [TORCHS_PREFIX.sub("", line.rstrip()) for line in self.lines]
+        lines = [line for line in lines if line]
+        last = lines[-1] if lines else "nothing"
+        status = self.process.returncode
+        if last.startswith(ERROR):
+            said = last.removeprefix(ERROR)
+            # Some say themselves which rank it was.
+            error = RunError(said if NAMES_RANK.match(said) else f"rank {self.rank}: {said}")
+            error.exit_status = status
+            return error
+        for line in lines if self.rank != 0 else ():  # what rank 0 said has been seen
+            print(f"rank {self.rank}: {line}", file=sys.stderr)
+        if status == -signal.SIGKILL:
+            return RunError(
+                f"rank {self.rank} was ended by SIGKILL; the system does so when memory runs out"
+            )
+        if status < 0:
+            return RunError(f"rank {self.rank} was ended by {signal.Signals(-status).name}")
+        return RunError(f"rank {self.rank} ended with status {status}; it said last: {last}")
+
+
+def _watch(ranks: Sequence[_Rank]) -> list[_Rank]:
+    """Wait until all have ended, or one has failed and the others had time to notice.
+
+    Returns those that failed, in the order in which they did.
+    """
+    failed: list[_Rank] = []
+    deadline = float("inf")
+    while time.monotonic() < deadline:
+        statuses = [rank.process.poll() for rank in ranks]
+        failed += [
+            rank
+            for rank, status in zip(ranks, statuses, strict=True)
+            if status and rank not in failed
+        ]
+        if None not in statuses:
+            break
+        if failed:
+            deadline = min(deadline, time.monotonic() + NOTICING)
+        time.sleep(WATCHED_EVERY)
+    return failed
+
+
+def _end(ranks: Sequence[_Rank]) -> None:
+    """End the processes, and those that they started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for rank in ranks:
+            with suppress(ProcessLookupError, PermissionError):  # there is none any more
+                os.killpg(rank.process.pid, number)
+        deadline = time.monotonic() + ENDING
+        for rank in ranks:
+            with suppress(subprocess.TimeoutExpired):
+                rank.process.wait(max(0.0, deadline - time.monotonic()))
+
+
+class _PassedOn(io.TextIOWrapper):
+    """Standard error that the launcher writes to its terminal: progress may be shown on it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def begin() -> None:
+    """Begin a process of `launch`: make sure that it ends with its launcher, and run the program.
+
+    ``sys.argv`` is the launcher's process id, "terminal" if it has one, the program, its arguments.
+    """
+    _, launcher, terminal, program = sys.argv[:4]
+    _end_with(int(launcher))
+    if terminal and os.environ["RANK"] == "0":
+        buffer: IO[bytes] = sys.stderr.buffer
+        sys.stderr = _PassedOn(buffer, line_buffering=True)
+    del sys.argv[:3]
+    if program.endswith(".py"):
+        runpy.run_path(program, run_name="__main__")
+    else:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+def _end_with(launcher: int) -> None:
+    """End this process when its launcher ends, even if that is killed.
+
+    As `hgpart.partition.child.die_with`, which imports the whole package with it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(1)
+    else:
+        threading.Thread(target=_watch_launcher, args=(launcher,), daemon=True).start()
+
+
+def _watch_launcher(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(1.0)
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,284 @@
+"""A program for the processes of tests: a small placement made by hand, run over torch.distributed.
+
+    python toy_ranks.py MODE [ARGUMENT ...]
+
+The placement is of a chain of linear layers whose rows are dealt to the parts in runs; every part
+needs all of the layer before, so that the parts depend on each other in cycles.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import fx, nn
+
+from hgpart.errors import HgpartError
+from hgpart.placement.program import PartProgram, receive, send
+from hgpart.placement.transfers import Transfer, TransferredTensor
+from hgpart.run.connection import connect
+from hgpart.run.distributed import DistributedModel, DistributedWire
+from hgpart.run.engine import Timing
+
+WIDTHS = (5, 8, 6, 7, 4)
+RESULT = len(WIDTHS) - 1
+
+
+class Share(nn.Module):
+    """Some rows of a linear layer, with a random mask before it."""
+
+    def __init__(self, linear, rows):
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight.detach()[rows])
+        self.bias = nn.Parameter(linear.bias.detach()[rows])
+
+    def forward(self, mask, *pieces):
+        read = torch.cat(pieces, 1) * mask
+        return torch.tanh(nn.functional.linear(read, self.weight, self.bias))
+
+
+class Plain(nn.Module):
+    """The model that is placed."""
+
+    def __init__(self):
+        super().__init__()
+        pairs = pairwise(WIDTHS)
+        self.layers = nn.ModuleList(nn.Linear(*pair).double() for pair in pairs)
+
+    def forward(self, x, masks):
+        for at, layer in enumerate(self.layers):
+            x = torch.tanh(layer(x * masks[f"draw_{at}"]))
+        return x
+
+
+class Toy(nn.Module):
+    """What `DistributedModel` needs of a placement, for one part."""
+
+    inputs = ("x",)
+    output_part = 0
+
+    def __init__(self, model, k, part, seed):
+        super().__init__()
+        deal = random.Random(seed)
+        self.k, self.part = k, part
+        self.rows = [[list(range(WIDTHS[0])), *([] for _ in range(k - 1))]]  # x is read by part 0
+        for width in WIDTHS[1:]:
+            cuts = sorted(deal.randrange(width + 1) for _ in range(k - 1))
+            cuts = [0, *cuts, width]
+            self.rows.append([list(range(cuts[p], cuts[p + 1])) for p in range(k)])
+        self.transfers = self._transfers()
+        self.programs = {part: self._program(model)}
+        self.module = self.programs[part].module
+
+    def readers(self, layer):
+        """Parts that need all of a layer."""
+        if layer == RESULT:
+            return [self.output_part]
+        return [p for p in range(self.k) if self.rows[layer + 1][p]]
+
+    def _transfers(self):
+        found = []
+        for layer in range(RESULT + 1):
+            for sender in range(self.k):
+                for receiver in self.readers(layer):
+                    size = len(self.rows[layer][sender])
+                    if size and sender != receiver:
+                        tensor = TransferredTensor((1, 0), (0, size), torch.float64)
+                        back = layer > 0
+                        found.append(
+                            Transfer(
+                                len(found), f"l{layer}", False, sender, receiver, (tensor,), back
+                            )
+                        )
+        return found
+
+    def _program(self, model):
+        graph, part = fx.Graph(), self.part
+        root = {}
+        masks = [graph.placeholder(f"draw_{at}") for at in range(RESULT)]
+        mine = graph.placeholder("x") if part == 0 else None
+        pieces = []
+        for layer in range(RESULT + 1):
+            rows = self.rows[layer][part]
+            if layer > 0 and rows:
+                root[f"share_{layer}"] = Share(model.layers[layer - 1], rows)
+                arguments = (masks[layer - 1], *pieces)
+                mine = graph.call_module(f"share_{layer}", arguments)
+            pieces = []
+            for transfer in self.transfers:
+                if transfer.layer == f"l{layer}" and transfer.sender == part:
+                    graph.call_function(send, (transfer.number, mine))
+            if part in self.readers(layer):
+                for sender in range(self.k):
+                    if sender == part and rows:
+                        pieces.append(mine)
+                    for transfer in self.transfers:
+                        ends = (transfer.layer, transfer.sender, transfer.receiver)
+                        if ends == (f"l{layer}", sender, part):
+                            pieces.append(graph.call_function(receive, (transfer.number,)))
+        graph.output(tuple(pieces) if part == self.output_part else ())
+        transfers = {t.number: t for t in self.transfers if part in (t.sender, t.receiver)}
+        return PartProgram(part, fx.GraphModule(root, graph), transfers)
+
+    def draw(self, batch_size):
+        return {
+            f"draw_{at}": torch.rand(batch_size, WIDTHS[at], dtype=torch.float64)
+            for at in range(RESULT)
+        }
+
+    def build_results(self, results):
+        return torch.cat(results, 1)
+
+
+def toy(connection, seed=0):
+    torch.manual_seed(seed)
+    model = Plain()
+    return model, DistributedModel(Toy(model, connection.k, connection.rank, seed), connection)
+
+
+def agree(connection, seed):
+    """A placed model does what the model does, and the bytes are those of its transfers."""
+    model, placed = toy(connection, seed)
+    batch = 3 + seed
+    x = torch.randn(batch, WIDTHS[0], dtype=torch.float64)
+    state = torch.get_rng_state()
+    masks = placed.placement.draw(batch)
+    expected = model(x, masks)
+    expected.square().sum().backward()
+    torch.set_rng_state(state)
+    result = placed(x) if placed.reads_inputs else placed(None, batch_size=batch)
+    if connection.rank == 0:
+        torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
+        placed.backward(result.square().sum())
+    else:
+        assert result is None
+        placed.backward(None)
+    held = 0
+    for name, share in placed.placement.module.named_children():
+        layer = int(name.removeprefix("share_"))
+        rows = placed.placement.rows[layer][connection.rank]
+        for kind in ("weight", "bias"):
+            whole = getattr(model.layers[layer - 1], kind).grad
+            torch.testing.assert_close(getattr(share, kind).grad, whole[rows], rtol=1e-12, atol=0)
+            held += getattr(share, kind).numel()
+    assert sum(connection.gather(held)) == sum(p.numel() for p in model.parameters())
+
+    traffic = placed.gather_traffic()
+    forward = torch.zeros(connection.k, connection.k, dtype=torch.int64)
+    backward = torch.zeros_like(forward)
+    for transfer in placed.placement.transfers:
+        size = len(placed.placement.rows[int(transfer.layer[1:])][transfer.sender]) * 8 * batch
+        forward[transfer.sender, transfer.receiver] += size
+        if transfer.layer != "l0":  # the inputs' gradient does not travel
+            backward[transfer.receiver, transfer.sender] += size
+    assert traffic.forward_bytes.tolist() == forward.tolist()
+    assert traffic.backward_bytes.tolist() == backward.tolist()
+    timings = placed.gather_timing()
+    assert len(timings) == connection.k
+    assert all(isinstance(timing, Timing) and timing.forward_busy > 0 for timing in timings)
+
+    with torch.no_grad():  # again, without gradients
+        torch.set_rng_state(state)
+        again = placed(torch.empty(x.shape, device="meta") if connection.rank else x)
+        if connection.rank == 0:
+            assert torch.equal(again, result)
+        try:
+            placed.backward(None)
+        except HgpartError as error:
+            assert "without a forward" in str(error)
+        else:
+            raise AssertionError("backward after no_grad was accepted")
+
+
+def agree_on_many(connection):
+    for seed in range(12):
+        agree(connection, seed)
+    assert connection.gather(str(connection.rank)) == [str(p) for p in range(connection.k)]
+    known = 0.1 if connection.rank == 1 else None
+    assert connection.share(known, source=1) == 0.1
+
+
+def message_of_several_tensors(connection):
+    """Tensors of several types and sizes travel as one message, in both directions."""
+    tensors = (
+        TransferredTensor((1,), (0,), torch.bool),
+        TransferredTensor((1, 0), (0, 2), torch.float64),
+        TransferredTensor((0,), (1,), torch.float32),
+        TransferredTensor((0, 1), (0, 0), torch.float32),  # nothing in it
+    )
+    values = (
+        torch.tensor([True, False, True]),
+        torch.arange(6.0, dtype=torch.float64).reshape(2, 3).t(),  # not contiguous
+        torch.tensor([0.5]),
+        torch.zeros(0, 3),
+    )
+    # Many, which are received and whose gradients are sent in another order than they are sent in.
+    transfers = [Transfer(n, f"l{n}", False, 0, 1, tensors, True) for n in range(20)]
+    wire = DistributedWire(connection, transfers if connection.rank < 2 else [], batch_size=3)
+    if connection.rank == 0:
+        for transfer in transfers:
+            wire.send(transfer, values)
+        wire.finish_forward()
+        wire.begin_backward()
+        received = [wire.receive_gradient(transfer) for transfer in transfers]
+    elif connection.rank == 1:
+        received = [wire.receive(transfer) for transfer in reversed(transfers)]
+        wire.finish_forward()
+        wire.begin_backward()
+        for transfer in random.Random(0).sample(transfers, len(transfers)):
+            wire.send_gradient(transfer, values)
+    else:
+        return
+    wire.finish_backward()
+    for message in received:
+        for tensor, value in zip(message, values, strict=True):
+            assert tensor.dtype == value.dtype
+            assert torch.equal(tensor, value)
+
+
+def main(mode, *arguments):
+    k = int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    timeout = 2.0 if mode == "silent" else 60.0
+    with connect(k, timeout=timeout) as connection:
+        if mode == "agree":
+            agree_on_many(connection)
+            message_of_several_tensors(connection)
+            print("all agree")
+        elif mode == "forever":  # until a process is killed; says when it is at work
+            _, placed = toy(connection)
+            for step in range(1_000_000):
+                result = placed(torch.zeros(2, WIDTHS[0], dtype=torch.float64))
+                placed.backward(None if result is None else result.sum())
+                if step == 2:
+                    Path(arguments[0], f"{rank}.pid").write_text(str(os.getpid()))
+        elif mode == "elastic":  # rank 1 is killed in the first attempt
+            attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+            agree(connection, seed=int(attempt))
+            if rank == 1 and attempt == "0":
+                os.kill(os.getpid(), signal.SIGKILL)
+            agree(connection, seed=5)
+            if rank == 0:
+                print("agreed in attempt", attempt)
+        elif mode == "silent":
+            if rank == 1:
+                time.sleep(30)
+            connection.gather(0)
+        elif mode == "memory":
+            if rank == 1:
+                torch.empty(2**60)
+            connection.gather(0)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except HgpartError as error:
+        print(f"hgpart: error: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
