@@ -1,0 +1,163 @@
+"""TrainingReport -> tables, JSON: what a training came to, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console
+
+from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
+from hgpart.run.training import TrainingOptions, TrainingResult
+
+CURVE_ROWS = 10
+BAR = 40  # characters of the largest loss
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingReport:
+    """All that is said about a training.
+
+    Attributes
+    ----------
+    model, data, dtype : str
+        As they were asked for.
+    devices : tuple of str
+        Of each part.
+    processes : int
+    options : TrainingOptions
+    result : TrainingResult
+    volume_bytes : int
+        The plan's communication volume, of a forward pass of a batch of this training.
+    """
+
+    model: str
+    data: str
+    dtype: str
+    devices: tuple[str, ...]
+    processes: int
+    options: TrainingOptions
+    result: TrainingResult
+    volume_bytes: int
+
+
+def training_json(report: TrainingReport) -> str:
+    """All figures as a JSON object; bytes are of all steps, and the volume of one.
+
+    A loss that is no number (of a training that diverged) is null.
+    """
+    options, result = report.options, report.result
+    timings, traffic = result.effort.timings, result.effort.traffic
+    fields: dict[str, Any] = {
+        "hgpart_version": version("hgpart"),
+        "model": report.model,
+        "data": report.data,
+        "dtype": report.dtype,
+        "k": len(report.devices),
+        "processes": report.processes,
+        **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
+        "momentum": options.momentum if options.optimizer == "sgd" else None,
+        "weight_decay": options.weight_decay,
+        "seed": options.seed,
+        "steps": len(result.losses),
+        "steps_now": result.steps,
+        "accuracy": result.accuracy,
+        "samples_per_second": result.samples_per_second,
+        "forward_bytes": int(traffic.forward_bytes.sum()),
+        "backward_bytes": int(traffic.backward_bytes.sum()),
+        "uncounted_bytes": int(traffic.uncounted_bytes.sum()),
+        "volume_bytes": report.volume_bytes,
+        "losses": [loss if math.isfinite(loss) else None for loss in result.losses],
+        "parts": [
+            {"device": device, **vars(timing)}
+            for device, timing in zip(report.devices, timings, strict=True)
+        ],
+    }
+    lines = [f'  "{name}": {json.dumps(value)}' for name, value in fields.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def print_training(report: TrainingReport, console: Console, unit: str) -> None:
+    """Print the loss and the accuracy first, then how they came about."""
+    result, steps = report.result, report.result.steps
+    facts = [f"loss {result.losses[-1]:.4g}" if result.losses else "no steps"]
+    if result.accuracy is not None:
+        facts.append(f"test accuracy {100 * result.accuracy:.2f} %")
+    if result.samples_per_second is not None:
+        facts.append(f"{result.samples_per_second:,.1f} samples/s")
+    console.print(", ".join(facts), style="bold")
+    before = len(result.losses) - steps
+    resumed = f", {before} of them before it was resumed" if before else ""
+    console.print(
+        f"{report.model} on {report.data}, {len(result.losses)} steps of "
+        f"{report.options.batch_size} samples{resumed}"
+    )
+    if result.losses:
+        console.print()
+        _print_curve(result.losses, console)
+    if steps:
+        console.print()
+        _print_parts(report, console)
+        console.print()
+        _print_traffic(report, console, unit)
+
+
+def _print_curve(losses: Sequence[float], console: Console) -> None:
+    rows = runs(losses)
+    largest = max((mean for _, _, mean in rows if math.isfinite(mean)), default=0.0)
+    table = ruled_table(["steps", "mean loss", ""])
+    table.columns[2].justify = "left"
+    for first, last, mean in rows:
+        filled = math.isfinite(mean) and largest > 0
+        bar = "#" * round(BAR * mean / largest) if filled else ""
+        table.add_row(f"{first}-{last}", f"{mean:.4f}", bar)
+    print_table(console, "Loss", table)
+
+
+def runs(losses: Sequence[float]) -> list[tuple[int, int, float]]:
+    """First step, last step and mean loss of at most ten runs of steps.
+
+    >>> runs([4.0, 2.0, 1.0])
+    [(1, 1, 4.0), (2, 2, 2.0), (3, 3, 1.0)]
+    >>> runs([*range(100)])[1]
+    (11, 20, 14.5)
+    """
+    count = min(CURVE_ROWS, len(losses))
+    ends = [len(losses) * at // count for at in range(count + 1)]
+    return [
+        (first + 1, last, sum(losses[first:last]) / (last - first))
+        for first, last in pairwise(ends)
+    ]
+
+
+def _print_parts(report: TrainingReport, console: Console) -> None:
+    timings = report.result.effort.timings
+    busy = [timing.forward_busy + timing.backward_busy for timing in timings]
+    waiting = [timing.forward_waiting + timing.backward_waiting for timing in timings]
+    table = ruled_table(["device", "busy s", "waiting s", "waiting %"])
+    columns = zip(report.devices, even_decimals(busy), even_decimals(waiting), strict=True)
+    for part, (device, busy_text, waiting_text) in enumerate(columns):
+        total = busy[part] + waiting[part]
+        share = f"{100 * waiting[part] / total:.1f}" if total else "-"
+        table.add_row(f"{part} ({device})", busy_text, waiting_text, share)
+    print_table(console, "Time in the parts' forward and backward passes", table)
+
+
+def _print_traffic(report: TrainingReport, console: Console, unit: str) -> None:
+    traffic, steps = report.result.effort.traffic, report.result.steps
+    sums = {
+        "forward": int(traffic.forward_bytes.sum()),
+        "backward": int(traffic.backward_bytes.sum()),
+    }
+    table = ruled_table([f"{unit} between devices", "a step", "all steps"])
+    for way, total in sums.items():
+        table.add_row(
+            way, *even_decimals([total / steps / UNITS[unit]]), f"{total / UNITS[unit]:,.3f}"
+        )
+    table.add_row("the plan's volume", *even_decimals([report.volume_bytes / UNITS[unit]]), "")
+    print_table(console, "Traffic", table)
