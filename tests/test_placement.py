@@ -369,3 +369,41 @@ def test_data_dependent_buffers_are_refused_by_name():
     plan = partition_model(model, images, k=2, eps=0.5)
     with pytest.raises(PlacementError, match="buffer average"):
         place(model, plan)
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("name", ["residual", "branches", "grouped"])
+def test_gradients_of_inputs(name, grain):
+    model, inputs, traced, graph = small(name)
+    plan = placements.of_random_blocks(traced, graph, Modelling(grain=grain), 3, 1)
+    placed = place(model, plan)
+    gradients = []
+    for one in (copy.deepcopy(model), placed):
+        given = [value.clone().requires_grad_() for value in inputs]
+        results = one(*given)
+        loss = results if isinstance(results, torch.Tensor) else sum(r.sum() for r in results)
+        loss.sum().backward()
+        gradients.append([value.grad for value in given])
+    for expected, found in zip(*gradients, strict=True):
+        assert torch.allclose(found, expected, atol=1e-12)
+
+
+def test_compiled_steps():
+    model, inputs, traced, graph = small("residual")
+    placed = place(model, placements.of_random_blocks(traced, graph, Modelling(), 2, 3))
+    placed.compile(backend="aot_eager")
+    assert torch.allclose(placed(*inputs), model(*inputs), atol=1e-12)
+    placed(*inputs).sum().backward()
+    assert all(one.grad is not None for one in placed.parameters())
+
+
+def test_a_copy_is_on_its_own():
+    model, inputs, traced, graph = small("plain")
+    placed = place(model, placements.of_random_blocks(traced, graph, Modelling(), 2, 3))
+    expected = placed(*inputs)
+    other = copy.deepcopy(placed)
+    with torch.no_grad():
+        for one in other.parameters():
+            one.zero_()
+    assert torch.equal(placed(*inputs), expected)
+    assert not other(*inputs).any()

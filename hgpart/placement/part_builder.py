@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +50,10 @@ class Blueprint:
     facts: NodeFacts
     owners: Ownership
     trainable: frozenset[str]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Blueprint:
+        """Itself: it does not change, and torch can't copy the shapes of a traced graph."""
+        return self
 
     @property
     def traced(self) -> TracedModel:
@@ -139,15 +144,14 @@ class Blueprint:
             found.append(name)
         return tuple(found)
 
-    @cached_property
-    def differentiable(self) -> tuple[bool, ...]:
-        """Whether gradients flow back into what a layer makes."""
+    def differentiable(self, inputs: bool) -> tuple[bool, ...]:
+        """Whether gradients flow back into what a layer makes; into the inputs if asked for."""
         found: list[bool] = []
         for layer, nodes in zip(self.graph.layers, self.results, strict=True):
-            learns = not self.trainable.isdisjoint(layer.parameter_names)
+            learns = inputs and layer.kind == INPUT
+            learns |= not self.trainable.isdisjoint(layer.parameter_names)
             learns |= any(found[source] for source in self.graph.sources(layer))
-            floats = any(_dtype(node).is_floating_point for node in nodes)
-            found.append(learns and floats and layer.kind != INPUT)
+            found.append(learns and any(_dtype(node).is_floating_point for node in nodes))
         return tuple(found)
 
     def finishes(self, at: int, part: int) -> Int64:
@@ -166,6 +170,7 @@ class Blueprint:
     @cached_property
     def transfers(self) -> tuple[Transfer, ...]:
         """The shipments as tensors."""
+        differentiable = self.differentiable(inputs=False)
         return tuple(
             Transfer(
                 number=number,
@@ -174,11 +179,28 @@ class Blueprint:
                 sender=item.sender,
                 receiver=item.receiver,
                 tensors=tuple(self._transferred(item)),
-                differentiable=self.differentiable[item.layer],
+                differentiable=differentiable[item.layer],
                 counted=item.counted,
             )
             for number, item in enumerate(self.shipments)
         )
+
+    @cached_property
+    def departing(self) -> dict[tuple[int, bool, int], list[tuple[Transfer, Shipment]]]:
+        """What leaves, by layer, whether it is partial sums, and sender."""
+        found: dict[tuple[int, bool, int], list[tuple[Transfer, Shipment]]] = {}
+        for transfer, item in zip(self.transfers, self.shipments, strict=True):
+            key = (item.layer, item.partial, item.sender)
+            found.setdefault(key, []).append((transfer, item))
+        return found
+
+    @cached_property
+    def arriving(self) -> dict[tuple[int, bool, int], list[Shipment]]:
+        """What arrives, by layer, whether it is partial sums, and receiver."""
+        found: dict[tuple[int, bool, int], list[Shipment]] = {}
+        for item in self.shipments:
+            found.setdefault((item.layer, item.partial, item.receiver), []).append(item)
+        return found
 
     def _transferred(self, item: Shipment) -> Iterable[TransferredTensor]:
         if item.partial:
@@ -311,7 +333,7 @@ class PartBuilder:
                 for tensor in range(len(transfer.tensors)):
                     self.waiting[_numbered(name, tensor)] = (transfer, name)
 
-    def _name(self, at: int, partial: bool, sender: int | None, counted: bool = True) -> str:
+    def _name(self, at: int, partial: bool, sender: int | None) -> str:
         name = self.blueprint.names[at] + ("_partial" if partial else "")
         return name if sender is None else f"{name}_from_{sender}"
 
@@ -325,19 +347,14 @@ class PartBuilder:
             own = plan.finishes(source, self.part)
             if len(own):
                 pieces.append((self._name(source, False, None), plan.channels(source, own)))
-            for item in self._arriving:
-                if item.layer == source and not item.partial:
-                    pieces.append((self._name(source, False, item.sender), item.members))
+            for item in plan.arriving.get((source, False, self.part), []):
+                pieces.append((self._name(source, False, item.sender), item.members))
             if plan.graph.layers[source].tasks == 1:
                 pieces = pieces[:1]
             for index, node in enumerate(plan.results[source]):
                 named = tuple((_numbered(name, index), members) for name, members in pieces)
                 found[node] = Source(plan.layouts[node], named)
         return found
-
-    @cached_property
-    def _arriving(self) -> list[Shipment]:
-        return [item for item in self.blueprint.shipments if item.receiver == self.part]
 
     def _begin(self, at: int, tasks: Int64) -> StepGraph:
         plan = self.blueprint
@@ -356,7 +373,7 @@ class PartBuilder:
         head = plan.nodes[plan.graph.layers[at].operators[0]]
         product = product_of(step, head)
         assert product is not None
-        for transfer, item in self._departing(at, partial=True):
+        for transfer, item in plan.departing.get((at, True, self.part), []):
             places = np.searchsorted(tasks, item.members)
             self._send(transfer, [self._packed(name, product.axis, places, len(tasks))])
 
@@ -384,9 +401,8 @@ class PartBuilder:
             mine = np.isin(own, tasks)
             if mine.any():
                 found.append((self._own_sums(at, own, mine), own[mine]))
-        for item in self._arriving:
-            if item.layer == at and item.partial:
-                found.append((self._name(at, True, item.sender), item.members))
+        for item in self.blueprint.arriving.get((at, True, self.part), []):
+            found.append((self._name(at, True, item.sender), item.members))
         return found
 
     def _own_sums(self, at: int, own: Int64, mine: np.ndarray) -> str:
@@ -405,7 +421,7 @@ class PartBuilder:
     def _send_maps(self, at: int, tasks: Int64) -> None:
         plan = self.blueprint
         own = plan.channels(at, tasks)
-        for transfer, item in self._departing(at, partial=False):
+        for transfer, item in plan.departing.get((at, False, self.part), []):
             tensors = []
             for index, node in enumerate(plan.results[at]):
                 name, layout = _numbered(self._name(at, False, None), index), plan.layouts[node]
@@ -416,12 +432,6 @@ class PartBuilder:
                 else:
                     tensors.append(self.values[name])
             self._send(transfer, tensors)
-
-    def _departing(self, at: int, partial: bool) -> Iterable[tuple[Transfer, Shipment]]:
-        plan = self.blueprint
-        for transfer, item in zip(plan.transfers, plan.shipments, strict=True):
-            if (item.layer, item.partial, item.sender) == (at, partial, self.part):
-                yield transfer, item
 
     # -------------------------------------------------------------- the program's nodes
 
@@ -457,7 +467,9 @@ class PartBuilder:
             return
         transfer, first = self.waiting[name]
         self.used[transfer.number] = transfer
-        arrived = self.fx_graph.create_node("call_function", receive, (transfer.number,), {}, first)
+        said = {"layer": transfer.layer, "sender": transfer.sender}
+        number = (transfer.number,)
+        arrived = self.fx_graph.create_node("call_function", receive, number, said, first)
         several = len(transfer.tensors) > 1
         for index in range(len(transfer.tensors)):
             one = _numbered(first, index)
@@ -470,7 +482,8 @@ class PartBuilder:
 
     def _send(self, transfer: Transfer, tensors: Sequence[fx.Node]) -> None:
         self.used[transfer.number] = transfer
-        self.fx_graph.call_function(send, (transfer.number, *tensors))
+        to = {"receiver": transfer.receiver}
+        self.fx_graph.call_function(send, (transfer.number, *tensors), to)
 
     def _packed(self, name: str, axis: int, places: Int64, size: int) -> fx.Node:
         if np.array_equal(places, np.arange(size)):

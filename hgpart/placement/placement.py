@@ -61,7 +61,8 @@ class Placement(nn.Module):
 
     It is called, trained and saved like the model that it was made of: one process runs all parts
     (`hgpart.run.local`); `hgpart.run.distributed` runs the same submodules in many processes.
-    Gradients of inputs are not computed.
+    Gradients come with `.backward()`; with several parts `torch.autograd.grad` knows the inputs
+    and not the parameters.
 
     Attributes
     ----------
@@ -91,7 +92,8 @@ class Placement(nn.Module):
         self._original = _originals(model, blueprint)
         self._tensors: dict[_Key, torch.Tensor] = {}
         self._slices: dict[_Key, Slice] = {}
-        self._runtimes: dict[bool, LocalRuntime] = {}
+        self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
+        self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
         self._dtype = _float_type(model, blueprint.traced.example)
         self.parts = nn.ModuleDict()
         self._hold_the_unused()
@@ -184,16 +186,32 @@ class Placement(nn.Module):
             **dict(zip(traced.inputs, inputs, strict=True)),
             **self.draw(batch_size),
         }
+        wanted = torch.is_grad_enabled() and any(
+            value.requires_grad for value in inputs if isinstance(value, torch.Tensor)
+        )
+        self._last = self.training, wanted
         return self.build_results(self.runtime.run(values))
 
     @property
     def runtime(self) -> LocalRuntime:
-        """Runs all parts in this process; its `last` says what travelled, and who waited."""
+        """Ran all parts in this process; its `last` says what travelled, and who waited."""
         from hgpart.run.local import LocalRuntime
 
-        if self.training not in self._runtimes:
-            self._runtimes[self.training] = LocalRuntime(self)
-        return self._runtimes[self.training]
+        if self._last not in self._runtimes:
+            training, input_gradients = self._last
+            programs = self._modes[training]
+            if input_gradients:
+                programs = _with_input_gradients(programs)
+            placed = _Placed(self.k, self.devices, programs.programs, self.output_part)
+            self._runtimes[self._last] = LocalRuntime(placed)
+        return self._runtimes[self._last]
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the steps of the present mode with torch.compile, whose arguments these are."""
+        for program in self.programs.values():
+            for step in program.module.children():
+                if isinstance(step, fx.GraphModule):
+                    step.compile(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def train(self, mode: bool = True) -> Placement:
         """Switch to training or evaluation, as the model itself does."""
@@ -201,6 +219,7 @@ class Placement(nn.Module):
             self._modes[mode] = self._other_mode(mode)
             self._fill({})
         super().train(mode)
+        self._last = mode, False
         self._show()
         return self
 
@@ -411,9 +430,33 @@ def _programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
     return Programs(blueprint, blueprint.transfers, programs, slices, draws)
 
 
+@dataclass(frozen=True)
+class _Placed:
+    """What a runtime needs to know."""
+
+    k: int
+    devices: tuple[torch.device, ...]
+    programs: Mapping[int, PartProgram]
+    output_part: int
+
+
+def _with_input_gradients(programs: Programs) -> Programs:
+    """The same, where gradients of the inputs go back to who has them."""
+    blueprint = programs.blueprint
+    differentiable = blueprint.differentiable(inputs=True)
+    transfers = tuple(
+        replace(transfer, differentiable=differentiable[item.layer])
+        for transfer, item in zip(programs.transfers, blueprint.shipments, strict=True)
+    )
+    return _with_transfers(programs, transfers)
+
+
 def _in_dtype(programs: Programs, dtype: torch.dtype) -> Programs:
     """The same, where floating tensors travel in another type."""
-    transfers = tuple(transfer.in_dtype(dtype) for transfer in programs.transfers)
+    return _with_transfers(programs, tuple(one.in_dtype(dtype) for one in programs.transfers))
+
+
+def _with_transfers(programs: Programs, transfers: tuple[Transfer, ...]) -> Programs:
     return replace(
         programs,
         transfers=transfers,

@@ -13,7 +13,7 @@ from hgpart.errors import ArgumentError
 from hgpart.placement.transfers import Transfer
 
 
-def receive(number: int) -> Any:
+def receive(number: int, *, layer: str = "", sender: int | None = None) -> Any:
     """Stand for what arrives as transfer `number`; a runtime puts it there."""
     raise ArgumentError(
         f"receive({number}): a part's program runs in a runtime, accepted is calling the placement"
@@ -25,7 +25,7 @@ def pack(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
     return tensor.index_select(dim, index)
 
 
-def send(number: int, *tensors: torch.Tensor) -> None:
+def send(number: int, *tensors: torch.Tensor, receiver: int | None = None) -> None:
     """Stand for the departure of transfer `number`; a runtime sends it."""
     raise ArgumentError(
         f"send({number}): a part's program runs in a runtime, accepted is calling the placement"
