@@ -252,6 +252,7 @@ def constant_along(ids: torch.Tensor, dim: int) -> bool:
     """Whether ids do not depend on a dimension."""
     if ids.shape[dim] <= 1 or ids.stride(dim) == 0:
         return True
+    ids = core(ids)
     return bool((ids == ids.narrow(dim, 0, 1)).all())
 
 
