@@ -515,7 +515,9 @@ class _Layering:
 
     def _output(self) -> None:
         values = [self.values[node] for node in dict.fromkeys(self.traced.results)]
-        channels = [mix_all(value.ids)[0] for value in values if isinstance(value, Channels)]
+        known = [value.ids for value in values if isinstance(value, Channels)]
+        known += [self._parameter_layer(value) for value in values if _has_parameters(value)]
+        channels = [mix_all(ids)[0] for ids in known]
         read = np.unique(np.concatenate([np.zeros(0, np.int64), *channels]))
         self.position += 1
         self.layers.append(
@@ -668,6 +670,10 @@ class _Layering:
 
             result.append(tuple(described(node, reference) for node in ordered))
         return result
+
+
+def _has_parameters(value: Any) -> bool:
+    return isinstance(value, Constant) and bool(value.origins)
 
 
 def _ones(count: int) -> Int64:

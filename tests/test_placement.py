@@ -407,3 +407,41 @@ def test_a_copy_is_on_its_own():
             one.zero_()
     assert torch.equal(placed(*inputs), expected)
     assert not other(*inputs).any()
+
+
+def test_a_fixed_batch_size_is_said():
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3, padding=1)
+
+        def forward(self, image):
+            count = int(image.shape[0])
+            return self.conv(image).reshape(-1, count * 4, 8, 8)
+
+    model, images = Fixed(), torch.randn(2, 3, 8, 8)
+    placed = place(model, partition_model(model, images, k=2, eps=0.5))
+    assert torch.allclose(placed(images), model(images), atol=1e-6)
+    traced = hgpart.trace(model, images)
+    if isinstance(traced.graph_module.graph.find_nodes(op="placeholder")[-1].meta["val"].shape[0], int):
+        with pytest.raises(PlacementError, match="batch of 5"):
+            placed(torch.randn(5, 3, 8, 8))
+
+
+def test_a_parameter_that_is_returned():
+    class Returned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3, padding=1)
+            self.scale = nn.Parameter(torch.randn(8, 1, 1))
+
+        def forward(self, image):
+            return self.conv(image) * self.scale, self.scale * 2, self.conv.bias
+
+    torch.manual_seed(0)
+    model = Returned().double()
+    inputs = [torch.randn(2, 3, 8, 8, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, inputs)
+    for seed in range(4):
+        plan = placements.of_random_blocks(traced, graph, Modelling(), 3, seed)
+        placements.check_equal(model, inputs, plan)

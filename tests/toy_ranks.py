@@ -132,6 +132,9 @@ class Toy(nn.Module):
             for at in range(RESULT)
         }
 
+    def check_batch_size(self, batch_size):
+        pass
+
     def build_results(self, results):
         return torch.cat(results, 1)
 

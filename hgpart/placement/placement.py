@@ -150,6 +150,17 @@ class Placement(nn.Module):
         masks = (mask.to(self._dtype) if _is_float(mask) else mask for mask in drawn)
         return dict(zip(self._now.blueprint.draws.values(), masks, strict=True))
 
+    def check_batch_size(self, batch_size: int) -> None:
+        """Raise a PlacementError if the model's code fixed the batch size, and to another."""
+        traced = self._now.blueprint.traced
+        tensors = [one for one in traced.example if isinstance(one, torch.Tensor)]
+        fixed = isinstance(self._now.blueprint.nodes[traced.inputs[0]].meta["val"].shape[0], int)
+        if fixed and batch_size != len(tensors[0]):
+            raise PlacementError(
+                f"batch of {batch_size}: the model computes with its batch size, accepted is "
+                f"{len(tensors[0])}, which it was traced with"
+            )
+
     def expected(self, batch_size: int) -> Evaluation:
         """The partition's figures at a batch size, from the hypergraph and not the submodules.
 
@@ -181,6 +192,7 @@ class Placement(nn.Module):
         if len(inputs) != len(traced.inputs):
             raise PlacementError(f"{len(inputs)} inputs: accepted are {len(traced.inputs)}")
         batch_size = next(len(value) for value in inputs if isinstance(value, torch.Tensor))
+        self.check_batch_size(batch_size)
         values = {
             "batch_size": batch_size,
             **dict(zip(traced.inputs, inputs, strict=True)),

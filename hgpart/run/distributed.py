@@ -244,6 +244,7 @@ class DistributedModel(nn.Module):
         batch = next((value.shape[0] for value in inputs if value is not None), batch_size)
         if batch is None:
             raise ArgumentError("neither inputs nor a batch size: one of them is needed")
+        self.placement.check_batch_size(batch)
         self._run = None
         program = self.program
         wire = DistributedWire(self.connection, program.transfers.values(), batch)
