@@ -423,7 +423,9 @@ def test_a_fixed_batch_size_is_said():
     placed = place(model, partition_model(model, images, k=2, eps=0.5))
     assert torch.allclose(placed(images), model(images), atol=1e-6)
     traced = hgpart.trace(model, images)
-    if isinstance(traced.graph_module.graph.find_nodes(op="placeholder")[-1].meta["val"].shape[0], int):
+    if isinstance(
+        traced.graph_module.graph.find_nodes(op="placeholder")[-1].meta["val"].shape[0], int
+    ):
         with pytest.raises(PlacementError, match="batch of 5"):
             placed(torch.randn(5, 3, 8, 8))
 
@@ -445,3 +447,43 @@ def test_a_parameter_that_is_returned():
     for seed in range(4):
         plan = placements.of_random_blocks(traced, graph, Modelling(), 3, seed)
         placements.check_equal(model, inputs, plan)
+
+
+class Normed(nn.Module):
+    """Running statistics of all kinds, a layer called unused, and one that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.half_size = nn.Conv2d(3, 6, 3)
+        self.norm = nn.BatchNorm2d(6)
+        self.instance = nn.InstanceNorm2d(6, affine=True, track_running_stats=True)
+        self.unused = nn.Conv2d(6, 4, 1)
+        self.other = nn.Linear(2, 2)
+
+    def forward(self, image):
+        return self.unused(self.instance(self.norm(self.half_size(image)).relu()))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_statistics_in_both_modes(first):
+    torch.manual_seed(0)
+    model, images = Normed().double().train(first), torch.randn(3, 3, 8, 8, dtype=torch.float64)
+    traced, graph = placements.traced_model(model, [images])
+    plan = placements.of_single_tasks(traced, graph, Modelling(), 3, 2)
+    placed = place(model, plan)
+    for mode in (True, False, True):
+        model.train(mode)
+        placed.train(mode)
+        assert torch.allclose(placed(images), model(images), atol=1e-12)
+        for name, value in model.state_dict().items():
+            found = placed.state_dict()[name]
+            assert torch.allclose(found.to(value.dtype), value, atol=1e-12), (mode, name)
+        names = {held.name for part in range(3) for held, _ in placed.held(part)}
+        assert names == {*model.state_dict()}
+
+
+def test_parameters_that_no_part_can_have_alone_are_refused():
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 6, 3)), nn.ReLU())
+    images = torch.randn(2, 3, 8, 8)
+    with pytest.raises(PlacementError, match=r"buffer 0\.parametrizations"):
+        place(model, partition_model(model, images, k=2, eps=1.0, best_effort=True))

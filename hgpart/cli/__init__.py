@@ -20,8 +20,11 @@ from hgpart.cli.evaluate import evaluate
 from hgpart.cli.export import export
 from hgpart.cli.models import models
 from hgpart.cli.partition import partition
+from hgpart.cli.run import run as run_placed
 from hgpart.cli.show import show
 from hgpart.cli.trace import trace
+from hgpart.cli.train import train
+from hgpart.cli.verify import verify
 from hgpart.errors import HgpartError, OutputError
 
 INTERRUPTED = 130  # 128 + the signal, as shells say it
@@ -30,8 +33,9 @@ app = typer.Typer(
     help="Which device computes which filters of a CNN, by hypergraph partitioning.",
     add_completion=False,
 )
-for command in (partition, show, compare, models, trace, export, evaluate):
+for command in (partition, show, compare, verify, train, models, trace, export, evaluate):
     app.command()(command)
+app.command("run")(run_placed)
 
 
 def _print_version(asked: bool) -> None:

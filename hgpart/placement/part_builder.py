@@ -85,10 +85,14 @@ class Blueprint:
         """Parameters and buffers, by name, that the traced graph takes."""
         named = {**self.traced.parameters, **self.traced.buffers}
         taken = {node.name for node in live_nodes(self.traced.results)}
-        operators = {name for layer in self.graph.layers for name in layer.operators}
-        for placeholder, new in self.traced.updates.items():
-            if not _is_norms_statistic(new) or new.all_input_nodes[0].name in operators:
-                taken.add(placeholder)
+        for layer in self.graph.layers:
+            for name in layer.operators:  # statistics that a norm replaces are not live
+                taken |= {operand.name for operand in self.nodes[name].all_input_nodes}
+        taken |= {
+            placeholder
+            for placeholder, new in self.traced.updates.items()
+            if not _is_norms_statistic(new)
+        }
         return tuple(name for placeholder, name in named.items() if placeholder in taken)
 
     @property
@@ -233,10 +237,10 @@ class Blueprint:
             if _is_norms_statistic(new):
                 continue
             name = self.traced.buffers[placeholder]
-            if new.name in self.graph.ids or _reads_maps(new, self.graph):
+            if _depends_on(new, {*self.graph.ids, *self.traced.parameters}):
                 raise PlacementError(
                     f"the model changes its buffer {name} by what it computes: accepted are "
-                    "running statistics of norms, and changes that depend on no data"
+                    "running statistics of norms, and changes without data or parameters"
                 )
             at = owners.get(name.rpartition(".")[0], len(self.graph.layers) - 1)
             found.setdefault(at, {})[self.nodes[placeholder]] = new
@@ -249,11 +253,11 @@ def _is_norms_statistic(node: fx.Node) -> bool:
     )
 
 
-def _reads_maps(node: fx.Node, graph: ChannelGraph) -> bool:
+def _depends_on(node: fx.Node, names: set[str]) -> bool:
     waiting, seen = [node], set()
     while waiting:
         one = waiting.pop()
-        if one.name in graph.ids:
+        if one.name in names:
             return True
         if one not in seen:
             seen.add(one)
@@ -467,7 +471,7 @@ class PartBuilder:
             return
         transfer, first = self.waiting[name]
         self.used[transfer.number] = transfer
-        said = {"layer": transfer.layer, "sender": transfer.sender}
+        said: dict[str, Any] = {"layer": transfer.layer, "sender": transfer.sender}
         number = (transfer.number,)
         arrived = self.fx_graph.create_node("call_function", receive, number, said, first)
         several = len(transfer.tensors) > 1
@@ -482,8 +486,9 @@ class PartBuilder:
 
     def _send(self, transfer: Transfer, tensors: Sequence[fx.Node]) -> None:
         self.used[transfer.number] = transfer
-        to = {"receiver": transfer.receiver}
-        self.fx_graph.call_function(send, (transfer.number, *tensors), to)
+        self.fx_graph.call_function(
+            send, (transfer.number, *tensors), {"receiver": transfer.receiver}
+        )
 
     def _packed(self, name: str, axis: int, places: Int64, size: int) -> fx.Node:
         if np.array_equal(places, np.arange(size)):

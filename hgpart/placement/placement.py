@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from hgpart.tracing import TracedModel, trace
 from hgpart.work import Work
 
 if TYPE_CHECKING:
+    from hgpart.placement.accounting import PlacementReport
     from hgpart.run.local import LocalRuntime
 
 _Key = tuple[int, tuple[object, ...]]  # part, Slice.key
@@ -69,6 +71,8 @@ class Placement(nn.Module):
     k : int
     devices : tuple of torch.device
         One for each part.
+    dtype : torch.dtype
+        What floating tensors travel in.
     """
 
     def __init__(
@@ -94,12 +98,14 @@ class Placement(nn.Module):
         self._slices: dict[_Key, Slice] = {}
         self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
         self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
-        self._dtype = _float_type(model, blueprint.traced.example)
+        self.dtype = _float_type(model, blueprint.traced.example)
+        self._unused = "unused"  # submodule of part 0
         self.parts = nn.ModuleDict()
         self._hold_the_unused()
         state = dict(model.named_buffers(remove_duplicate=False))
         state.update(model.named_parameters(remove_duplicate=False))
         self._fill({**state, **blueprint.traced.constants})
+        self._check_coverage()
         self._show()
 
     # -------------------------------------------------------------- the submodules
@@ -107,6 +113,11 @@ class Placement(nn.Module):
     @property
     def _now(self) -> Programs:
         return self._modes[self.training]
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """What the programs of the present mode were made from."""
+        return self._now.blueprint
 
     @property
     def programs(self) -> Mapping[int, PartProgram]:
@@ -127,16 +138,16 @@ class Placement(nn.Module):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the model's inputs, in order."""
-        return self._now.blueprint.traced.inputs
+        return self.blueprint.traced.inputs
 
     @property
     def output_part(self) -> int:
         """The part that has the result."""
-        return self._now.blueprint.output_part
+        return self.blueprint.output_part
 
     def build_results(self, results: Sequence[torch.Tensor]) -> Any:
         """What the model returns, of the tensors in it."""
-        return self._now.blueprint.traced.structure(results)
+        return self.blueprint.traced.structure(results)
 
     def slices(self, part: int) -> Mapping[str, Slice]:
         """What a part holds of the model's state, by dotted attribute of its submodule."""
@@ -147,19 +158,28 @@ class Placement(nn.Module):
         if self._now.draws is None:
             return {}
         drawn = self._now.draws(batch_size)
-        masks = (mask.to(self._dtype) if _is_float(mask) else mask for mask in drawn)
-        return dict(zip(self._now.blueprint.draws.values(), masks, strict=True))
+        masks = (mask.to(self.dtype) if _is_float(mask) else mask for mask in drawn)
+        return dict(zip(self.blueprint.draws.values(), masks, strict=True))
 
     def check_batch_size(self, batch_size: int) -> None:
         """Raise a PlacementError if the model's code fixed the batch size, and to another."""
-        traced = self._now.blueprint.traced
+        traced = self.blueprint.traced
         tensors = [one for one in traced.example if isinstance(one, torch.Tensor)]
-        fixed = isinstance(self._now.blueprint.nodes[traced.inputs[0]].meta["val"].shape[0], int)
+        fixed = isinstance(self.blueprint.nodes[traced.inputs[0]].meta["val"].shape[0], int)
         if fixed and batch_size != len(tensors[0]):
             raise PlacementError(
                 f"batch of {batch_size}: the model computes with its batch size, accepted is "
                 f"{len(tensors[0])}, which it was traced with"
             )
+
+    def report(self, batch_size: int | None = None) -> PlacementReport:
+        """What each part holds, computes, sends and keeps, from the submodules themselves.
+
+        At the plan's batch size when none is given; see `hgpart.placement.accounting`.
+        """
+        from hgpart.placement.accounting import account
+
+        return account(self, batch_size)
 
     def expected(self, batch_size: int) -> Evaluation:
         """The partition's figures at a batch size, from the hypergraph and not the submodules.
@@ -169,9 +189,9 @@ class Placement(nn.Module):
         PlacementError
             In a mode whose layers are not those of the plan.
         """
-        blueprint = self._now.blueprint
+        blueprint = self.blueprint
         layers = tuple(
-            replace(layer, bytes_per_element=self._dtype.itemsize)
+            replace(layer, bytes_per_element=self.dtype.itemsize)
             if nodes and nodes[0].meta["val"].dtype.is_floating_point
             else layer
             for layer, nodes in zip(blueprint.graph.layers, blueprint.results, strict=True)
@@ -188,7 +208,7 @@ class Placement(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         """What the model returns."""
-        traced = self._now.blueprint.traced
+        traced = self.blueprint.traced
         if len(inputs) != len(traced.inputs):
             raise PlacementError(f"{len(inputs)} inputs: accepted are {len(traced.inputs)}")
         batch_size = next(len(value) for value in inputs if isinstance(value, torch.Tensor))
@@ -223,32 +243,58 @@ class Placement(nn.Module):
         for program in self.programs.values():
             for step in program.module.children():
                 if isinstance(step, fx.GraphModule):
-                    step.compile(*args, **kwargs)  # type: ignore[no-untyped-call]
+                    step.compile(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Placement:
         """Switch to training or evaluation, as the model itself does."""
         if mode not in self._modes:
-            self._modes[mode] = self._other_mode(mode)
-            self._fill({})
+            made, new = self._other_mode(mode)
+            state = self.state_dict() if new else {}
+            self._let_go(new)
+            self._modes[mode] = made
+            self._fill(state)
         super().train(mode)
         self._last = mode, False
         self._show()
         return self
 
-    def _other_mode(self, mode: bool) -> Programs:
-        first = self._now.blueprint
-        traced = self._retrace(first.traced.example, self._dtype, mode)
+    def _other_mode(self, mode: bool) -> tuple[Programs, set[str]]:
+        """What the parts do in another mode, and the buffers that more of them hold for it."""
+        first = self.blueprint
+        traced = self._retrace(first.traced.example, self.dtype, mode)
         graph = channel_graph(traced)
         owners = carried_over(first.owners, first.graph, graph)
         made = _programs(Blueprint(NodeFacts(traced, graph), owners, first.trainable), self._held)
-        for part, slices in made.slices.items():
-            for held in slices.values():
-                if held.name in self._original and (part, held.key) not in self._tensors:
-                    raise PlacementError(
-                        f"{held.name} is divided in another way in "
-                        f"{'training' if mode else 'evaluation'}: place the model in that mode"
-                    )
-        return made
+        new = {
+            held.name
+            for part, slices in made.slices.items()
+            for held in slices.values()
+            if held.name in self._original and (part, held.key) not in self._tensors
+        }
+        divided = [name for name in new if self._original[name].parameter or not self._has_all]
+        if divided:
+            raise PlacementError(
+                f"{min(divided)} is divided in another way in "
+                f"{'training' if mode else 'evaluation'}: place the model in that mode"
+            )
+        return made, new
+
+    def _let_go(self, names: set[str]) -> None:
+        """Forget copies that part 0 held because the other mode had no use for them."""
+        for mode, programs in self._modes.items():
+            kept = {}
+            for attribute, held in programs.slices.get(0, {}).items():
+                if attribute.startswith(f"{self._unused}.") and held.name in names:
+                    self._tensors.pop((0, held.key), None)
+                    self._slices.pop((0, held.key), None)
+                else:
+                    kept[attribute] = held
+            if kept:
+                self._modes[mode] = replace(programs, slices={**programs.slices, 0: kept})
+
+    @property
+    def _has_all(self) -> bool:
+        return len(self._held) == self.k
 
     def _show(self) -> None:
         """Make the submodules of the present mode those of the module."""
@@ -258,23 +304,30 @@ class Placement(nn.Module):
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Placement:
         """Move all parts, of both modes; what moves is `fn`'s to say, as in `.double()`."""
         devices = tuple(fn(torch.empty(0, device=device)).device for device in self.devices)
-        dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
+        dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
         for programs in self._modes.values():
             for program in programs.programs.values():
                 program.module._apply(fn)  # type: ignore[no-untyped-call]
         for part, slices in self._now.slices.items():
             for name, held in slices.items():
                 self._tensors[part, held.key] = _attribute(self.submodule(part), name)
-        if dtype != self._dtype:
+        if dtype != self.dtype:
             for mode, programs in self._modes.items():
                 self._modes[mode] = _in_dtype(programs, dtype)
-        self.devices, self._dtype = devices, dtype
+        self.devices, self.dtype = devices, dtype
         self._runtimes.clear()
         self._fill({})
         self._show()
         return self
 
     # -------------------------------------------------------------- state
+
+    def held(self, part: int) -> Iterator[tuple[Slice, torch.Tensor]]:
+        """What a part holds of the model's state, in whatever mode: each tensor once."""
+        names = {one.held_as for one in self._original.values()}
+        for (owner, key), held in self._slices.items():
+            if owner == part and held.name in names:
+                yield held, self._tensors[owner, key]
 
     def state_dict(  # type: ignore[override]
         self, *, prefix: str = "", keep_vars: bool = False
@@ -286,7 +339,7 @@ class Placement(nn.Module):
         PlacementError
             If this process does not hold all parts.
         """
-        if len(self._held) < self.k:
+        if not self._has_all:
             raise PlacementError(f"this process holds {len(self._held)} of {self.k} parts only")
         full = {
             one.held_as: torch.zeros(one.shape, dtype=self._type_of(one))
@@ -344,14 +397,15 @@ class Placement(nn.Module):
             self.load_state_dict(state)
 
     def _type_of(self, one: _Original) -> torch.dtype:
-        return self._dtype if one.dtype.is_floating_point else one.dtype
+        return self.dtype if one.dtype.is_floating_point else one.dtype
 
     def _hold_the_unused(self) -> None:
         """Give part 0 what the traced model makes no use of, so that no state is lost."""
         if 0 not in self.programs:
             return
-        blueprint = self._now.blueprint
-        used = {*blueprint.used_state}
+        while hasattr(self.submodule(0), self._unused):
+            self._unused += "_"
+        used = {*self.blueprint.used_state}
         module = nn.Module()
         slices = dict(self._now.slices[0])
         for name, one in self._original.items():
@@ -363,9 +417,9 @@ class Placement(nn.Module):
                     module.register_parameter(attribute, value)
                 else:
                     module.register_buffer(attribute, value)
-                slices[f"unused.{attribute}"] = Slice(name, one.shape)
+                slices[f"{self._unused}.{attribute}"] = Slice(name, one.shape)
         if len(slices) > len(self._now.slices[0]):
-            self.submodule(0).add_module("unused", module)
+            self.submodule(0).add_module(self._unused, module)
             self._modes[self.training] = replace(self._now, slices={**self._now.slices, 0: slices})
 
     def _fill(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -385,6 +439,19 @@ class Placement(nn.Module):
                 module.to(device)
                 make_on(module, device)
 
+    def _check_coverage(self) -> None:
+        """Raise a PlacementError unless all parts together hold each parameter once."""
+        counts: dict[str, int] = {}
+        for held in self._slices.values():
+            counts[held.name] = counts.get(held.name, 0) + math.prod(held.local_shape)
+        for name, one in self._original.items():
+            wanted = math.prod(one.shape)
+            if self._has_all and one.parameter and counts.get(one.held_as, 0) != wanted:
+                raise PlacementError(
+                    f"{name}: the parts hold {counts.get(one.held_as, 0)} elements of {wanted}: "
+                    "accepted are models whose parameters each belong to the tasks of one layer"
+                )
+
     def _new(
         self,
         held: Slice,
@@ -399,7 +466,7 @@ class Placement(nn.Module):
             value = held.take(full).to(device)
         if not isinstance(empty, nn.Parameter):
             return value
-        return nn.Parameter(value, requires_grad=held.name in self._now.blueprint.trainable)
+        return nn.Parameter(value, requires_grad=held.name in self.blueprint.trainable)
 
 
 @dataclass(frozen=True)

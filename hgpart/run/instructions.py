@@ -146,7 +146,7 @@ class Send:
         if requires and not self.transfer.differentiable:
             raise RunError(
                 f"{self.transfer.layer} requires a gradient, but part {self.transfer.receiver}"
-                " sends none back; accepted are inputs that do not require grad"
+                " sends none back; accepted are parameters that required one when they were placed"
             )
         run.send(self.transfer, [run.values[slot] for slot in self.operands])
 

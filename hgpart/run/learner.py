@@ -208,11 +208,5 @@ class RankModel:
 def held_by_parts(placement: Placement) -> Iterator[tuple[int, Slice, Tensor]]:
     """Part, slice and tensor of all parameters and buffers of the model that are here."""
     for part in placement.programs:
-        module = placement.submodule(part)
-        seen: set[int] = set()  # layers that share a weight have one tensor
-        for name, held in placement.slices(part).items():
-            owner, _, attribute = name.rpartition(".")
-            tensor = getattr(module.get_submodule(owner), attribute)
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                yield part, held, tensor
+        for held, tensor in placement.held(part):
+            yield part, held, tensor

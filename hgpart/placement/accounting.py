@@ -1,0 +1,276 @@
+"""Placement -> PlacementReport: what each part holds, computes, keeps and sends, counted in it.
+
+The figures come from the submodules: each part's program runs once on tensors without memory, and
+what it does is counted. The partition's own figures come from the hypergraph; `disagreements`
+compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from hgpart.errors import ArgumentError
+from hgpart.hypergraph import Int64
+from hgpart.placement.program import PartProgram, receive
+from hgpart.placement.rehearsal import Rehearsal, rehearse
+from hgpart.placement.transfers import Transfer
+from hgpart.run.engine import Traffic
+from hgpart.shares import part_shares
+
+if TYPE_CHECKING:
+    from hgpart.placement.placement import Placement
+
+# Tensors that an optimizer keeps for each gradient, once it has made a step.
+OPTIMIZER_STATES: Mapping[str, int] = {"sgd": 0, "sgd with momentum": 1, "adam": 2}
+
+
+@dataclass(frozen=True)
+class PartFigures:
+    """What one part holds, computes and keeps.
+
+    Attributes
+    ----------
+    part : int
+    device : str
+    parameters, parameter_bytes : int
+        Elements and bytes, each tensor once.
+    unused_parameters : int
+        Elements among them that the model makes no use of; part 0 holds these.
+    buffers, buffer_bytes : int
+        Of the model's buffers and constants; several parts may hold the same.
+    index_bytes : int
+        Lists of channels that the part gathers and scatters by.
+    gradient_bytes : int
+        Of the parameters that are used and require a gradient.
+    activation_bytes : int
+        What is kept from a forward pass, in the placement's mode, for the backward pass: maps
+        made and received, masks, inputs and the results, each memory once.
+    macs : int
+        Multiply-accumulates of a forward pass of a batch.
+    """
+
+    part: int
+    device: str
+    parameters: int
+    parameter_bytes: int
+    unused_parameters: int
+    buffers: int
+    buffer_bytes: int
+    index_bytes: int
+    gradient_bytes: int
+    activation_bytes: int
+    macs: int
+
+    def optimizer_bytes(self, optimizer: str) -> int:
+        """What an optimizer keeps: ``sgd``, ``sgd with momentum`` or ``adam``."""
+        if optimizer not in OPTIMIZER_STATES:
+            raise ArgumentError(
+                f"optimizer {optimizer!r}: accepted are {', '.join(OPTIMIZER_STATES)}"
+            )
+        return OPTIMIZER_STATES[optimizer] * self.gradient_bytes
+
+    def memory_bytes(self, optimizer: str) -> int:
+        """All that the part keeps between the passes of a training step."""
+        return (
+            self.parameter_bytes
+            + self.buffer_bytes
+            + self.index_bytes
+            + self.gradient_bytes
+            + self.optimizer_bytes(optimizer)
+            + self.activation_bytes
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementReport:
+    """What the parts of a placement hold, compute, keep and send in a forward pass of a batch.
+
+    Attributes
+    ----------
+    k, batch_size : int
+    training : bool
+        The mode that it was counted in.
+    parts : tuple of PartFigures
+        Those that this process holds.
+    sent_bytes, sent_messages : int64 arrays, shape (k, k)
+        From the part of the row to the part of the column, as the tensors that the row's
+        submodule sends; zero in rows of parts that are elsewhere.
+    received_bytes, received_messages : int64 arrays, shape (k, k)
+        The same as the column's submodule expects it; zero in columns of parts elsewhere.
+    uncounted_bytes : int64 array, shape (k, k)
+        Sent too, but no part of the communication volume: the result, where the plan leaves its
+        reader out.
+    """
+
+    k: int
+    batch_size: int
+    training: bool
+    parts: tuple[PartFigures, ...]
+    sent_bytes: Int64
+    sent_messages: Int64
+    received_bytes: Int64
+    received_messages: Int64
+    uncounted_bytes: Int64
+
+
+def account(placement: Placement, batch_size: int | None = None) -> PlacementReport:
+    """Count what the parts that this process holds do with a batch; allocates nothing for it.
+
+    Parameters
+    ----------
+    placement : Placement
+        Is left as it is.
+    batch_size : int, optional
+        The plan's when left out.
+
+    Raises
+    ------
+    ArgumentError
+        If the batch size is less than 1.
+
+    >>> import hgpart
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    >>> split = hgpart.partition_model(model, torch.zeros(2, 3, 16, 16), k=2, eps=0.1)
+    >>> report = account(hgpart.place(model, split), batch_size=4)
+    >>> sum(part.parameters for part in report.parts)  # 8 * 3 * 9 + 8 and 8 * 8 * 9 + 8
+    808
+    """
+    if batch_size is None:
+        batch_size = placement.partition.modelling.batch_size
+    if batch_size < 1:
+        raise ArgumentError(f"batch size {batch_size}: accepted is 1 or more")
+    values = _inputs(placement, batch_size)
+    parts, sent, received = [], Traffic.none(placement.k), Traffic.none(placement.k)
+    for part, program in placement.programs.items():
+        rehearsal = rehearse(program, placement.k, values, batch_size)
+        parts.append(_figures(placement, part, rehearsal))
+        sent = sent + rehearsal.sent
+        for transfer in _received(program):
+            way = (transfer.sender, transfer.receiver)
+            received.forward_bytes[way] += transfer.nbytes(batch_size)
+            received.forward_messages[way] += 1
+    return PlacementReport(
+        k=placement.k,
+        batch_size=batch_size,
+        training=placement.training,
+        parts=tuple(parts),
+        sent_bytes=sent.forward_bytes,
+        sent_messages=sent.forward_messages,
+        received_bytes=received.forward_bytes,
+        received_messages=received.forward_messages,
+        uncounted_bytes=sent.uncounted_bytes,
+    )
+
+
+def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, ...]:
+    """Say where a report's figures are not those of the placement's partition; nothing if nowhere.
+
+    Bytes and messages are compared with those of the hypergraph's nets at the report's batch
+    size, parameters with the parts' shares of the layers (`hgpart.part_shares`), where those that
+    the model makes no use of do not count.
+    """
+    found = []
+    expected = placement.expected(report.batch_size)
+    here = [figures.part for figures in report.parts]
+    for sender, receiver in np.ndindex(report.k, report.k):
+        for part, verb, nbytes, messages in (
+            (sender, "sends", report.sent_bytes, report.sent_messages),
+            (receiver, "receives", report.received_bytes, report.received_messages),
+        ):
+            if part not in here:
+                continue
+            other = f"to part {receiver}" if part == sender else f"from part {sender}"
+            for unit, counted, planned in (
+                ("bytes", nbytes[sender, receiver], expected.traffic[sender, receiver]),
+                ("messages", messages[sender, receiver], expected.messages[sender, receiver]),
+            ):
+                if counted != planned:
+                    found.append(
+                        f"part {part} {verb} {counted:,} {unit} {other}, "
+                        f"by the partition {planned:,}"
+                    )
+    partition = placement.partition
+    shares = part_shares(
+        placement.blueprint.graph,
+        partition.model,
+        partition.modelling,
+        partition.parts,
+        placement.k,
+    )
+    for figures in report.parts:
+        used, planned = figures.parameters - figures.unused_parameters, shares.parameters
+        if used != planned[figures.part]:
+            found.append(
+                f"part {figures.part} holds {used:,} parameters, "
+                f"by the partition {planned[figures.part]:,}"
+            )
+    return tuple(found)
+
+
+# ------------------------------------------------------------------ what a part is given
+
+
+def _inputs(placement: Placement, batch_size: int) -> dict[str, Any]:
+    """The model's inputs and random masks for a batch, without memory."""
+    traced = placement.blueprint.traced
+    values: dict[str, Any] = {"batch_size": batch_size}
+    for name, example in zip(placement.inputs, traced.example, strict=True):
+        values[name] = example
+        if isinstance(example, Tensor):
+            dtype = placement.dtype if example.is_floating_point() else example.dtype
+            shape = (batch_size, *example.shape[1:])
+            values[name] = torch.empty(shape, dtype=dtype, device="meta")
+    with FakeTensorMode():  # draws no numbers: the random state stays
+        return {**values, **placement.draw(batch_size)}
+
+
+def _received(program: PartProgram) -> Iterator[Transfer]:
+    """The messages that a part waits for, but for those outside the communication volume."""
+    for node in program.module.graph.nodes:
+        if node.target is receive and program.transfers[node.args[0]].counted:
+            yield program.transfers[node.args[0]]
+
+
+# ------------------------------------------------------------------ what a part holds
+
+
+def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigures:
+    module, used = placement.submodule(part), placement.blueprint.used_state
+    slices = {
+        id(attrgetter(name)(module)): held.name for name, held in placement.slices(part).items()
+    }
+    parameters = list(module.parameters())
+    unused = [one for one in parameters if slices[id(one)] not in used]
+    learning = [one for one in parameters if one.requires_grad and slices[id(one)] in used]
+    buffers = [buffer for buffer in module.buffers() if id(buffer) in slices]
+    indices = [buffer for buffer in module.buffers() if id(buffer) not in slices]
+    return PartFigures(
+        part=part,
+        device=str(placement.devices[part]),
+        parameters=_elements(parameters),
+        parameter_bytes=_bytes(parameters),
+        unused_parameters=_elements(unused),
+        buffers=_elements(buffers),
+        buffer_bytes=_bytes(buffers),
+        index_bytes=_bytes(indices),
+        gradient_bytes=_bytes(learning),
+        activation_bytes=rehearsal.kept_bytes,
+        macs=rehearsal.macs,
+    )
+
+
+def _elements(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)

@@ -1,0 +1,297 @@
+"""Model + Placement + inputs -> Verification: the placed model side by side with the original."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from hgpart.errors import ArgumentError, RunError
+from hgpart.hypergraph import Int64
+from hgpart.placement import Placement
+from hgpart.placement.slices import Slice
+from hgpart.run.engine import Traffic
+from hgpart.run.learner import held_by_parts
+
+# The parts add the same terms in another order, so results differ by rounding: by the type's
+# epsilon (2e-16, 1e-7), times what the layers make of it. These leave room for a factor of half
+# a million and of a thousand; what is wrong in the placement differs by far more.
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
+
+# Tensors much smaller than the others are compared on the others' scale: the gradient of a bias
+# in front of a batch norm, say, is nothing but rounding.
+FLOOR = 1e-3
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest relative difference among tensors of one kind, and which has it.
+
+    The difference of two tensors is the largest of their elements', over the largest element of
+    the original, or over a thousandth of the largest of all originals if that is more. It is
+    infinite where shapes differ or an element is not a number.
+    """
+
+    value: float = 0.0
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Verification:
+    """A placed model beside the original, on one batch.
+
+    Attributes
+    ----------
+    k, batch_size : int
+    training : bool
+        The mode of both.
+    dtype : torch.dtype
+    tolerance : float
+        What differences may be.
+    outputs, gradients, buffers : Difference
+        Of the results, of the parameters' gradients, and of what the pass made of the buffers,
+        such as running statistics.
+    traffic : Traffic
+        As the runtime counted it.
+    planned : Traffic
+        As the table says it: forward from the partition's hypergraph; backward all that can have
+        a gradient comes back.
+    misplaced : tuple of str
+        Parameters with an element that not exactly one part holds.
+    """
+
+    k: int
+    batch_size: int
+    training: bool
+    dtype: torch.dtype
+    tolerance: float
+    outputs: Difference
+    gradients: Difference
+    buffers: Difference
+    traffic: Traffic
+    planned: Traffic
+    misplaced: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failures
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """One line for each thing that is not as it should be, the results first."""
+        found = [
+            f"{kind} differ by {one.value:.1e} in {one.name}, accepted is {self.tolerance:.0e}"
+            for kind, one in (
+                ("outputs", self.outputs),
+                ("gradients", self.gradients),
+                ("buffers", self.buffers),
+            )
+            if not one.value <= self.tolerance
+        ]
+        for figure in ("forward_bytes", "forward_messages", "backward_bytes", "backward_messages"):
+            found += _unequal(figure, getattr(self.traffic, figure), getattr(self.planned, figure))
+        return (
+            *found,
+            *(f"an element of {name} is in no part, or in several" for name in self.misplaced),
+        )
+
+
+def verify(
+    model: nn.Module,
+    placement: Placement,
+    inputs: Sequence[Any],
+    seed: int = 0,
+    tolerance: float | None = None,
+) -> Verification:
+    """Run both on the same batch, forward and backward, and compare all that comes of it.
+
+    Random masks are the same in both, since torch's generator has the same seed before each; they
+    are drawn on the CPU, so a model with dropout has to be there. Both are left with the gradients
+    and running statistics of this pass, and the generator with the state that it had.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The original, with the weights and in the mode of the placement.
+    placement : Placement
+        All its parts in this process.
+    inputs : sequence
+        A batch: the model's inputs.
+    seed : int
+        Of the masks, and of the random gradients of the results.
+    tolerance : float, optional
+        By default 1e-10 for float64 and 1e-4 for float32.
+
+    Raises
+    ------
+    ArgumentError
+        If the two are not in the same mode, or there is no tolerance for the model's type.
+    RunError
+        If the results are not of the same kind.
+    """
+    if placement.training != model.training:
+        modes = {True: "training", False: "evaluation"}
+        raise ArgumentError(
+            f"the model is in {modes[model.training]} mode, the placement in "
+            f"{modes[placement.training]} mode: accepted are two in one mode"
+        )
+    dtype = _float_type([*model.parameters(), *inputs])
+    if tolerance is None:
+        if dtype not in TOLERANCES:
+            raise ArgumentError(f"{dtype}: accepted without a tolerance are float64 and float32")
+        tolerance = TOLERANCES[dtype]
+    with torch.random.fork_rng(devices=[]):
+        expected = _passes(model, inputs, seed)
+        found = _passes(placement, inputs, seed)
+    if found.keys() != expected.keys():
+        raise RunError(
+            f"the placed model returns {', '.join(found)}; the original {', '.join(expected)}"
+        )
+    last = placement.runtime.last
+    assert last is not None  # it has run
+    batch_size = next(len(value) for value in inputs if isinstance(value, Tensor))
+    learns = any(result.requires_grad for result in expected.values())
+    return Verification(
+        k=placement.k,
+        batch_size=batch_size,
+        training=model.training,
+        dtype=dtype,
+        tolerance=tolerance,
+        outputs=_largest(_gap(name, expected[name], found[name]) for name in expected),
+        gradients=_largest(_gradients(model, placement)),
+        buffers=_largest(_buffers(model, placement)),
+        traffic=last.traffic,
+        planned=_planned(placement, batch_size, learns),
+        misplaced=tuple(_misplaced(model, placement)),
+    )
+
+
+def _passes(model: nn.Module, inputs: Sequence[Any], seed: int) -> dict[str, Tensor]:
+    """Forward, and backward from random gradients; the results by where they stand."""
+    model.zero_grad()
+    torch.manual_seed(seed)
+    with torch.enable_grad():
+        leaves = pytree.tree_leaves_with_path(model(*inputs))
+    results = {
+        f"result{pytree.keystr(path)}": leaf for path, leaf in leaves if isinstance(leaf, Tensor)
+    }
+    torch.manual_seed(seed)
+    learning = [
+        (result, torch.randn(result.shape, dtype=torch.float64).to(result))
+        for result in results.values()
+        if result.requires_grad
+    ]
+    if learning:
+        heads, gradients = zip(*learning, strict=True)
+        torch.autograd.backward(heads, gradients)
+    return results
+
+
+def _planned(placement: Placement, batch_size: int, learns: bool) -> Traffic:
+    """What the table says."""
+    table, planned = placement.expected(batch_size), Traffic.none(placement.k)
+    planned.forward_bytes[:] = table.traffic
+    planned.forward_messages[:] = table.messages
+    for transfer in placement.transfers:
+        if learns and transfer.differentiable and transfer.counted:
+            way = (transfer.receiver, transfer.sender)
+            planned.backward_bytes[way] += transfer.nbytes(batch_size)
+            planned.backward_messages[way] += 1
+    return planned
+
+
+def _unequal(figure: str, counted: Int64, planned: Int64) -> Iterator[str]:
+    direction, unit = figure.split("_")
+    for sender, receiver in np.argwhere(counted != planned).tolist():
+        yield (
+            f"{direction}, part {sender} sent {counted[sender, receiver]:,} {unit} to part "
+            f"{receiver}, by the table {planned[sender, receiver]:,}"
+        )
+
+
+# ------------------------------------------------------------------ differences
+
+_Gap = tuple[str, float, float]  # name, largest difference, largest element of the original
+
+
+def _gap(name: str, expected: Tensor, found: Tensor, whole: Tensor | None = None) -> _Gap:
+    """Compare two tensors, be they a slice of a whole."""
+    scale = _largest_element(expected if whole is None else whole)
+    expected, found = expected.detach(), found.detach().to(expected.device)
+    if expected.shape != found.shape:
+        return name, math.inf, scale
+    if torch.equal(expected, found):
+        return name, 0.0, scale
+    if not expected.is_floating_point():  # counters and indices are equal or wrong
+        return name, math.inf, scale
+    return name, _largest_element(expected - found), scale
+
+
+def _largest_element(tensor: Tensor) -> float:
+    if not tensor.is_floating_point() or not tensor.numel():
+        return 0.0
+    found = float(tensor.detach().abs().max())
+    return math.inf if math.isnan(found) else found
+
+
+def _largest(gaps: Iterable[_Gap]) -> Difference:
+    gaps = list(gaps)
+    floor = FLOOR * max((scale for _, _, scale in gaps if scale < math.inf), default=0.0)
+    found = Difference()
+    for name, gap, scale in gaps:
+        scale = max(scale, floor)
+        value = gap / scale if 0 < scale < math.inf else gap
+        if value > found.value:
+            found = Difference(value, name)
+    return found
+
+
+def _gradients(model: nn.Module, placement: Placement) -> Iterator[_Gap]:
+    originals = dict(model.named_parameters(remove_duplicate=False))
+    for _, held, tensor in held_by_parts(placement):
+        if held.name in originals:
+            gradient = originals[held.name].grad
+            if gradient is None and tensor.grad is None:
+                continue
+            whole = torch.zeros_like(originals[held.name]) if gradient is None else gradient
+            own = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+            yield _gap(held.name, held.take(whole), own, whole)
+
+
+def _buffers(model: nn.Module, placement: Placement) -> Iterator[_Gap]:
+    originals = dict(model.named_buffers(remove_duplicate=False))
+    for _, held, tensor in held_by_parts(placement):
+        if held.name in originals:
+            whole = originals[held.name]
+            yield _gap(held.name, held.take(whole), tensor, whole)
+
+
+# ------------------------------------------------------------------ who holds what
+
+
+def _misplaced(model: nn.Module, placement: Placement) -> Iterator[str]:
+    names = {name: id(one) for name, one in model.named_parameters(remove_duplicate=False)}
+    slices: dict[int, list[Slice]] = {}
+    for _, held, _ in held_by_parts(placement):
+        if held.name in names:
+            slices.setdefault(names[held.name], []).append(held)
+    for name, parameter in model.named_parameters():
+        times = torch.zeros(parameter.shape, dtype=torch.int16)
+        for held in slices.get(id(parameter), []):
+            one = torch.zeros_like(times)
+            held.put(one, torch.ones(held.local_shape))
+            times += one
+        if not (times == 1).all():
+            yield name
+
+
+def _float_type(values: Iterable[Any]) -> torch.dtype:
+    tensors = (value for value in values if isinstance(value, Tensor))
+    return next((one.dtype for one in tensors if one.is_floating_point()), torch.float32)

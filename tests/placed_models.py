@@ -1,0 +1,61 @@
+"""Small models in parts, for tests of what is said of placements."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from partitioned_models import built
+from torch import nn
+
+from hgpart.blocks import Modelling
+from hgpart.layering import channel_graph
+from hgpart.partition.kinds import partition_of_kind
+from hgpart.pipeline import PartitionedModel
+from hgpart.placement import Placement, place
+from hgpart.tracing import trace
+from hgpart.work import flops
+
+
+class Forked(nn.Module):
+    """Returns a dictionary with a tuple in it; has dropout, a norm, and a layer without use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3)
+        self.norm = nn.BatchNorm2d(6)
+        self.drop = nn.Dropout(0.5)
+        self.heads = nn.ModuleList(nn.Conv2d(6, 4, 1) for _ in range(2))
+        self.idle = nn.Linear(5, 7)
+
+    def forward(self, image: torch.Tensor) -> dict[str, object]:
+        maps = self.drop(torch.relu(self.norm(self.stem(image))))
+        return {"maps": maps, "heads": tuple(head(maps) for head in self.heads)}
+
+
+def model_of(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A model in float64 and a batch of two for it."""
+    torch.manual_seed(1)
+    if name == "forked":
+        model, inputs = Forked(), (torch.zeros(2, 3, 8, 8),)
+    else:
+        model, inputs = copy.deepcopy(built(name)[0]), built(name)[1]
+    return model.double(), tuple(torch.randn(one.shape, dtype=torch.float64) for one in inputs)
+
+
+def placed(
+    model: nn.Module,
+    inputs: Sequence[torch.Tensor],
+    kind: str = "random",
+    k: int = 3,
+    grain: str = "coarse",
+    output_vertex: bool = True,
+    parts: Sequence[int] | None = None,
+) -> Placement:
+    traced = trace(model, inputs)
+    graph = channel_graph(traced)
+    modelling = Modelling(grain=grain, batch_size=4, output_vertex=output_vertex)
+    partition = partition_of_kind(kind, graph, flops(graph), k, 0.1, modelling=modelling)
+    split = PartitionedModel(traced, graph, flops(graph), partition, partition.evaluation, {})
+    return place(model, split, parts=parts)
