@@ -1,10 +1,12 @@
 """Model + Partition -> Placement: submodules for each part, and what travels between them.
 
 One idea a file, in the order in which a placement comes about: `ownership` (who computes what),
-`shipments` (which channels go where), `transfers` (as tensors), `step_graph` (one layer's share
-as a torch.fx graph; `reindexing`, `same_index`, `products` and `replacements` are how operators
-are cut), `steps`, `part_builder` (a part's program), `program` (what it consists of), `slices`
-(what a part holds of the model's state), `modes`, `draws`; `placement` puts it all together.
+`shipments` (which channels go where), `transfers` (the same as tensors), `blueprint` (all that the
+parts have in common), `step_graph` (one layer's share as a torch.fx graph; `node_facts`,
+`reindexing`, `same_index`, `products` and `replacements` say how operators are cut), `steps`,
+`program` (what a part's program consists of), `part_builder`, `slices` (what a part holds of the
+model's state), `draws` (random masks), `mode_programs` and `modes` (training and evaluation),
+`placement` (the module); `rehearsal` and `accounting` are its report.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from hgpart.graph import ChannelGraph
 from hgpart.layering import channel_graph
 from hgpart.partition import Partition
 from hgpart.pipeline import PartitionedModel
+from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.modes import skeleton
 from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.ownership import ownership
-from hgpart.placement.part_builder import Blueprint
 from hgpart.placement.placement import Placement
 from hgpart.placement.transfers import Transfer
 from hgpart.plan import Plan, restore

@@ -18,10 +18,17 @@ from hgpart.grains import cnn_hypergraph
 from hgpart.layering import channel_graph
 from hgpart.metrics import Evaluation, evaluate
 from hgpart.partition import Partition
-from hgpart.placement.draws import draw_module
+from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.mode_programs import (
+    Programs,
+    build_programs,
+    in_dtype,
+    make_on,
+    with_input_gradients,
+)
 from hgpart.placement.modes import carried_over, skeleton
 from hgpart.placement.node_facts import NodeFacts
-from hgpart.placement.part_builder import Blueprint, PartBuilder
+from hgpart.placement.original_state import Original, original_state
 from hgpart.placement.program import PartProgram
 from hgpart.placement.slices import Slice
 from hgpart.placement.transfers import Transfer
@@ -34,28 +41,6 @@ if TYPE_CHECKING:
     from hgpart.run.local import LocalRuntime
 
 _Key = tuple[int, tuple[object, ...]]  # part, Slice.key
-
-
-@dataclass(frozen=True, eq=False)
-class Programs:
-    """What the parts do in one mode, training or evaluation.
-
-    Attributes
-    ----------
-    blueprint : Blueprint
-    transfers : tuple of Transfer
-    programs : mapping of int to PartProgram
-    slices : mapping of int to mapping of str to Slice
-        Per part, by dotted attribute of its module.
-    draws : fx.GraphModule or None
-        Draws the random masks.
-    """
-
-    blueprint: Blueprint
-    transfers: tuple[Transfer, ...]
-    programs: Mapping[int, PartProgram]
-    slices: Mapping[int, Mapping[str, Slice]]
-    draws: fx.GraphModule | None
 
 
 class Placement(nn.Module):
@@ -92,8 +77,8 @@ class Placement(nn.Module):
         self.training = model.training
         self._held = tuple(held)
         self._retrace = partial(_traced, skeleton(model))
-        self._modes = {model.training: _programs(blueprint, held)}
-        self._original = _originals(model, blueprint)
+        self._modes = {model.training: build_programs(blueprint, held)}
+        self._original = original_state(model, blueprint.used_state)
         self._tensors: dict[_Key, torch.Tensor] = {}
         self._slices: dict[_Key, Slice] = {}
         self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
@@ -233,7 +218,7 @@ class Placement(nn.Module):
             training, input_gradients = self._last
             programs = self._modes[training]
             if input_gradients:
-                programs = _with_input_gradients(programs)
+                programs = with_input_gradients(programs)
             placed = _Placed(self.k, self.devices, programs.programs, self.output_part)
             self._runtimes[self._last] = LocalRuntime(placed)
         return self._runtimes[self._last]
@@ -264,7 +249,9 @@ class Placement(nn.Module):
         traced = self._retrace(first.traced.example, self.dtype, mode)
         graph = channel_graph(traced)
         owners = carried_over(first.owners, first.graph, graph)
-        made = _programs(Blueprint(NodeFacts(traced, graph), owners, first.trainable), self._held)
+        made = build_programs(
+            Blueprint(NodeFacts(traced, graph), owners, first.trainable), self._held
+        )
         new = {
             held.name
             for part, slices in made.slices.items()
@@ -313,7 +300,7 @@ class Placement(nn.Module):
                 self._tensors[part, held.key] = _attribute(self.submodule(part), name)
         if dtype != self.dtype:
             for mode, programs in self._modes.items():
-                self._modes[mode] = _in_dtype(programs, dtype)
+                self._modes[mode] = in_dtype(programs, dtype)
         self.devices, self.dtype = devices, dtype
         self._runtimes.clear()
         self._fill({})
@@ -396,7 +383,7 @@ class Placement(nn.Module):
         with opened_weights(path) as state:
             self.load_state_dict(state)
 
-    def _type_of(self, one: _Original) -> torch.dtype:
+    def _type_of(self, one: Original) -> torch.dtype:
         return self.dtype if one.dtype.is_floating_point else one.dtype
 
     def _hold_the_unused(self) -> None:
@@ -470,46 +457,6 @@ class Placement(nn.Module):
 
 
 @dataclass(frozen=True)
-class _Original:
-    """An entry of the model's state_dict; entries of one tensor are held under one name."""
-
-    held_as: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    parameter: bool
-
-
-def _originals(model: nn.Module, blueprint: Blueprint) -> dict[str, _Original]:
-    tensors = {
-        **dict(model.named_buffers(remove_duplicate=False)),
-        **dict(model.named_parameters(remove_duplicate=False)),
-    }
-    names: dict[int, str] = {}
-    for name in (*blueprint.used_state, *tensors):
-        names.setdefault(id(tensors[name]), name)
-    return {
-        name: _Original(
-            names[id(tensors[name])],
-            tuple(tensors[name].shape),
-            tensors[name].dtype,
-            isinstance(tensors[name], nn.Parameter),
-        )
-        for name in model.state_dict()
-        if name in tensors
-    }
-
-
-def _programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
-    builders = {part: PartBuilder(blueprint, part) for part in held}
-    programs = {part: builder.build() for part, builder in builders.items()}
-    draws = None
-    if blueprint.draws:
-        draws = draw_module(blueprint.facts, blueprint.draws)
-    slices = {part: builder.slices for part, builder in builders.items()}
-    return Programs(blueprint, blueprint.transfers, programs, slices, draws)
-
-
-@dataclass(frozen=True)
 class _Placed:
     """What a runtime needs to know."""
 
@@ -517,33 +464,6 @@ class _Placed:
     devices: tuple[torch.device, ...]
     programs: Mapping[int, PartProgram]
     output_part: int
-
-
-def _with_input_gradients(programs: Programs) -> Programs:
-    """The same, where gradients of the inputs go back to who has them."""
-    blueprint = programs.blueprint
-    differentiable = blueprint.differentiable(inputs=True)
-    transfers = tuple(
-        replace(transfer, differentiable=differentiable[item.layer])
-        for transfer, item in zip(programs.transfers, blueprint.shipments, strict=True)
-    )
-    return _with_transfers(programs, transfers)
-
-
-def _in_dtype(programs: Programs, dtype: torch.dtype) -> Programs:
-    """The same, where floating tensors travel in another type."""
-    return _with_transfers(programs, tuple(one.in_dtype(dtype) for one in programs.transfers))
-
-
-def _with_transfers(programs: Programs, transfers: tuple[Transfer, ...]) -> Programs:
-    return replace(
-        programs,
-        transfers=transfers,
-        programs={
-            part: replace(program, transfers={n: transfers[n] for n in program.transfers})
-            for part, program in programs.programs.items()
-        },
-    )
 
 
 def _float_type(model: nn.Module, example: Sequence[Any]) -> torch.dtype:
@@ -567,16 +487,3 @@ def _attribute(module: nn.Module, name: str) -> torch.Tensor:
     owner, _, attribute = name.rpartition(".")
     found: torch.Tensor = getattr(module.get_submodule(owner), attribute)
     return found
-
-
-def make_on(module: nn.Module, device: torch.device) -> None:
-    """Let what operators make anew be made on a device."""
-    for step in module.modules():
-        if isinstance(step, fx.GraphModule):
-            changed = False
-            for node in step.graph.nodes:
-                if isinstance(node.kwargs.get("device"), torch.device):
-                    changed |= node.kwargs["device"] != device
-                    node.kwargs = {**node.kwargs, "device": device}
-            if changed:
-                step.recompile()

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from hgpart.placement.placement import make_on
+from hgpart.placement.mode_programs import make_on
 from hgpart.placement.program import PartProgram
 from hgpart.placement.transfers import Transfer
 from hgpart.run.engine import PartRun, Traffic

@@ -1,0 +1,280 @@
+"""What the programs of all parts are made from: who computes what, what travels, where it lies."""
+
+from __future__ import annotations
+
+import keyword
+import operator
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from hgpart.errors import PlacementError
+from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
+from hgpart.hypergraph import Int64
+from hgpart.layer_module import at_batch
+from hgpart.placement.draws import random_nodes
+from hgpart.placement.layouts import ChannelLayout
+from hgpart.placement.node_facts import NodeFacts
+from hgpart.placement.ownership import Ownership
+from hgpart.placement.products import product_of
+from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
+from hgpart.placement.step_graph import StepGraph, packet_of
+from hgpart.placement.transfers import Transfer, TransferredTensor
+from hgpart.traced_nodes import live_nodes, results_read
+from hgpart.tracing import TracedModel
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """All that the programs of the parts are made from.
+
+    Attributes
+    ----------
+    facts : NodeFacts
+    owners : Ownership
+    trainable : frozenset of str
+        Names of the parameters that gradients are wanted for.
+    """
+
+    facts: NodeFacts
+    owners: Ownership
+    trainable: frozenset[str]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Blueprint:
+        """Itself: it does not change, and torch can't copy the shapes of a traced graph."""
+        return self
+
+    @property
+    def traced(self) -> TracedModel:
+        """The traced model."""
+        return self.facts.traced
+
+    @property
+    def graph(self) -> ChannelGraph:
+        """Its layers."""
+        return self.facts.graph
+
+    @cached_property
+    def shipments(self) -> tuple[Shipment, ...]:
+        """What travels, in the global order."""
+        return shipments(self.graph, self.owners)
+
+    @cached_property
+    def nodes(self) -> dict[str, fx.Node]:
+        """The traced graph's nodes by name."""
+        return {node.name: node for node in self.traced.graph_module.graph.nodes}
+
+    @cached_property
+    def draws(self) -> dict[fx.Node, str]:
+        """Random nodes, and the placeholder of what is drawn for each."""
+        return random_nodes(self.traced, self.graph)
+
+    @cached_property
+    def used_state(self) -> tuple[str, ...]:
+        """Parameters and buffers, by name, that the traced graph takes."""
+        named = {**self.traced.parameters, **self.traced.buffers}
+        taken = {node.name for node in live_nodes(self.traced.results)}
+        for layer in self.graph.layers:
+            for name in layer.operators:  # statistics that a norm replaces are not live
+                taken |= {operand.name for operand in self.nodes[name].all_input_nodes}
+        taken |= {
+            placeholder
+            for placeholder, new in self.traced.updates.items()
+            if not _is_norms_statistic(new)
+        }
+        return tuple(name for placeholder, name in named.items() if placeholder in taken)
+
+    @property
+    def output_part(self) -> int:
+        """The part that has the result."""
+        finish = self.owners.finish[-1]
+        return RESULT_PART if finish is None else int(finish[0])
+
+    @cached_property
+    def results(self) -> tuple[tuple[fx.Node, ...], ...]:
+        """Per layer the nodes that it makes for others; of the output, what the model returns."""
+        return tuple(self._results(at) for at in range(len(self.graph.layers)))
+
+    def _results(self, at: int) -> tuple[fx.Node, ...]:
+        layer = self.graph.layers[at]
+        if layer.kind == INPUT:
+            first, last = self.graph.first_channel[at : at + 2]
+            for name in self.traced.inputs:
+                ids = self.graph.ids.get(name)
+                if ids is not None and first <= int(ids.flatten()[0]) < last:
+                    return (self.nodes[name],)
+        if layer.kind == PARAMETER:
+            held = {*layer.parameter_names}
+            return tuple(
+                self.nodes[placeholder]
+                for placeholder, name in self.traced.parameters.items()
+                if name in held
+            )
+        if layer.kind == OUTPUT:
+            return self.traced.results
+        return results_read(self.nodes[layer.operators[-1]], self.traced.results)
+
+    @cached_property
+    def layouts(self) -> dict[fx.Node, ChannelLayout]:
+        """Where channels lie in what the layers make."""
+        return {
+            node: self.facts.layout(at, node)
+            for at, nodes in enumerate(self.results)
+            if self.graph.layers[at].kind != OUTPUT
+            for node in nodes
+        }
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """A name for each layer that Python accepts."""
+        found: list[str] = []
+        for layer in self.graph.layers:
+            name = re.sub(r"\W", "_", layer.name)
+            taken = hasattr(fx.GraphModule, name) or keyword.iskeyword(name)
+            name = f"layer_{name}" if taken or name[0].isdigit() else name
+            while name in found:
+                name += "_"
+            found.append(name)
+        return tuple(found)
+
+    def differentiable(self, inputs: bool) -> tuple[bool, ...]:
+        """Whether gradients flow back into what a layer makes; into the inputs if asked for."""
+        found: list[bool] = []
+        for layer, nodes in zip(self.graph.layers, self.results, strict=True):
+            learns = inputs and layer.kind == INPUT
+            learns |= not self.trainable.isdisjoint(layer.parameter_names)
+            learns |= any(found[source] for source in self.graph.sources(layer))
+            found.append(learns and any(_dtype(node).is_floating_point for node in nodes))
+        return tuple(found)
+
+    def finishes(self, at: int, part: int) -> Int64:
+        """The tasks of a layer that a part finishes, ascending."""
+        finish, layer = self.owners.finish[at], self.graph.layers[at]
+        if finish is not None:
+            return np.flatnonzero(finish == part)
+        alone = layer.kind == INPUT or part == RESULT_PART
+        return np.arange(layer.tasks if alone else 0)
+
+    def channels(self, at: int, tasks: Int64) -> Int64:
+        """The channels that tasks of a layer make, numbered within it."""
+        layer = self.graph.layers[at]
+        return np.arange(layer.channels) if layer.tasks == 1 and len(tasks) else tasks
+
+    @cached_property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """The shipments as tensors."""
+        differentiable = self.differentiable(inputs=False)
+        return tuple(
+            Transfer(
+                number=number,
+                layer=self.graph.layers[item.layer].name,
+                partial=item.partial,
+                sender=item.sender,
+                receiver=item.receiver,
+                tensors=tuple(self._transferred(item)),
+                differentiable=differentiable[item.layer],
+                counted=item.counted,
+            )
+            for number, item in enumerate(self.shipments)
+        )
+
+    @cached_property
+    def departing(self) -> dict[tuple[int, bool, int], list[tuple[Transfer, Shipment]]]:
+        """What leaves, by layer, whether it is partial sums, and sender."""
+        found: dict[tuple[int, bool, int], list[tuple[Transfer, Shipment]]] = {}
+        for transfer, item in zip(self.transfers, self.shipments, strict=True):
+            key = (item.layer, item.partial, item.sender)
+            found.setdefault(key, []).append((transfer, item))
+        return found
+
+    @cached_property
+    def arriving(self) -> dict[tuple[int, bool, int], list[Shipment]]:
+        """What arrives, by layer, whether it is partial sums, and receiver."""
+        found: dict[tuple[int, bool, int], list[Shipment]] = {}
+        for item in self.shipments:
+            found.setdefault((item.layer, item.partial, item.receiver), []).append(item)
+        return found
+
+    def _transferred(self, item: Shipment) -> Iterable[TransferredTensor]:
+        if item.partial:
+            head = self.nodes[self.graph.layers[item.layer].operators[0]]
+            step = StepGraph(self.facts, item.layer, item.members, {}, {})
+            product = product_of(step, head)
+            assert product is not None
+            yield _tensor(head, (product.axis,), len(item.members))
+            return
+        for node in self.results[item.layer]:
+            layout = self.layouts[node]
+            yield _tensor(node, layout.axes, len(layout.positions(item.members)))
+
+    @cached_property
+    def buffer_updates(self) -> dict[int, dict[fx.Node, fx.Node]]:
+        """Per layer the buffers, no norm's statistics, whose new value it puts in place."""
+        owners = {
+            name.rpartition(".")[0]: at
+            for at, layer in reversed(list(enumerate(self.graph.layers)))
+            for name in layer.parameter_names
+        }
+        named = {**self.traced.buffers, **self.traced.parameters}
+        for at, layer in reversed(list(enumerate(self.graph.layers))):
+            for name in layer.operators:
+                for operand in self.nodes[name].all_input_nodes:
+                    if operand.name in named:
+                        owners[named[operand.name].rpartition(".")[0]] = at
+        found: dict[int, dict[fx.Node, fx.Node]] = {}
+        for placeholder, new in self.traced.updates.items():
+            if _is_norms_statistic(new):
+                continue
+            name = self.traced.buffers[placeholder]
+            if _depends_on(new, {*self.graph.ids, *self.traced.parameters}):
+                raise PlacementError(
+                    f"the model changes its buffer {name} by what it computes: accepted are "
+                    "running statistics of norms, and changes without data or parameters"
+                )
+            at = owners.get(name.rpartition(".")[0], len(self.graph.layers) - 1)
+            found.setdefault(at, {})[self.nodes[placeholder]] = new
+        return found
+
+
+def _is_norms_statistic(node: fx.Node) -> bool:
+    return node.target is operator.getitem and packet_of(node.all_input_nodes[0]) in (
+        aten._native_batch_norm_legit_functional,
+    )
+
+
+def _depends_on(node: fx.Node, names: set[str]) -> bool:
+    waiting, seen = [node], set()
+    while waiting:
+        one = waiting.pop()
+        if one.name in names:
+            return True
+        if one not in seen:
+            seen.add(one)
+            waiting.extend(one.all_input_nodes)
+    return False
+
+
+def _dtype(node: fx.Node) -> torch.dtype:
+    dtype: torch.dtype = node.meta["val"].dtype
+    return dtype
+
+
+def _tensor(node: fx.Node, axes: Sequence[int], count: int) -> TransferredTensor:
+    """A node's tensor with some positions along merged axes."""
+    per_sample, fixed = [], []
+    for dim, size in enumerate(node.meta["val"].shape):
+        if dim in axes[1:]:
+            continue
+        low, high = (at_batch(size, batch) for batch in (2, 3))
+        each = 0 if axes and dim == axes[0] else int(high - low)
+        per_sample.append(each)
+        fixed.append(count if axes and dim == axes[0] else int(low - 2 * each))
+    return TransferredTensor(tuple(per_sample), tuple(fixed), _dtype(node))

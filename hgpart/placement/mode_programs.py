@@ -1,0 +1,89 @@
+"""Blueprint -> Programs: what the parts that a process holds do in one mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx, nn
+
+from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.draws import draw_module
+from hgpart.placement.part_builder import PartBuilder
+from hgpart.placement.program import PartProgram
+from hgpart.placement.slices import Slice
+from hgpart.placement.transfers import Transfer
+
+
+@dataclass(frozen=True, eq=False)
+class Programs:
+    """What the parts do in one mode, training or evaluation.
+
+    Attributes
+    ----------
+    blueprint : Blueprint
+    transfers : tuple of Transfer
+    programs : mapping of int to PartProgram
+    slices : mapping of int to mapping of str to Slice
+        Per part, by dotted attribute of its module.
+    draws : fx.GraphModule or None
+        Draws the random masks.
+    """
+
+    blueprint: Blueprint
+    transfers: tuple[Transfer, ...]
+    programs: Mapping[int, PartProgram]
+    slices: Mapping[int, Mapping[str, Slice]]
+    draws: fx.GraphModule | None
+
+
+def build_programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
+    """Build the programs of the parts that a process holds."""
+    builders = {part: PartBuilder(blueprint, part) for part in held}
+    programs = {part: builder.build() for part, builder in builders.items()}
+    draws = None
+    if blueprint.draws:
+        draws = draw_module(blueprint.facts, blueprint.draws)
+    slices = {part: builder.slices for part, builder in builders.items()}
+    return Programs(blueprint, blueprint.transfers, programs, slices, draws)
+
+
+def with_input_gradients(programs: Programs) -> Programs:
+    """The same, where gradients of the inputs go back to who has them."""
+    blueprint = programs.blueprint
+    differentiable = blueprint.differentiable(inputs=True)
+    transfers = tuple(
+        replace(transfer, differentiable=differentiable[item.layer])
+        for transfer, item in zip(programs.transfers, blueprint.shipments, strict=True)
+    )
+    return _with_transfers(programs, transfers)
+
+
+def in_dtype(programs: Programs, dtype: torch.dtype) -> Programs:
+    """The same, where floating tensors travel in another type."""
+    return _with_transfers(programs, tuple(one.in_dtype(dtype) for one in programs.transfers))
+
+
+def _with_transfers(programs: Programs, transfers: tuple[Transfer, ...]) -> Programs:
+    return replace(
+        programs,
+        transfers=transfers,
+        programs={
+            part: replace(program, transfers={n: transfers[n] for n in program.transfers})
+            for part, program in programs.programs.items()
+        },
+    )
+
+
+def make_on(module: nn.Module, device: torch.device) -> None:
+    """Let what operators make anew be made on a device."""
+    for step in module.modules():
+        if isinstance(step, fx.GraphModule):
+            changed = False
+            for node in step.graph.nodes:
+                if isinstance(node.kwargs.get("device"), torch.device):
+                    changed |= node.kwargs["device"] != device
+                    node.kwargs = {**node.kwargs, "device": device}
+            if changed:
+                step.recompile()

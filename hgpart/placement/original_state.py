@@ -1,0 +1,49 @@
+"""What a model's state_dict has: the names and shapes that a placement loads and saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Original:
+    """An entry of the model's state_dict; entries of one tensor are held under one name.
+
+    Attributes
+    ----------
+    held_as : str
+    shape : tuple of int
+    dtype : torch.dtype
+    parameter : bool
+        Whether it is one, and not a buffer.
+    """
+
+    held_as: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    parameter: bool
+
+
+def original_state(model: nn.Module, used: Iterable[str]) -> dict[str, Original]:
+    """The entries of a model's state_dict, by name; `used` names come first where several agree."""
+    tensors = {
+        **dict(model.named_buffers(remove_duplicate=False)),
+        **dict(model.named_parameters(remove_duplicate=False)),
+    }
+    names: dict[int, str] = {}
+    for name in (*used, *tensors):
+        names.setdefault(id(tensors[name]), name)
+    return {
+        name: Original(
+            names[id(tensors[name])],
+            tuple(tensors[name].shape),
+            tensors[name].dtype,
+            isinstance(tensors[name], nn.Parameter),
+        )
+        for name in model.state_dict()
+        if name in tensors
+    }
