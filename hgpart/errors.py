@@ -85,3 +85,13 @@ class CheckpointError(HgpartError):
     """A checkpoint is truncated, foreign or missing."""
 
     exit_status = 15
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, be it Python's or torch's, says that memory has run out."""
+    said = str(error)
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in said)
+    )

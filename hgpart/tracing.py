@@ -216,8 +216,21 @@ def _export(model: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedP
 
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Replace in-place operators; batch norm then returns its new statistics."""
+    _detach_what_has_no_grad(program.graph)
     functional: torch.export.ExportedProgram = program.run_decompositions({})
     return functional
+
+
+def _detach_what_has_no_grad(graph: fx.Graph) -> None:
+    """Say with `detach` what `torch.no_grad()` says, which is lost as its block is inlined."""
+    for node in graph.find_nodes(
+        op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled
+    ):
+        for result in list(node.users) if node.args[0] is False else ():
+            with graph.inserting_after(result):
+                detached = graph.call_function(torch.ops.aten.detach.default, (result,))
+            detached.meta.update(result.meta)
+            result.replace_all_uses_with(detached, lambda user, made=detached: user is not made)
 
 
 def _explain(model: nn.Module, inputs: tuple[Any, ...], error: Exception) -> str:

@@ -135,6 +135,9 @@ class Toy(nn.Module):
     def check_batch_size(self, batch_size):
         pass
 
+    def check_inputs(self, inputs):
+        pass
+
     def build_results(self, results):
         return torch.cat(results, 1)
 

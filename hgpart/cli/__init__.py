@@ -25,7 +25,7 @@ from hgpart.cli.show import show
 from hgpart.cli.trace import trace
 from hgpart.cli.train import train
 from hgpart.cli.verify import verify
-from hgpart.errors import HgpartError, OutputError
+from hgpart.errors import HgpartError, OutputError, is_out_of_memory
 
 INTERRUPTED = 130  # 128 + the signal, as shells say it
 
@@ -33,9 +33,10 @@ app = typer.Typer(
     help="Which device computes which filters of a CNN, by hypergraph partitioning.",
     add_completion=False,
 )
-for command in (partition, show, compare, verify, train, models, trace, export, evaluate):
-    app.command()(command)
-app.command("run")(run_placed)
+for command in (partition, show, compare, verify, run_placed, train, models, trace):
+    app.command("run" if command is run_placed else None)(command)
+app.command()(export)
+app.command()(evaluate)
 
 
 def _print_version(asked: bool) -> None:
@@ -109,10 +110,13 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error.__cause__, BrokenPipeError):
             return OutputError.exit_status
         return _failed(f"can't write the output: {error}", OutputError.exit_status)
-    except MemoryError as error:
-        return _failed(" ".join(["out of memory", *str(error).split()]), HgpartError.exit_status)
     except OSError as error:
         return _failed(str(error), HgpartError.exit_status)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = (str(error).splitlines() or [""])[0]
+        return _failed(f"out of memory {said}".rstrip(), HgpartError.exit_status)
     return 0
 
 

@@ -45,7 +45,7 @@ def place(
     Parameters
     ----------
     model : nn.Module
-        Its weights are copied; those on the meta device are left to `Placement.load_file`.
+        Its weights are copied; those on the meta device are left to `Placement.load_checkpoint`.
     plan : Plan or PartitionedModel
         From `load_plan` or `partition_model`.
     devices : sequence of k devices, optional
@@ -90,10 +90,18 @@ def _restored(model: nn.Module, plan: Plan, graph: ChannelGraph) -> Partition:
         return restore(plan, graph)
     except PlanError:
         planned = skeleton(model).float()
-        planned_graph = channel_graph(trace(planned, example_inputs(planned, plan.input_shape)))
-        if planned_graph.fingerprint != plan.fingerprint:
-            raise
-        return restore(plan, planned_graph)
+        example = example_inputs(planned, plan.input_shape)
+        planned_graph = channel_graph(trace(planned, example))
+        if planned_graph.fingerprint == plan.fingerprint:
+            return restore(plan, planned_graph)
+        other = channel_graph(trace(planned.train(not model.training), example))
+        if other.fingerprint == plan.fingerprint:
+            mode, call = ("training", "train") if planned.training else ("evaluation", "eval")
+            raise PlanError(
+                f"the plan is for this model in {mode}: call .{call}() before it is placed, and "
+                "switch the placement afterwards"
+            ) from None
+        raise
 
 
 def _checked(devices: Sequence[torch.device | str] | None, k: int) -> tuple[torch.device, ...]:

@@ -146,14 +146,25 @@ class Blueprint:
         return tuple(found)
 
     def differentiable(self, inputs: bool) -> tuple[bool, ...]:
-        """Whether gradients flow back into what a layer makes; into the inputs if asked for."""
+        """Per shipment whether gradients go back; of the inputs if asked for."""
+        learns = self._learns(inputs)
+        return tuple(
+            learns[item.layer] and (item.partial or self._is_float(item.layer))
+            for item in self.shipments
+        )
+
+    def _learns(self, inputs: bool) -> list[bool]:
+        """Per layer whether anything that it is computed from wants a gradient."""
         found: list[bool] = []
-        for layer, nodes in zip(self.graph.layers, self.results, strict=True):
-            learns = inputs and layer.kind == INPUT
-            learns |= not self.trainable.isdisjoint(layer.parameter_names)
-            learns |= any(found[source] for source in self.graph.sources(layer))
-            found.append(learns and any(_dtype(node).is_floating_point for node in nodes))
-        return tuple(found)
+        for layer in self.graph.layers:
+            read = self.graph.sources(layer)
+            wanted = any(found[one] and self._is_float(one) for one in read)
+            wanted |= not self.trainable.isdisjoint(layer.parameter_names)
+            found.append(wanted or (inputs and layer.kind == INPUT))
+        return found
+
+    def _is_float(self, at: int) -> bool:
+        return any(_dtype(node).is_floating_point for node in self.results[at])
 
     def finishes(self, at: int, part: int) -> Int64:
         """The tasks of a layer that a part finishes, ascending."""
@@ -180,7 +191,7 @@ class Blueprint:
                 sender=item.sender,
                 receiver=item.receiver,
                 tensors=tuple(self._transferred(item)),
-                differentiable=differentiable[item.layer],
+                differentiable=differentiable[number],
                 counted=item.counted,
             )
             for number, item in enumerate(self.shipments)

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import fx
 
-from hgpart.channels import Call
+from hgpart.channels import SHAPE_ONLY, Call, module_of
+from hgpart.errors import PlacementError
 from hgpart.graph import ChannelGraph
 from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.step_graph import StepGraph, packet_of
@@ -21,15 +22,36 @@ aten = torch.ops.aten
 
 
 def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]:
-    """Random operators whose numbers depend on no map, and the placeholder of what is drawn."""
+    """Random operators whose numbers depend on no map, and the placeholder of what is drawn.
+
+    Raises
+    ------
+    PlacementError
+        If another operator draws random numbers: parts could not draw what the whole model does.
+    """
     found: dict[fx.Node, str] = {}
     for node in traced.graph_module.graph.nodes:
         if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             continue
-        masks = getattr(node.target, "overloadpacket", None) is aten.native_dropout
-        if masks or node.name not in graph.ids:
+        packet = packet_of(node)
+        on_maps = packet not in SHAPE_ONLY and any(
+            operand.name in graph.ids for operand in node.all_input_nodes
+        )
+        if packet is aten.native_dropout or not on_maps:
             found[node] = f"draw_{len(found)}"
+        elif _draws(node):
+            raise PlacementError(
+                f"{node.target} ({module_of(node) or 'the model itself'}) draws random numbers "
+                "that depend on maps: accepted are dropout, and numbers drawn for a shape"
+            )
     return found
+
+
+def _draws(node: fx.Node) -> bool:
+    """Whether a call is random, and not only its operator: in training, with a probability."""
+    call = Call(node, node.args, dict(node.kwargs), ())
+    training = call.argument("training", call.argument("train"))
+    return training is not False and call.argument("dropout", call.argument("dropout_p")) != 0.0
 
 
 def draw_module(facts: NodeFacts, nodes: Mapping[fx.Node, str]) -> fx.GraphModule:

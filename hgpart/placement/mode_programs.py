@@ -54,8 +54,8 @@ def with_input_gradients(programs: Programs) -> Programs:
     blueprint = programs.blueprint
     differentiable = blueprint.differentiable(inputs=True)
     transfers = tuple(
-        replace(transfer, differentiable=differentiable[item.layer])
-        for transfer, item in zip(programs.transfers, blueprint.shipments, strict=True)
+        replace(transfer, differentiable=wanted)
+        for transfer, wanted in zip(programs.transfers, differentiable, strict=True)
     )
     return _with_transfers(programs, transfers)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,6 +56,17 @@ class NodeFacts:
     _aligned: dict[tuple[fx.Node, int], Aligned | None] = field(default_factory=dict)
     _layouts: dict[fx.Node, ChannelLayout] = field(default_factory=dict)
 
+    @cached_property
+    def makers(self) -> dict[fx.Node, int]:
+        """The operators of layers, and the results of those with several: the layer of each."""
+        names = {name: at for at, layer in enumerate(self.graph.layers) for name in layer.operators}
+        found = {}
+        for node in self.traced.graph_module.graph.nodes:
+            maker = node.all_input_nodes[0] if node.target is operator.getitem else node
+            if maker.name in names:
+                found[node] = names[maker.name]
+        return found
+
     def shape(self, node: fx.Node) -> tuple[int, ...]:
         """Shape of a node's (first) tensor at the traced batch size."""
         return concrete(first_tensor(node.meta["val"]).shape)
@@ -97,9 +110,13 @@ class NodeFacts:
             if along is None:
                 return None
             operand = origins[str(int(along[0]) // _STRIDE)]
-            axes = self.varying(operand)
+            axes, same = self.varying(operand), axis - len(shape) + len(self.shape(operand))
             if axes:
                 maps.append((operand, axes[0], along % _STRIDE))
+            elif (
+                same >= 0 and self.shape(operand)[same] == shape[axis] > 1
+            ):  # one channel, expanded
+                maps.append((operand, same, np.arange(shape[axis])))
         for constant, elements in effect.constants:
             moved = core(elements.expand(shape).movedim(axis, 0))
             numbers = moved.reshape(moved.shape[0], -1).numpy()

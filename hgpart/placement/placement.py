@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.grains import cnn_hypergraph
+from hgpart.layer_module import at_batch
 from hgpart.layering import channel_graph
 from hgpart.metrics import Evaluation, evaluate
 from hgpart.partition import Partition
@@ -81,6 +82,7 @@ class Placement(nn.Module):
         self._original = original_state(model, blueprint.used_state)
         self._tensors: dict[_Key, torch.Tensor] = {}
         self._slices: dict[_Key, Slice] = {}
+        self._unfilled: set[str] = set()  # names of what was on the meta device, and is yet to load
         self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
         self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
         self.dtype = _float_type(model, blueprint.traced.example)
@@ -146,12 +148,29 @@ class Placement(nn.Module):
         masks = (mask.to(self.dtype) if _is_float(mask) else mask for mask in drawn)
         return dict(zip(self.blueprint.draws.values(), masks, strict=True))
 
+    def check_inputs(self, inputs: Sequence[Any]) -> None:
+        """Raise a PlacementError unless state is loaded and inputs are as traced, but the batch."""
+        if self._unfilled:
+            raise PlacementError(
+                f"{min(self._unfilled)} has no value ({len(self._unfilled)} in all): the model was "
+                "on the meta device, load a state_dict first"
+            )
+        for value, example in zip(inputs, self.blueprint.traced.example, strict=True):
+            if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
+                continue
+            dtype = self.dtype if example.is_floating_point() else example.dtype
+            if value.shape[1:] != example.shape[1:] or value.dtype != dtype:
+                raise PlacementError(
+                    f"input of shape {tuple(value.shape)} and type {value.dtype}: accepted is "
+                    f"(batch, {', '.join(map(str, example.shape[1:]))}) and {dtype}"
+                )
+
     def check_batch_size(self, batch_size: int) -> None:
         """Raise a PlacementError if the model's code fixed the batch size, and to another."""
         traced = self.blueprint.traced
         tensors = [one for one in traced.example if isinstance(one, torch.Tensor)]
-        fixed = isinstance(self.blueprint.nodes[traced.inputs[0]].meta["val"].shape[0], int)
-        if fixed and batch_size != len(tensors[0]):
+        size = self.blueprint.nodes[traced.inputs[0]].meta["val"].shape[0]
+        if at_batch(size, batch_size) != batch_size:
             raise PlacementError(
                 f"batch of {batch_size}: the model computes with its batch size, accepted is "
                 f"{len(tensors[0])}, which it was traced with"
@@ -198,6 +217,7 @@ class Placement(nn.Module):
             raise PlacementError(f"{len(inputs)} inputs: accepted are {len(traced.inputs)}")
         batch_size = next(len(value) for value in inputs if isinstance(value, torch.Tensor))
         self.check_batch_size(batch_size)
+        self.check_inputs(inputs)
         values = {
             "batch_size": batch_size,
             **dict(zip(traced.inputs, inputs, strict=True)),
@@ -317,8 +337,12 @@ class Placement(nn.Module):
                 yield held, self._tensors[owner, key]
 
     def state_dict(  # type: ignore[override]
-        self, *, prefix: str = "", keep_vars: bool = False
-    ) -> OrderedDict[str, torch.Tensor]:
+        self,
+        *,
+        destination: dict[str, Any] | None = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+    ) -> dict[str, Any]:
         """The model's own state_dict, on the CPU: its names and shapes, each element once.
 
         Raises
@@ -337,9 +361,9 @@ class Placement(nn.Module):
         ):
             if held.name in full:  # of copies the first part's counts
                 held.put(full[held.name], self._tensors[part, key])
-        return OrderedDict(
-            (prefix + name, full[one.held_as]) for name, one in self._original.items()
-        )
+        found = OrderedDict() if destination is None else destination
+        found.update((prefix + name, full[one.held_as]) for name, one in self._original.items())
+        return found
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -364,6 +388,7 @@ class Placement(nn.Module):
                     f"{name} has shape {tuple(state_dict[name].shape)}, expected {one.shape}"
                 )
         given = {one.held_as: name for name, one in self._original.items() if name in state_dict}
+        self._unfilled -= given.keys()
         with torch.no_grad():
             for key, held in self._slices.items():
                 if held.name in given:
@@ -448,6 +473,12 @@ class Placement(nn.Module):
     ) -> torch.Tensor:
         full = state.get(held.name)
         if full is None or full.is_meta:
+            if held.name not in {one.held_as for one in self._original.values()}:
+                raise PlacementError(
+                    f"{held.name} is on the meta device and no state_dict has it: accepted are "
+                    "models that are built on another device"
+                )
+            self._unfilled.add(held.name)
             value = torch.empty(held.local_shape, dtype=empty.dtype, device=device)
         else:
             value = held.take(full).to(device)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-COPIES = (aten.clone, aten.contiguous, aten.detach, aten.alias, aten.lift_fresh_copy)
+COPIES = (aten.clone, aten.contiguous, aten.alias, aten.lift_fresh_copy)
+SAME_ORDER = (aten.view, aten._unsafe_view)
 VIEWS = (
-    aten.view,
-    aten._unsafe_view,
+    *SAME_ORDER,
     aten.reshape,
     aten.flatten,
     aten.unflatten,
@@ -30,6 +30,13 @@ VIEWS = (
 )
 PERMUTATIONS = (aten.permute, aten.transpose, aten.t, aten.numpy_T, aten.movedim)
 PIECES = (aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split)
+
+
+def takes_some(node: fx.Node) -> bool:
+    """Whether an operator has some of its operand only, so that not all of that need be there."""
+    if node.target is operator.getitem:
+        return is_reindexing(node.all_input_nodes[0])
+    return getattr(node.target, "overloadpacket", None) in (aten.slice, aten.narrow, aten.select)
 
 
 def is_reindexing(node: fx.Node) -> bool:
@@ -60,6 +67,10 @@ def _is_fixed(node: fx.Node, dim: int) -> bool:
 
 def _copy(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
     return step.value(node.all_input_nodes[0], box)
+
+
+def _detach(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    return step.copy(node, {node.all_input_nodes[0]: box})
 
 
 def _view(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
@@ -180,6 +191,7 @@ def _expand(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 _Rule = Callable[["StepGraph", fx.Node, "Box"], "fx.Node | None"]
 _RULES: tuple[tuple[tuple[Any, ...], _Rule], ...] = (
     (COPIES, _copy),
+    ((aten.detach,), _detach),
     (VIEWS, _view),
     (PERMUTATIONS, _permutation),
     ((aten.cat,), _cat),

@@ -29,7 +29,7 @@ def replace(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.
     if packet in SHAPE_ONLY:
         return _filled(step, node)
     made = (_dropout if packet is aten.native_dropout else _batch_norm)(step, node, boxes)
-    made.meta["single"] = True
+    step.single.add(made)
     return made
 
 

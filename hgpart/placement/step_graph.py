@@ -91,6 +91,7 @@ class StepGraph:
     slices: dict[str, Slice] = field(default_factory=dict)
     cuts: dict[fx.Node, Cut] = field(default_factory=dict)  # what own operators made
     placeholders: dict[str, fx.Node] = field(default_factory=dict)
+    single: set[fx.Node] = field(default_factory=set)  # that stand for an operator's first result
     _known: dict[tuple[Any, ...], fx.Node] = field(default_factory=dict)
     _attributes: dict[object, str] = field(default_factory=dict)
 
@@ -144,12 +145,13 @@ class StepGraph:
             return self._held(node, box)
         if self.is_own(node):
             return self._recut(node, self.own(node), box)
-        if box:
+        if node in self.facts.makers:  # of a layer that the step reads nothing of
+            return replacements.filled(self, node, aten.zeros.default, box)
+        if box or reindexing.takes_some(node):
             under = self.under(node, box)
             if under is not None:
                 return under
-            return self.select(self.value(node), node, box)
-        return self.copy(node)
+        return self.select(self.value(node), node, box) if box else self.copy(node)
 
     def under(self, node: fx.Node, box: Box) -> fx.Node | None:
         """An operator that is cut itself, if it can be."""
@@ -167,7 +169,7 @@ class StepGraph:
 
     def item(self, made: fx.Node, node: fx.Node) -> fx.Node:
         """One result of an operator that returns several."""
-        if made.meta.get("single"):
+        if made in self.single:
             return made
         return self.call(operator.getitem, made, node.args[1])
 
@@ -343,7 +345,9 @@ class StepGraph:
             attribute = str(node.target)
             setattr(self.root, attribute, getattr(self.traced.graph_module, attribute))
             return self.fx_graph.get_attr(attribute)
-        return self.fx_graph.create_node("call_function", node.target, args, kwargs, node.name)
+        # What was a view of the whole need not be one of a share.
+        target = aten.reshape.default if packet_of(node) in reindexing.SAME_ORDER else node.target
+        return self.fx_graph.create_node("call_function", target, args, kwargs, node.name)
 
     def number(self, node: fx.Node) -> Any:
         """A size, or a number computed from sizes."""

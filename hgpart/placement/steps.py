@@ -118,7 +118,27 @@ def _own_result(step: StepGraph, node: fx.Node) -> fx.Node:
     return step.take(whole, layout.axes[0], positions, len(layout.channels))
 
 
+# Their backward does not need what they made, so the next operator may change it.
+_FREE_TO_CHANGE = (
+    aten.conv2d.default,
+    aten.linear.default,
+    aten.batch_norm.default,
+    aten.add.Tensor,
+)
+_IN_PLACE = {aten.relu.default: aten.relu_.default, aten.hardtanh.default: aten.hardtanh_.default}
+
+
+def _activate_in_place(graph: fx.Graph) -> None:
+    """Save the memory of a map that only an activation reads, as models do themselves."""
+    for node in graph.nodes:
+        if node.target in _IN_PLACE:
+            operand = node.all_input_nodes[0]
+            if operand.target in _FREE_TO_CHANGE and len(operand.users) == 1:
+                node.target = _IN_PLACE[node.target]
+
+
 def _finished(step: StepGraph, outputs: Sequence[fx.Node]) -> Step:
     step.fx_graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
+    _activate_in_place(step.fx_graph)
     module = fx.GraphModule(step.root, step.fx_graph, class_name=f"Step{step.at}")
     return Step(module, tuple(step.placeholders), len(outputs), dict(step.slices))

@@ -14,7 +14,7 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from hgpart.errors import ArgumentError, HgpartError, PlacementError, RunError
+from hgpart.errors import ArgumentError, HgpartError, PlacementError, RunError, is_out_of_memory
 
 TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
 BACKENDS = ("gloo", "nccl")
@@ -123,7 +123,7 @@ class Connection:
         """Disconnect, or tell the others what went wrong."""
         if error is None:
             self.disconnect()
-        elif _is_memory(error):
+        elif is_out_of_memory(error):
             cause = f"rank {self.rank}: out of memory: {_first_line(error)}"
             raise RunError(self.first_cause(cause)) from error
         elif isinstance(error, HgpartError):
@@ -223,12 +223,6 @@ def local_device(device: str | torch.device) -> torch.device:
         raise PlacementError(f"device cuda:{index} is not there: this machine has {count} GPUs")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
-
-
-def _is_memory(error: BaseException) -> bool:
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -77,6 +77,12 @@ class _Pass:
     def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
         pieces = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
         message = (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(self.place)
+        if len(message) != transfer.nbytes(self.batch_size):  # the receiver waits for as many
+            raise RunError(
+                f"{transfer.layer} sends {len(message)} bytes, accepted is "
+                f"{transfer.nbytes(self.batch_size)}, as it was placed (autocast changes types, "
+                "and every process needs the same batch size)"
+            )
         self.ready[transfer.number] = message
         source, target = self._ends(transfer)
         waiting = self.to_depart[target]
@@ -245,6 +251,8 @@ class DistributedModel(nn.Module):
         if batch is None:
             raise ArgumentError("neither inputs nor a batch size: one of them is needed")
         self.placement.check_batch_size(batch)
+        if all(value is not None for value in inputs):
+            self.placement.check_inputs(inputs)
         self._run = None
         program = self.program
         wire = DistributedWire(self.connection, program.transfers.values(), batch)
