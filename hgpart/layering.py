@@ -117,6 +117,7 @@ class _OpenLayer:
     map_elements: int
     partial_elements: int
     bytes_per_element: int
+    sum_bytes: int = 0  # an element of what the head computes
     macs: int = 0
     weights: int = 0
     weight_names: frozenset[str] = frozenset()  # parameters that make up those weights
@@ -357,6 +358,7 @@ class _Layering:
             owner.weights = math.prod(weight.shape)
             owner.weight_names = weight.origins & self.traced.parameters.keys()
         owner.partial_elements = self._per_sample(math.prod(call.shape)) // tasks
+        owner.sum_bytes = first_tensor(call.node.meta["val"]).element_size()
         self._append(owner, call.node, self._constants(call))
         return _numbered(owner.start, tasks, call.shape, mix.axis)
 
@@ -613,7 +615,13 @@ class _Layering:
                     weights=layer.weights if layer.weight_names & owned[at] else 0,
                     parameter_names=tuple(self.traced.parameters[p] for p in layer.parameters),
                     reads=tuple(
-                        Read(renumber[read.channels], read.sizes, read.groups, read.partial)
+                        Read(
+                            renumber[read.channels],
+                            read.sizes,
+                            read.groups,
+                            # A sum that is fused into another type travels in a size of its own.
+                            read.partial and layer.sum_bytes == layer.bytes_per_element,
+                        )
                         for read in layer.reads
                     ),
                     tied_to=tied[at],

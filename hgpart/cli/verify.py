@@ -93,7 +93,9 @@ def verify(
             from hgpart.partition import check_arguments
             from hgpart.partition.kinds import check_kind, partition_of_kind
             from hgpart.placement import place
+            from hgpart.placement.accounting import disagreements
             from hgpart.plan import load_plan
+            from hgpart.report.placement import print_placement
             from hgpart.report.verifying import print_verification, verification_json
             from hgpart.run.verifying import verify as verify_placement
             from hgpart.writing import replacing
@@ -143,6 +145,10 @@ def verify(
         print(verification_json(about, found), end="")
     else:
         print_verification(about, found, plain_console(), unit)
+        if not evaluation:  # the plan's table is of training
+            report = placement.report()
+            plain_console().print()
+            print_placement(report, disagreements(report, placement), plain_console(), unit)
     sys.stdout.flush()
     if not found.passed:
         raise RunError(f"{model} in its parts is not the original: {found.failures[0]}")

@@ -84,6 +84,8 @@ def launch(program: str, arguments: Sequence[str], k: int) -> None:
         failed = _watch(ranks)
     finally:
         _end(ranks)
+        if sys.stderr.isatty():  # a rank that ended in mid-progress has hidden it
+            sys.stderr.write("\x1b[?25h")
     if failed:
         # A rank that ended with a RunError may only have noticed that another one is gone.
         first = min(failed, key=lambda rank: rank.process.returncode == RunError.exit_status)

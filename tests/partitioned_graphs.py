@@ -1,0 +1,36 @@
+"""Hypothesis strategy: random ChannelGraphs, cut anywhere, each vertex in a random part."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+from partitioned_models import divided_graphs
+
+from hgpart.grains import cnn_hypergraph
+from hgpart.graph import ChannelGraph
+from hgpart.metrics import evaluate
+from hgpart.partition import Partition
+
+
+@st.composite
+def partitioned_graphs(draw: st.DrawFn, most_parts: int = 4) -> tuple[ChannelGraph, Partition]:
+    """A graph and a partition of it that no partitioner made."""
+    graph, work, modelling, blocks = draw(divided_graphs())
+    model = cnn_hypergraph(graph, work, blocks, modelling)
+    k = draw(st.integers(1, most_parts))
+    count = model.hypergraph.vertices
+    seed = draw(st.integers(0, 2**16))
+    parts = np.random.default_rng(seed).integers(0, k, count).astype(np.int32)
+    return graph, Partition(
+        model=model,
+        modelling=modelling,
+        parts=parts,
+        k=k,
+        eps=0.1,
+        seed=0,
+        backend="test",
+        start="test",
+        speeds=None,
+        evaluation=evaluate(model.hypergraph, parts, k),
+        feasible=False,
+    )

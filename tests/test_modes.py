@@ -1,0 +1,91 @@
+"""Owners in one mode are owners in the other; the copy to trace it with has no weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import placements
+import pytest
+import torch
+from hypothesis import given
+from partitioned_graphs import partitioned_graphs
+from torch import nn
+
+from hgpart.blocks import Modelling
+from hgpart.layering import channel_graph
+from hgpart.placement.modes import carried_over, skeleton
+from hgpart.placement.ownership import ownership
+from hgpart.tracing import trace
+
+
+@given(partitioned_graphs())
+def test_the_same_graph_has_the_same_owners(case):
+    graph, partition = case
+    owners = ownership(graph, partition)
+    found = carried_over(owners, graph, graph)
+    assert found.k == owners.k
+    for layer, one, other in zip(graph.layers, found.finish, owners.finish, strict=True):
+        np.testing.assert_array_equal(one, other, layer.name)
+    assert found.cells == owners.cells
+
+
+class Auxiliary(nn.Module):
+    """In training it has a second head, a norm of statistics of its own, and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3)
+        self.norm = nn.BatchNorm2d(6)
+        self.gain = nn.Conv2d(6, 6, 1, groups=6)
+        self.aside = nn.Linear(6, 5)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, image):
+        maps = self.norm(self.stem(image)).relu()
+        if not self.training:
+            return self.head(maps.mean((2, 3)))
+        other = self.aside(self.gain(maps).mean((2, 3)))
+        return self.head(nn.functional.dropout(maps.mean((2, 3)))), other
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_layers_of_one_mode_alone_go_with_what_they_read(grain):
+    model, image = Auxiliary(), torch.zeros(2, 3, 6, 6)
+    traced = trace(model.eval(), image)
+    graph, other = channel_graph(traced), channel_graph(trace(model.train(), image))
+    plan = placements.of_single_tasks(traced, graph, Modelling(grain=grain), 3, seed=1)
+    owners = ownership(graph, plan.partition)
+    found = carried_over(owners, graph, other)
+    finish = {layer.name: parts for layer, parts in zip(graph.layers, owners.finish, strict=True)}
+    known = dict(zip((layer.name for layer in other.layers), found.finish, strict=True))
+    assert {"gain", "aside"} <= known.keys() - finish.keys()
+    for name in finish.keys() & known.keys():
+        assert known[name].tolist() == finish[name].tolist(), name
+    assert known["gain"].tolist() == known["stem"].tolist()  # task by task
+    assert known["aside"].tolist() == [known["gain"][0]] * 5  # whole
+    for layer, cells, read in zip(other.layers, found.cells, found.splits, strict=True):
+        assert (cells is None) == (read is None) == (
+            grain == "coarse" or layer.name not in finish
+        ) or cells is None
+        if read is not None:
+            assert any(read is one for one in layer.reads)  # of its own graph
+
+
+def test_a_skeleton_has_no_weights_and_leaves_the_model_as_it_was():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    model[2].bias.requires_grad_(False)
+    model.eval()
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    bare = skeleton(model)
+    assert bare[2].weight is bare[0].weight
+    assert not bare.training
+    assert not bare[2].bias.requires_grad
+    assert bare.state_dict().keys() == before.keys()
+    for name, one in bare.state_dict().items():
+        assert (one.shape, one.dtype) == (before[name].shape, before[name].dtype)
+        assert one.is_meta == one.is_floating_point()
+    for name, one in model.state_dict().items():
+        assert not one.is_meta
+        assert torch.equal(one, before[name])
+    bare.train()
+    assert not model.training

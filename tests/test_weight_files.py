@@ -1,0 +1,95 @@
+"""Weights from safetensors and torch files; what is no such file is refused in one line."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from hgpart.errors import CheckpointError, MissingPackageError
+from hgpart.placement.weight_files import opened_weights
+
+SUFFIXES = [".pt", ".safetensors"]
+
+
+def state():
+    return {
+        "head.weight": torch.arange(12.0).reshape(3, 4),
+        "head.bias": torch.tensor([0.5, -1, 2], dtype=torch.bfloat16),
+        "norm.num_batches_tracked": torch.tensor(7),
+    }
+
+
+def save(tensors, path):
+    if path.suffix == ".safetensors":
+        pytest.importorskip("safetensors.torch", reason="it is optional").save_file(tensors, path)
+    else:
+        torch.save(tensors, path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kind", ["path", "text"])
+def test_has_the_tensors_that_were_saved(tmp_path, suffix, kind):
+    path = save(state(), tmp_path / f"weights{suffix}")
+    with opened_weights(path if kind == "path" else str(path)) as found:
+        assert sorted(found) == sorted(state())
+        assert len(found) == 3
+        assert "head.bias" in found
+        assert "head" not in found
+        for name, tensor in state().items():
+            assert found[name].dtype == tensor.dtype
+            assert torch.equal(found[name], tensor)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kept", [0.0, 0.05, 0.5, 0.99])
+def test_a_truncated_file(tmp_path, suffix, kept):
+    path = save(state(), tmp_path / f"weights{suffix}")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(kept * len(data))])
+    refused(path)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_foreign_file(tmp_path, suffix):
+    path = tmp_path / f"weights{suffix}"
+    path.write_text("epoch,loss\n" * 40)
+    refused(path)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_no_file_and_a_folder(tmp_path, suffix):
+    refused(tmp_path / f"weights{suffix}")
+    (tmp_path / f"folder{suffix}").mkdir()
+    refused(tmp_path / f"folder{suffix}")
+
+
+class Foreign:
+    """Not one of the types that torch loads unasked."""
+
+
+@pytest.mark.parametrize(
+    "saved", [[torch.zeros(2)], torch.zeros(2), {"epoch": 3}, {"model": state()}, Foreign()]
+)
+def test_a_torch_file_of_something_else(tmp_path, saved):
+    path = tmp_path / "weights.pt"
+    torch.save(saved, path)
+    refused(path)
+
+
+def test_without_safetensors(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with (
+        pytest.raises(MissingPackageError, match="safetensors is not installed"),
+        opened_weights(tmp_path / "weights.safetensors"),
+    ):
+        raise AssertionError("it was opened")
+
+
+def refused(path):
+    with pytest.raises(CheckpointError) as caught, opened_weights(path):
+        raise AssertionError("it was opened")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert len(str(caught.value).splitlines()) == 1
