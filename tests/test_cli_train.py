@@ -56,6 +56,7 @@ def started(*arguments, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd="/",  # not in the source tree, which has no native core
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         **options,
     )

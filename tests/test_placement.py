@@ -25,7 +25,7 @@ from hgpart.plan import make_plan
 from hgpart.work import flops
 
 # Several minutes each in float64: they are in benchmarks/placement_equality.py.
-HUGE = {"vgg13", "vgg16", "vgg19", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn"}
+HUGE = {"vgg11", "vgg13", "vgg16", "vgg19", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn"}
 DEEP = {"resnet101", "resnet152", "inception_resnet_v2"}
 
 
