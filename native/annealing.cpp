@@ -9,6 +9,7 @@ namespace hgpart {
 namespace {
 
 constexpr std::int64_t kStepsBetweenQuestions = 1024;
+constexpr int kLargestCluster = 8;
 constexpr int kMostExchanges = 3;  // moves that make room after the first
 
 // xorshift64*: Vigna, 2016.
@@ -46,8 +47,8 @@ class Annealing {
     std::int64_t total = 0;
     for (const auto capacity : capacities) total += capacity;
     scale_ = std::max(1.0, static_cast<double>(division_.volume()));
-    price_ = 2 * scale_ / std::max(1.0, static_cast<double>(total));
-    least_price_ = 0.2 * price_;
+    price_ = options.price * scale_ / std::max(1.0, static_cast<double>(total));
+    least_price_ = 0.1 * price_;
     best_.volume = std::numeric_limits<std::int64_t>::max();
     best_.overload = std::numeric_limits<std::int64_t>::max();
     keep_best();
@@ -139,17 +140,20 @@ class Annealing {
     const auto v = some_vertex();
     const auto from = division_.part(v);
     const auto to = some_part(v);
+    shares_.clear();
     switch (random_.below(8)) {
       case 0:
+        move_cluster(v, to);
+        break;
       case 1:
-        move_share(v, to);
+        move_share(division_.vertex(v).type, from, to);
         break;
       case 2: {
         const auto& members = division_.members(to);
         if (members.empty()) return false;
-        const auto other = members[random_.below(members.size())];
-        move_share(v, to);
-        move_share(other, from);
+        const auto other = division_.vertex(members[random_.below(members.size())]).type;
+        move_share(division_.vertex(v).type, from, to);
+        move_share(other, to, from);
         break;
       }
       case 3:
@@ -157,33 +161,77 @@ class Annealing {
         break;
       default:
         move_units(v, to, random_.below(2) == 0);
+        shares_.push_back({division_.vertex(v).type, from, to});
     }
+    follow();
     make_room(from, to);
     return true;
   }
 
-  // All vertices of the type that lie in the vertex's part.
-  void move_share(std::int32_t v, std::int32_t to) {
-    const auto at = division_.vertex(v);
+  struct Share {
+    std::int32_t type, from, to;
+  };
+
+  // A type's share and those of some that it exchanges maps with.
+  void move_cluster(std::int32_t v, std::int32_t to) {
     const auto from = division_.part(v);
-    chosen_.clear();
-    const auto column_class = model_.type_classes[2 * at.type + 1];
-    for (const auto row : division_.active(model_.type_classes[2 * at.type])) {
+    auto type = division_.vertex(v).type;
+    for (int size = 0; size < kLargestCluster; ++size) {
+      move_share(type, from, to);
+      if (random_.below(4) == 0) return;
+      const auto& adjacent = division_.adjacent(type);
+      if (adjacent.empty()) return;
+      type = adjacent[random_.below(adjacent.size())];
+    }
+  }
+
+  // Where a share has moved, adjacent vertices of little weight move with it if that saves.
+  void follow() {
+    for (std::size_t at = 0; at < shares_.size() && at < kLargestCluster; ++at) {
+      const Share share = shares_[at];
+      for (const auto type : division_.adjacent(share.type)) {
+        if (model_.type_weights[type] > 0) continue;
+        for_each_in(type, share.from, [&](std::int32_t v) {
+          const auto volume = division_.volume();
+          division_.move(v, share.to);
+          if (division_.volume() < volume) {
+            touch(v);
+          } else {
+            division_.move(v, share.from);
+          }
+        });
+      }
+    }
+  }
+
+  // Visits the vertices of a type that lie in a part.
+  template <typename Visit>
+  void for_each_in(std::int32_t type, std::int32_t part, Visit visit) {
+    const auto column_class = model_.type_classes[2 * type + 1];
+    for (const auto row : division_.active(model_.type_classes[2 * type])) {
       if (column_class < 0) {
-        chosen_.push_back(division_.vertex_at(2 * at.type, row, -1));
+        const auto v = division_.vertex_at(2 * type, row, -1);
+        if (division_.part(v) == part) visit(v);
         continue;
       }
       for (const auto column : division_.active(column_class)) {
-        chosen_.push_back(division_.vertex_at(2 * at.type, row, column));
+        const auto v = division_.vertex_at(2 * type, row, column);
+        if (division_.part(v) == part) visit(v);
       }
     }
-    for (const auto vertex : chosen_) {
-      if (division_.part(vertex) == from) move(vertex, to);
-    }
+  }
+
+  void move_share(std::int32_t type, std::int32_t from, std::int32_t to) {
+    for_each_in(type, from, [&](std::int32_t v) { move(v, to); });
+    shares_.push_back({type, from, to});
   }
 
   void move(std::int32_t v, std::int32_t to) {
     division_.move(v, to);
+    touch(v);
+  }
+
+  void touch(std::int32_t v) {
     touched_.push_back(division_.vertex(v).row);
     if (division_.vertex(v).column >= 0) touched_.push_back(division_.vertex(v).column);
   }
@@ -274,6 +322,7 @@ class Annealing {
   double scale_, price_, least_price_, temperature_ = 0;
   AnnealingResult best_;
   std::vector<std::int32_t> touched_, chosen_;
+  std::vector<Share> shares_;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@ struct AnnealingOptions {
   std::uint64_t seed;
   std::int64_t steps;
   double hottest, coldest;  // temperatures, relative to the volume of the start
+  double price;  // of work above a capacity at first, in volumes per total work
   std::int64_t most_rows;
 };
 

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "annealing.hpp"
 #include "contraction.hpp"
 #include "metrics.hpp"
+#include "portfolio.hpp"
 #include "refinement.hpp"
 #include "validation.hpp"
 
@@ -181,32 +181,48 @@ hgpart::Rows rows_of(nb::handle sizes, nb::handle parts) {
   return rows;
 }
 
-// Sizes of each class's rows, parts of each type (flat), volume, overload.
-nb::object anneal(nb::handle symmetry, nb::handle capacities, nb::handle sizes, nb::handle parts,
-                  std::uint64_t seed, std::int64_t steps, double hottest, double coldest,
-                  std::int64_t most_rows, double seconds) {
+// Anneals each (sizes, parts, seed, steps, hottest, coldest, price, most rows); returns a list of
+// (sizes, parts, volume, overload), and whether Ctrl-C ended them.
+nb::object anneal(nb::handle symmetry, nb::handle capacities, nb::handle chains, int threads,
+                  double seconds) {
   using Clock = std::chrono::steady_clock;
   const SymmetryInput arrays(symmetry);
   const Input<std::int64_t> capacity_of_part(capacities, "capacities", "int64");
-  const hgpart::Rows start = rows_of(sizes, parts);
+  std::vector<hgpart::Rows> starts;
+  std::vector<hgpart::AnnealingOptions> options;
+  for (nb::handle chain : chains) {
+    starts.push_back(rows_of(chain.attr("sizes"), chain.attr("parts")));
+    options.push_back({nb::cast<std::uint64_t>(chain.attr("seed")),
+                       nb::cast<std::int64_t>(chain.attr("steps")),
+                       nb::cast<double>(chain.attr("hottest")),
+                       nb::cast<double>(chain.attr("coldest")),
+                       nb::cast<double>(chain.attr("price")),
+                       nb::cast<std::int64_t>(chain.attr("most_rows"))});
+  }
   const auto begin = Clock::now();
   bool interrupted = false;
   const auto go_on = [&] {
     nb::gil_scoped_acquire with_gil;
-    interrupted = interrupted || PyErr_CheckSignals() != 0;
+    if (PyErr_CheckSignals() != 0) {
+      interrupted = true;
+      PyErr_Clear();
+    }
     return !interrupted && std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
   };
-  hgpart::AnnealingResult result;
+  std::vector<hgpart::AnnealingResult> results;
   {
     nb::gil_scoped_release without_gil;
-    result = hgpart::anneal(arrays.view(), capacity_of_part.span(), start,
-                            {seed, steps, hottest, coldest, most_rows}, go_on);
+    results = hgpart::anneal_all(arrays.view(), capacity_of_part.span(), starts, options, threads,
+                                 go_on);
   }
-  if (interrupted) throw nb::python_error();
-  nb::list found_sizes, found_parts;
-  for (auto& own : result.rows.sizes) found_sizes.append(to_numpy(std::move(own)));
-  for (auto& own : result.rows.parts) found_parts.append(to_numpy(std::move(own)));
-  return nb::make_tuple(found_sizes, found_parts, result.volume, result.overload);
+  nb::list found;
+  for (auto& result : results) {
+    nb::list sizes, parts;
+    for (auto& own : result.rows.sizes) sizes.append(to_numpy(std::move(own)));
+    for (auto& own : result.rows.parts) parts.append(to_numpy(std::move(own)));
+    found.append(nb::make_tuple(sizes, parts, result.volume, result.overload));
+  }
+  return nb::make_tuple(found, interrupted);
 }
 
 }  // namespace
@@ -258,8 +274,8 @@ NB_MODULE(_native, module) {
   table("messages", hgpart::messages);
 
   module.def("contract", &contract, "hypergraph"_a, "clusters"_a, "count"_a);
-  module.def("anneal", &anneal, "symmetry"_a, "capacities"_a, "sizes"_a, "parts"_a, "seed"_a,
-             "steps"_a, "hottest"_a, "coldest"_a, "most_rows"_a, "seconds"_a);
+  module.def("anneal", &anneal, "symmetry"_a, "capacities"_a, "chains"_a, "threads"_a,
+             "seconds"_a = std::numeric_limits<double>::infinity());
   module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,
              "seconds"_a = std::numeric_limits<double>::infinity());
 }

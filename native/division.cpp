@@ -122,6 +122,35 @@ void Division::index() {
       type_sets_[model_.set_types[at]].push_back(set);
     }
   }
+  index_neighbours();
+}
+
+void Division::index_neighbours() {
+  adjacent_.resize(model_.types());
+  const auto pins = [&](std::int32_t s) {
+    std::vector<std::int32_t> types;
+    for (auto at = model_.net_pointers[s]; at < model_.net_pointers[s + 1]; ++at) {
+      types.push_back(model_.net_pins[at] / 2);
+    }
+    return types;
+  };
+  for (std::int32_t s = 0; s < model_.nets(); ++s) {
+    const auto own = pins(s);
+    const auto set = model_.net_sets[s];
+    for (const auto type : own) {
+      adjacent_[type].insert(adjacent_[type].end(), own.begin(), own.end());
+      for (auto at = model_.set_pointers[set]; at < model_.set_pointers[set + 1]; ++at) {
+        adjacent_[type].push_back(model_.set_types[at]);
+        adjacent_[model_.set_types[at]].push_back(type);
+      }
+    }
+  }
+  for (std::int32_t type = 0; type < model_.types(); ++type) {
+    auto& types = adjacent_[type];
+    std::sort(types.begin(), types.end());
+    types.erase(std::unique(types.begin(), types.end()), types.end());
+    types.erase(std::remove(types.begin(), types.end(), type), types.end());
+  }
 }
 
 std::int32_t Division::vertex_at(std::int32_t typed, std::int32_t row, std::int32_t other) const {

@@ -53,6 +53,8 @@ class Division {
   const std::vector<std::int32_t>& types_of(std::int32_t row_class) const {
     return class_types_[row_class];
   }
+  // Types that share nets with one.
+  const std::vector<std::int32_t>& adjacent(std::int32_t type) const { return adjacent_[type]; }
   // The vertex of a type (with axis, as above) in a row, and in a row of its other class.
   std::int32_t vertex_at(std::int32_t typed, std::int32_t row, std::int32_t other) const;
   template <typename Visit>
@@ -94,6 +96,7 @@ class Division {
   };
 
   void index();
+  void index_neighbours();
   void add_load(std::int32_t part, std::int64_t weight);
   void attach(std::int32_t v);
   void detach(std::int32_t v);
@@ -121,6 +124,7 @@ class Division {
   std::vector<std::vector<std::int32_t>> type_nets_;        // 2 net type + axis
   std::vector<std::vector<std::int32_t>> type_sets_;
   std::vector<std::vector<std::int32_t>> set_nets_;
+  std::vector<std::vector<std::int32_t>> adjacent_;         // types, of each type
   std::vector<std::int32_t> first_net_;                     // of each net type
   std::vector<Vertex> vertices_;
 

@@ -124,7 +124,9 @@ def _is_local(layer: Layer, read: Read) -> bool:
 
 def _runs(keys: Int64) -> list[tuple[int, int]]:
     """First and last index + 1 of each run of equal keys."""
-    starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)) if len(keys) else keys
+    if not len(keys):
+        return []
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
     ends = np.append(starts[1:], len(keys))
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
@@ -175,10 +177,9 @@ class _Search:
     def _shares(self, at: int) -> Int64:
         """Work of a cell of each column, that of tied layers together."""
         return sum(
-            channel_shares(layer.reads[_index(layer, self.splits[other])],
-                           int(self.work.per_task[other])).ravel()
-            for other, layer in self.layers
-            if layer.tied_to == at
+            channel_shares(read, int(self.work.per_task[other])).ravel()
+            for other, read in self.splits.items()
+            if read is not None and self.graph.layers[other].tied_to == at
         )
 
     def _read(self) -> None:
@@ -418,10 +419,6 @@ class _Search:
         )
 
 
-def _index(layer: Layer, read: Read | None) -> int:
-    return next(index for index, item in enumerate(layer.reads) if item is read)
-
-
 def _unique_pairs(left: list[Int64], right: list[Int64]) -> Int64:
     pairs = np.stack([np.concatenate(left), np.concatenate(right)], axis=1)
     return np.unique(pairs, axis=0).astype(np.int64)
@@ -440,7 +437,6 @@ def division_of(
     elements = found.elements
     count = len(elements.classes)
     blocks = np.zeros(count, dtype=np.int64)  # the block that each element is in
-    holders: dict[int, tuple[int, Int64, Int64]] = {}  # layer of an element's block
     for at, layer in enumerate(graph.layers):
         layout = model.layouts[at]
         if layout is None or layer.tied_to != at:
@@ -454,7 +450,6 @@ def division_of(
             cuts = model.blocks.columns[at]
             first, own = elements.columns[at], len(read.channels) if read else 0
             blocks[first : first + own] = np.searchsorted(cuts, np.arange(own), "right") - 1
-    del holders
     # Units whose elements lie in the same blocks are one row.
     order = np.lexsort((elements.slots, elements.units, elements.classes))
     bounds = np.searchsorted(elements.classes[order], np.arange(len(found.class_units) + 1))
