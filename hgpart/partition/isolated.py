@@ -69,7 +69,7 @@ def partition_isolated(
     ArgumentError, HypergraphError, MissingPackageError, BackendError
         As in `backends`.
     """
-    _check(hypergraph, capacities, seed, time_limit)
+    check(hypergraph, capacities, seed, time_limit)
     if importlib.util.find_spec(package) is None:
         raise MissingPackageError(f"the package {package} is not installed: {install}")
 
@@ -115,7 +115,7 @@ def partition_isolated(
     return parts
 
 
-def _check(hypergraph: Hypergraph, capacities: Int64, seed: int, time_limit: float | None) -> None:
+def check(hypergraph: Hypergraph, capacities: Int64, seed: int, time_limit: float | None) -> None:
     """Raise unless the arguments are what the contract says."""
     one_part = np.zeros(hypergraph.vertices, dtype=np.int32)
     part_loads(hypergraph, one_part, 1)

@@ -14,14 +14,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from hgpart import _native
 from hgpart.blocks import Blocks, Modelling, divide
 from hgpart.errors import BackendError, MissingPackageError
 from hgpart.grains import CnnHypergraph, cnn_hypergraph
 from hgpart.graph import ChannelGraph
-from hgpart.hypergraph import Int32, Int64
+from hgpart.hypergraph import Hypergraph, Int32, Int64
 from hgpart.partition.annealing import Found, Interrupted, Schedule, anneal
+from hgpart.partition.balance import pack
 from hgpart.partition.grids import grid_start
 from hgpart.partition.incremental import incremental
+from hgpart.partition.isolated import check
 from hgpart.partition.kahypar import kahypar
 from hgpart.partition.layerwise import layerwise_within
 from hgpart.partition.symmetry import (
@@ -32,14 +35,46 @@ from hgpart.partition.symmetry import (
     split_read,
     symmetry,
 )
+from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
 from hgpart.work import Work
 
-STEPS = {"coarse": 800_000, "fine": 250_000}  # of each annealing of the first round, at effort 1
+STEPS = {"coarse": 800_000, "fine": 250_000, "hypergraph": 100_000}  # of each annealing of the first round, at effort 1
 LONGER = {"coarse": 1, "fine": 5}  # of the last round, times those
 KEPT = 3  # divisions that go from one round to the next
 FRACTIONS = 16  # of a task, in the search for shares that grids then realise
 SHARES_OF_EPS = (0.2, 0.5, 0.8)  # of the room above the average, that these shares may use
 MOST_KAHYPAR_STEPS = 400_000  # k vertices + 4 pins, see `isolated`: about a second a run
+
+
+def native(
+    hypergraph: Hypergraph, capacities: Int64, *, seed: int = 0, time_limit: float | None = None
+) -> Int32:
+    """Partition any hypergraph by its classes of equal vertices; see `backends`.
+
+    A model is better partitioned by `native_partition`, which knows more of it.
+    """
+    check(hypergraph, capacities, seed, time_limit)
+    k, total = len(capacities), int(hypergraph.weights.sum())
+    if k == 1 or total <= capacities.max():
+        return np.full(hypergraph.vertices, capacities.argmax(), dtype=np.int32)
+    counted = (np.diff(hypergraph.pointers) > 1) & (hypergraph.costs > 0)
+    start = pack(hypergraph.weights, capacities)
+    if k >= hypergraph.vertices or not counted.any():
+        return start
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+    found = vertex_classes(hypergraph)
+    division = division_of_parts(found, start, k)
+    chains = [
+        (division, Schedule(4 * seed + chain, STEPS["hypergraph"], hottest, 1e-5, 4.0, 4 * k))
+        for chain, hottest in enumerate((0.1, 0.03, 0.01, 0.003))
+    ]
+    try:
+        results = anneal(found, capacities, chains, deadline - time.monotonic())
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    best = min(results, key=lambda one: one.rank)
+    parts = parts_of_division(found, best.division)
+    return _native.refine(hypergraph, parts, capacities, seed, deadline - time.monotonic())
 
 
 def native_partition(
