@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioned_models import channel_graphs, modellings
 
-from hgpart import _native
 from hgpart.blocks import Modelling, single_blocks
 from hgpart.grains import cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.metrics import communication_volume, part_loads
-from hgpart.partition.symmetry import Division, blocks_of, division_of, symmetry
+from hgpart.partition.annealing import Schedule, anneal
+from hgpart.partition.symmetry import blocks_of, division_of, symmetry
 from hgpart.work import Work
 
 
@@ -36,16 +36,9 @@ def test_volume_and_loads_are_those_of_the_metrics(
     start = division_of(graph, found, modelling, model, parts)
     total = int(model.hypergraph.weights.sum())
     room = np.full(k, total // k + 1, dtype=np.int64)
-    flat = [np.ascontiguousarray(own).ravel() for own in start.parts]
-    sizes, kinds, volume, overload = _native.anneal(
-        found, room, start.sizes, flat, seed, steps, 0.1, 1e-4, 2.0, 8, 1e9
-    )
-    shaped = [
-        own.reshape(len(sizes[one]), len(sizes[other])) if other >= 0 else own
-        for own, (one, other) in zip(kinds, found.type_classes.tolist(), strict=True)
-    ]
-    blocks, block_parts = blocks_of(graph, work, found, modelling, Division(sizes, shaped))
+    best = anneal(found, room, [(start, Schedule(seed, steps, 0.1, 1e-4, 2.0, 8))], threads=1)[0]
+    blocks, block_parts = blocks_of(graph, work, found, modelling, best.division)
     loads = part_loads(blocks.hypergraph, block_parts, k)
     assert loads.sum() == total
-    assert communication_volume(blocks.hypergraph, block_parts, k) == volume
-    assert np.maximum(loads - room, 0).sum() == overload
+    assert communication_volume(blocks.hypergraph, block_parts, k) == best.volume
+    assert np.maximum(loads - room, 0).sum() == best.overload

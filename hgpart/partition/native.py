@@ -39,10 +39,9 @@ from hgpart.partition.vertex_classes import division_of_parts, parts_of_division
 from hgpart.work import Work
 
 STEPS = {"coarse": 800_000, "fine": 250_000, "hypergraph": 100_000}  # of each annealing of the first round, at effort 1
-LONGER = {"coarse": 1, "fine": 5}  # of the last round, times those
-KEPT = 3  # divisions that go from one round to the next
+KEPT = 4  # divisions that go from one round to the next
 FRACTIONS = 16  # of a task, in the search for shares that grids then realise
-SHARES_OF_EPS = (0.2, 0.5, 0.8)  # of the room above the average, that these shares may use
+SHARES_OF_EPS = (0.2, 0.4, 0.6, 0.8)  # of the room above the average, that these shares may use
 MOST_KAHYPAR_STEPS = 400_000  # k vertices + 4 pins, see `isolated`: about a second a run
 
 
@@ -192,14 +191,16 @@ class _Search:
         chains = [
             (start, self._schedule(steps, hottest, 1e-6, 50.0, 6))
             for start in starts
-            for hottest in (3e-5, 3e-4)
+            for hottest in (1e-5, 3e-5)
         ]
         best = self._anneal(fine, chains)
-        chains = [
-            (one.division, self._schedule(steps * LONGER["fine"], hottest, 1e-6, 50.0, 8))
-            for one, hottest in zip(best, (3e-5, 1e-4, 3e-5, 1e-4), strict=False)
-        ]
-        return self._anneal(fine, chains, best)[0]
+        for hottest in (3e-5, 1e-5):
+            chains = [
+                (one.division, self._schedule(3 * steps, hottest, 1e-6, 50.0, 6))
+                for one in best[:KEPT]
+            ]
+            best = self._anneal(fine, chains, best)
+        return best[0]
 
     def _strips(self, fine: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
         """A coarse-grain partition as a fine-grain one: all cells of a task in its part."""
