@@ -100,9 +100,7 @@ def summarise(rows: list[tuple[Key, str, float, float, float]]) -> None:
     taus = (1.0, 1.01, 1.05, 1.1, 1.5, 2.0)
     profile = Table("backend", *(f"within {tau:g}" for tau in taus), title="share of instances")
     for backend in backends:
-        ratios = [
-            ratio(own.get(backend, math.inf), min(own.values())) for own in volumes.values()
-        ]
+        ratios = [ratio(own.get(backend, math.inf), min(own.values())) for own in volumes.values()]
         profile.add_row(
             backend, *(f"{np.mean([value <= tau + 1e-12 for value in ratios]):.1%}" for tau in taus)
         )

@@ -228,7 +228,7 @@ nb::object anneal(nb::handle symmetry, nb::handle capacities, nb::handle chains,
 }  // namespace
 
 NB_MODULE(_native, module) {
-  module.doc() = "hgpart's native core: metrics and contraction over the arrays of a Hypergraph.";
+  module.doc() = "hgpart's native core: metrics, contraction, refinement and annealing.";
 
   nb::register_exception_translator([](const std::exception_ptr& error, void*) {
     try {

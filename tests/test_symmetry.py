@@ -36,7 +36,7 @@ def test_volume_and_loads_are_those_of_the_metrics(
     start = division_of(graph, found, modelling, model, parts)
     total = int(model.hypergraph.weights.sum())
     room = np.full(k, total // k + 1, dtype=np.int64)
-    best = anneal(found, room, [(start, Schedule(seed, steps, 0.1, 1e-4, 2.0, 8))], threads=1)[0]
+    best = anneal(found, room, [(start, Schedule(seed, steps, 0.1, 1e-4, 2.0, 8))], threads=1)[0][0]
     blocks, block_parts = blocks_of(graph, work, found, modelling, best.division)
     loads = part_loads(blocks.hypergraph, block_parts, k)
     assert loads.sum() == total

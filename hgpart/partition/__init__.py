@@ -205,7 +205,7 @@ def _by_blocks(
     time_limit: float | None,
     deadline: float,
 ) -> tuple[CnnHypergraph, Int32, str]:
-    """Have a general partitioner divide blocks, then split and move them; and what it began from."""
+    """Have a general partitioner divide blocks, then split and move them; say what was best."""
     blocks = divide(graph, work, modelling, len(goal) * _blocks_per_part(modelling.grain, eps))
     model = cnn_hypergraph(graph, work, blocks, modelling)
     parts = backend_named(backend)(model.hypergraph, goal, seed=seed, time_limit=time_limit)

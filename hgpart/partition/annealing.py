@@ -66,27 +66,21 @@ class _Chain:
     most_rows: int
 
 
-class Interrupted(Exception):
-    """Ctrl-C; carries what was found by then."""
-
-    def __init__(self, found: list[Found]) -> None:
-        super().__init__()
-        self.found = found
-
-
 def anneal(
     symmetry: Symmetry,
     capacities: Int64,
     chains: Sequence[tuple[Division, Schedule]],
     seconds: float = math.inf,
     threads: int | None = None,
-) -> list[Found]:
+) -> tuple[list[Found], bool]:
     """Anneal each division by its schedule, on all cores; at least as good as it was.
 
-    Raises
-    ------
-    Interrupted
-        On Ctrl-C.
+    Returns
+    -------
+    list of Found
+        For each division the best that was met until it was done or time was up.
+    bool
+        Whether Ctrl-C ended it.
     """
     packed = [
         _Chain(
@@ -104,9 +98,7 @@ def anneal(
         for sizes, parts, volume, overload in results
         if sizes
     ]
-    if interrupted:
-        raise Interrupted(found)
-    return found
+    return found, interrupted
 
 
 def _shaped(symmetry: Symmetry, sizes: list[Int64], parts: list[np.ndarray]) -> Division:

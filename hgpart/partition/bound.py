@@ -20,9 +20,7 @@ from hgpart.partition.symmetry import Symmetry, split_read, symmetry
 from hgpart.work import Work
 
 
-def lower_bound(
-    graph: ChannelGraph, work: Work, modelling: Modelling, capacities: Int64
-) -> int:
+def lower_bound(graph: ChannelGraph, work: Work, modelling: Modelling, capacities: Int64) -> int:
     """Bytes that every partition within the capacities sends at least.
 
     Parameters
@@ -82,8 +80,9 @@ class _Sets:
             for at in range(count)
         ]
         self.senders = [self._senders(at) for at in range(count)]
-        sole = {types[0]: at for at, types in reversed(list(enumerate(self.types)))
-                if len(types) == 1}
+        sole = {
+            types[0]: at for at, types in reversed(list(enumerate(self.types))) if len(types) == 1
+        }
         # The set whose only readers make the maps that a set reads.
         self.before = [
             sole.get(own.others[0][3]) if len(own.others) == 1 else None for own in self.senders
@@ -158,7 +157,9 @@ class _Sets:
         most = min(many, room // weight)
         largest = self.largest[0]
         left = 0
-        if len(own.units) == 1 and own.weights[0] > 0:  # each of the parts holds some of the readers
+        if (
+            len(own.units) == 1 and own.weights[0] > 0
+        ):  # each of the parts holds some of the readers
             fewest = own.units[0] - sum(other // own.weights[0] for other in rooms[: parts - 1])
             left = max(1, fewest) * own.weights[0]
         per_part = max(0, largest - left) // weight

@@ -26,7 +26,7 @@ class Grid:
 
 
 def row_groups(shares: list[float], map_cost: float, partial_cost: float) -> list[list[int]]:
-    """Group parts into the rows of a grid, so that R M + sum over parts of share (c - 1) P is least.
+    """Group parts into rows of a grid so that R M + sum over parts of share (c - 1) P is least.
 
     The largest shares are in the smallest groups, so that groups are runs in order of size.
     """
@@ -74,7 +74,6 @@ def grid_start(
     count = len(elements.classes)
     owner = np.full(count, -1, dtype=np.int64)
     place = np.zeros(count, dtype=np.int64)
-    key_of: list[Int64] = [np.zeros(0, np.int64)] * 0
     keys = np.zeros(count, dtype=np.int64)
     for at, layer in enumerate(graph.layers):
         first = elements.tasks[at]
@@ -89,7 +88,6 @@ def grid_start(
             span = slice(first, first + own)
             owner[span], place[span] = at, np.arange(own)
             keys[span] = np.unique(grids[at].cells.T, axis=0, return_inverse=True)[1].ravel()
-    del key_of
     order = np.lexsort((elements.slots, elements.units, elements.classes))
     bounds = np.searchsorted(elements.classes[order], np.arange(len(found.class_units) + 1))
     sizes, examples = [], []
@@ -125,7 +123,9 @@ def _grid(
     source_layers = np.searchsorted(graph.first_task, sources, "right") - 1
     owners = np.array(
         [
-            task_parts[source][min(task - int(graph.first_task[source]), len(task_parts[source]) - 1)]
+            task_parts[source][
+                min(task - int(graph.first_task[source]), len(task_parts[source]) - 1)
+            ]
             if len(task_parts[source])
             else -1
             for source, task in zip(source_layers.tolist(), sources.tolist(), strict=True)
@@ -145,8 +145,10 @@ def _grid(
         tasks = slice(group * per_group, (group + 1) * per_group)
         columns = slice(group * channels, (group + 1) * channels)
         found = np.unique(parts[tasks]).tolist()
-        own = [shares.get(part, 0.0) if read.groups == 1 else float((parts[tasks] == part).sum())
-               for part in found]
+        own = [
+            shares.get(part, 0.0) if read.groups == 1 else float((parts[tasks] == part).sum())
+            for part in found
+        ]
         total = sum(own)
         chosen = row_groups(
             [share / total for share in own],
@@ -166,11 +168,12 @@ def _columns(owners: Int64, parts: list[int], shares: list[float]) -> Int64:
     """Divide columns among parts by their shares; what a part makes itself it reads if it can."""
     count = len(owners)
     reach = np.concatenate([[0.0], np.cumsum(shares)]) / sum(shares) * count
-    quota = np.diff(np.round(reach).astype(np.int64))
+    ends = np.round(reach).astype(np.int64)
+    quota: Int64 = ends[1:] - ends[:-1]
     result = np.full(count, -1, dtype=np.int64)
     for index, part in enumerate(parts):
         own = np.flatnonzero(owners == part)[: quota[index]]
         result[own] = part
         quota[index] -= len(own)
-    result[result < 0] = np.repeat(parts, quota)
+    result[result < 0] = np.repeat(np.array(parts), quota)
     return result

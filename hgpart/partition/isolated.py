@@ -29,8 +29,8 @@ ANSI_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 LONGEST_LIMIT = 10**7  # seconds; more overflows what waits for the child
 
-# Small hypergraphs are partitioned up to MOST_RUNS times and the best is kept. A run of KaHyPar takes
-# about 3 us for each of k vertices + 4 pins, so that MOST_STEPS of these are about 6 s.
+# Small hypergraphs are partitioned up to MOST_RUNS times and the best is kept. A run of KaHyPar
+# takes about 3 us for each of k vertices + 4 pins, so that MOST_STEPS of these are about 6 s.
 MOST_RUNS = 16
 MOST_STEPS = 2_000_000
 

@@ -25,8 +25,8 @@ def kahypar(
 ) -> Int32:
     """Partition with KaHyPar (direct k-way, connectivity objective); see `backends`.
 
-    The best of up to `most_runs` runs is kept, fewer for larger hypergraphs, with settings that differ in
-    how far vertices are merged at first.
+    The best of up to `most_runs` runs is kept, fewer for larger hypergraphs, with settings that
+    differ in how far vertices are merged at first.
 
     Notes
     -----

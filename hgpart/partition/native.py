@@ -20,7 +20,7 @@ from hgpart.errors import BackendError, MissingPackageError
 from hgpart.grains import CnnHypergraph, cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
-from hgpart.partition.annealing import Found, Interrupted, Schedule, anneal
+from hgpart.partition.annealing import Found, Schedule, anneal
 from hgpart.partition.balance import pack
 from hgpart.partition.grids import grid_start
 from hgpart.partition.incremental import incremental
@@ -38,7 +38,11 @@ from hgpart.partition.symmetry import (
 from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
 from hgpart.work import Work
 
-STEPS = {"coarse": 800_000, "fine": 250_000, "hypergraph": 100_000}  # of each annealing of the first round, at effort 1
+STEPS = {
+    "coarse": 800_000,
+    "fine": 250_000,
+    "hypergraph": 100_000,
+}  # of each annealing of the first round, at effort 1
 KEPT = 4  # divisions that go from one round to the next
 FRACTIONS = 16  # of a task, in the search for shares that grids then realise
 SHARES_OF_EPS = (0.2, 0.4, 0.6, 0.8)  # of the room above the average, that these shares may use
@@ -67,10 +71,9 @@ def native(
         (division, Schedule(4 * seed + chain, STEPS["hypergraph"], hottest, 1e-5, 4.0, 4 * k))
         for chain, hottest in enumerate((0.1, 0.03, 0.01, 0.003))
     ]
-    try:
-        results = anneal(found, capacities, chains, deadline - time.monotonic())
-    except Interrupted:
-        raise KeyboardInterrupt from None
+    results, interrupted = anneal(found, capacities, chains, deadline - time.monotonic())
+    if interrupted:
+        raise KeyboardInterrupt
     best = min(results, key=lambda one: one.rank)
     parts = parts_of_division(found, best.division)
     return _native.refine(hypergraph, parts, capacities, seed, deadline - time.monotonic())
@@ -205,8 +208,9 @@ class _Search:
     def _strips(self, fine: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
         """A coarse-grain partition as a fine-grain one: all cells of a task in its part."""
         columns = tuple(
-            np.array([0, 1 if (read := self.modelling.split_read(layer)) is None
-                      else len(read.channels)])
+            np.array(
+                [0, 1 if (read := self.modelling.split_read(layer)) is None else len(read.channels)]
+            )
             for layer in self.graph.layers
         )
         whole = cnn_hypergraph(
@@ -217,13 +221,15 @@ class _Search:
             if layout is None or coarse is None:
                 continue
             count = len(layout.row_columns)
-            own[layout.finish : layout.finish + count] = parts[coarse.finish : coarse.finish + count]
+            own[layout.finish : layout.finish + count] = parts[
+                coarse.finish : coarse.finish + count
+            ]
             if layout.row_starts[0] != layout.finish:
                 own[layout.row_starts] = parts[coarse.finish : coarse.finish + count]
         return division_of(self.graph, fine, self.modelling, whole, own)
 
     def _grids(self, fine: Symmetry, share_of_eps: float) -> Division:
-        """Shares of each layer by coarse-grain annealing of fractions of tasks, laid out as grids."""
+        """Shares of each layer, by annealing fractions of whole tasks, laid out as grids."""
         graph, coarse = self.graph, symmetry(self.graph, self.work, self.coarse)
         elements = coarse.elements
         times = np.full(len(coarse.class_units), FRACTIONS, dtype=np.int64)
@@ -249,8 +255,9 @@ class _Search:
         )
         schedule = self._schedule(self._steps("coarse", coarse), 0.01, 1e-5, 2.0, 4 * self.k)
         capacities = (room * FRACTIONS).astype(np.int64)
-        best = anneal(fractions, capacities, [(start, schedule)], self._left())[0].division
-        return grid_start(graph, fine, self.modelling, *_shares(graph, self.coarse, coarse, best, times))
+        best = self._anneal(fractions, [(start, schedule)], capacities=capacities)[0]
+        task_parts, shares = _shares(graph, self.coarse, coarse, best.division, times)
+        return grid_start(graph, fine, self.modelling, task_parts, shares)
 
     # -------------------------------------------------------------- annealing
 
@@ -271,13 +278,13 @@ class _Search:
         found: Symmetry,
         chains: list[tuple[Division, Schedule]],
         known: list[Found] | None = None,
+        capacities: Int64 | None = None,
     ) -> list[Found]:
         """What was known and is found now, best first."""
-        try:
-            results = anneal(found, self.capacities, chains, self._left())
-        except Interrupted as interrupted:
+        room = self.capacities if capacities is None else capacities
+        results, interrupted = anneal(found, room, chains, self._left())
+        if interrupted:
             self.deadline = -math.inf
-            results = interrupted.found
         ranked = sorted([*(known or []), *results], key=lambda one: one.rank)
         different: list[Found] = []
         for one in ranked:

@@ -176,11 +176,13 @@ class _Search:
 
     def _shares(self, at: int) -> Int64:
         """Work of a cell of each column, that of tied layers together."""
-        return sum(
+        shares: list[Int64] = [
             channel_shares(read, int(self.work.per_task[other])).ravel()
             for other, read in self.splits.items()
             if read is not None and self.graph.layers[other].tied_to == at
-        )
+        ]
+        total: Int64 = np.sum(shares, axis=0)
+        return total
 
     def _read(self) -> None:
         """Find who reads each task's map: elements of its own, and sets of them for many maps."""
@@ -192,7 +194,8 @@ class _Search:
             for read in layer.reads:
                 known = np.flatnonzero(read.channels >= 0)
                 tasks = graph.task_of_channel[read.channels[known]]
-                known, tasks = known[self.root_of_task[tasks] >= 0], tasks[self.root_of_task[tasks] >= 0]
+                made = self.root_of_task[tasks] >= 0
+                known, tasks = known[made], tasks[made]
                 if not len(known):
                     continue
                 split = self.splits[at] is read
@@ -287,8 +290,13 @@ class _Search:
         ends = np.searchsorted(self.local[:, 0], read, "right").tolist()
         slot_of_local = slots[self.local[:, 1]].tolist()
         rows = zip(
-            layers.tolist(), components[roots].tolist(), slots[roots].tolist(),
-            self.set_of_task[read].tolist(), begins, ends, strict=True,
+            layers.tolist(),
+            components[roots].tolist(),
+            slots[roots].tolist(),
+            self.set_of_task[read].tolist(),
+            begins,
+            ends,
+            strict=True,
         )
         for at, component, slot, number, begin, end in rows:
             pins = (slot,) if begin == end else tuple(sorted({slot, *slot_of_local[begin:end]}))
@@ -358,8 +366,8 @@ class _Search:
                     )
                 types[number, slot] = len(weights)
                 weight = whole[at]
-                if self.splits[at] is not None:
-                    shares = self._shares(at).reshape(self.splits[at].groups, -1)
+                if (read := self.splits[at]) is not None:
+                    shares = self._shares(at).reshape(read.groups, -1)
                     weight -= int(shares[group].sum())
                 weights.append(weight)
                 type_classes.append((number, -1))
@@ -442,13 +450,12 @@ def division_of(
         if layout is None or layer.tied_to != at:
             continue
         rows = model.blocks.rows[at]
-        own = 1 if modelling.is_solid(layer) else layer.tasks
+        count_of = 1 if modelling.is_solid(layer) else layer.tasks
         first = elements.tasks[at]
-        blocks[first : first + own] = np.searchsorted(rows, np.arange(own), "right") - 1
+        blocks[first : first + count_of] = np.searchsorted(rows, np.arange(count_of), "right") - 1
         if elements.columns[at] >= 0:
-            read = modelling.split_read(layer)
             cuts = model.blocks.columns[at]
-            first, own = elements.columns[at], len(read.channels) if read else 0
+            first, own = elements.columns[at], int(cuts[-1])
             blocks[first : first + own] = np.searchsorted(cuts, np.arange(own), "right") - 1
     # Units whose elements lie in the same blocks are one row.
     order = np.lexsort((elements.slots, elements.units, elements.classes))
@@ -457,12 +464,12 @@ def division_of(
     examples: list[Int64] = []  # per class, the elements of a unit of each row: (rows, slots)
     for number, units in enumerate(found.class_units.tolist()):
         own_elements = order[bounds[number] : bounds[number + 1]].reshape(units, -1)
-        _, first, counts = np.unique(
+        _, first_of, counts = np.unique(
             blocks[own_elements], axis=0, return_index=True, return_counts=True
         )
-        appearance = np.argsort(first)
+        appearance = np.argsort(first_of)
         sizes.append(counts[appearance].astype(np.int64))
-        examples.append(own_elements[first[appearance]])
+        examples.append(own_elements[first_of[appearance]])
     layer_of = _layer_of_elements(graph, elements, count)
     kinds: list[Int32] = [np.zeros(0, np.int32)] * len(found.type_weights)
     for (number, slot), kind in elements.types.items():
@@ -535,11 +542,15 @@ def blocks_of(
         if layout is None or layer.tied_to != at:
             continue
         first = elements.tasks[at]
-        tasks = first + (model.blocks.rows[at][:-1] if not modelling.is_solid(layer) else np.array([0]))
-        finish = np.array([
-            division.parts[elements.types[number, slot]][row]
-            for number, slot, row in place[tasks].tolist()
-        ], dtype=np.int32)
+        solid = modelling.is_solid(layer)
+        tasks = np.array([first]) if solid else first + model.blocks.rows[at][:-1]
+        finish = np.array(
+            [
+                division.parts[elements.types[number, slot]][row]
+                for number, slot, row in place[tasks].tolist()
+            ],
+            dtype=np.int32,
+        )
         parts[layout.finish : layout.finish + len(finish)] = finish
         if modelling.split_read(layer) is None:
             continue
