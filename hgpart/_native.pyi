@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from hgpart.hypergraph import Bool, Hypergraph, Int32, Int64
 
 def connectivity(hypergraph: Hypergraph, parts: Int32, k: int) -> Int32: ...
@@ -16,3 +19,6 @@ def contract(
 def refine(
     hypergraph: Hypergraph, parts: Int32, capacities: Int64, seed: int, seconds: float = ...
 ) -> Int32: ...
+def anneal(
+    symmetry: Any, capacities: Int64, chains: Sequence[Any], threads: int, seconds: float = ...
+) -> tuple[list[tuple[list[Int64], list[Int32], int, int]], bool]: ...

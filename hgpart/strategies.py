@@ -457,7 +457,7 @@ def strategies() -> Mapping[str, Strategy]:
             _by_backend(backend, grain),
         )
         for backend in BACKENDS
-        if find_spec(backend) is not None
+        if backend == "native" or find_spec(backend) is not None
         for grain, chapter in (("coarse", "3.4"), ("fine", "3.3"))
     ]
     found += [

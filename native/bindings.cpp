@@ -14,6 +14,7 @@
 
 #include "contraction.hpp"
 #include "metrics.hpp"
+#include "portfolio.hpp"
 #include "refinement.hpp"
 #include "validation.hpp"
 
@@ -137,10 +138,97 @@ nb::object refine(nb::handle hypergraph, nb::handle parts, nb::handle capacities
   return to_numpy(std::move(refined));
 }
 
+// The arrays of a hgpart.partition.symmetry.Symmetry.
+class SymmetryInput {
+ public:
+  explicit SymmetryInput(nb::handle record)
+      : class_units_(record.attr("class_units"), "class_units", "int64"),
+        type_weights_(record.attr("type_weights"), "type_weights", "int64"),
+        type_classes_(record.attr("type_classes").attr("ravel")(), "type_classes", "int32"),
+        set_pointers_(record.attr("set_pointers"), "set_pointers", "int64"),
+        set_types_(record.attr("set_types"), "set_types", "int32"),
+        net_classes_(record.attr("net_classes"), "net_classes", "int32"),
+        net_sets_(record.attr("net_sets"), "net_sets", "int32"),
+        net_costs_(record.attr("net_costs"), "net_costs", "int64"),
+        net_pointers_(record.attr("net_pointers"), "net_pointers", "int64"),
+        net_pins_(record.attr("net_pins"), "net_pins", "int32") {}
+
+  hgpart::SymmetricModel view() const {
+    return {class_units_.span(), type_weights_.span(), type_classes_.span(), set_pointers_.span(),
+            set_types_.span(),   net_classes_.span(),  net_sets_.span(),     net_costs_.span(),
+            net_pointers_.span(), net_pins_.span()};
+  }
+
+ private:
+  Input<std::int64_t> class_units_, type_weights_;
+  Input<std::int32_t> type_classes_;
+  Input<std::int64_t> set_pointers_;
+  Input<std::int32_t> set_types_, net_classes_, net_sets_;
+  Input<std::int64_t> net_costs_, net_pointers_;
+  Input<std::int32_t> net_pins_;
+};
+
+hgpart::Rows rows_of(nb::handle sizes, nb::handle parts) {
+  hgpart::Rows rows;
+  for (nb::handle own : sizes) {
+    const auto span = Input<std::int64_t>(own, "sizes", "int64").span();
+    rows.sizes.emplace_back(span.begin(), span.end());
+  }
+  for (nb::handle own : parts) {
+    const Input<std::int32_t> array(own, "parts", "int32");
+    rows.parts.emplace_back(array.span().begin(), array.span().end());
+  }
+  return rows;
+}
+
+// Anneals each (sizes, parts, seed, steps, hottest, coldest, price, most rows); returns a list of
+// (sizes, parts, volume, overload), and whether Ctrl-C ended them.
+nb::object anneal(nb::handle symmetry, nb::handle capacities, nb::handle chains, int threads,
+                  double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const SymmetryInput arrays(symmetry);
+  const Input<std::int64_t> capacity_of_part(capacities, "capacities", "int64");
+  std::vector<hgpart::Rows> starts;
+  std::vector<hgpart::AnnealingOptions> options;
+  for (nb::handle chain : chains) {
+    starts.push_back(rows_of(chain.attr("sizes"), chain.attr("parts")));
+    options.push_back({nb::cast<std::uint64_t>(chain.attr("seed")),
+                       nb::cast<std::int64_t>(chain.attr("steps")),
+                       nb::cast<double>(chain.attr("hottest")),
+                       nb::cast<double>(chain.attr("coldest")),
+                       nb::cast<double>(chain.attr("price")),
+                       nb::cast<std::int64_t>(chain.attr("most_rows"))});
+  }
+  const auto begin = Clock::now();
+  bool interrupted = false;
+  const auto go_on = [&] {
+    nb::gil_scoped_acquire with_gil;
+    if (PyErr_CheckSignals() != 0) {
+      interrupted = true;
+      PyErr_Clear();
+    }
+    return !interrupted && std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
+  };
+  std::vector<hgpart::AnnealingResult> results;
+  {
+    nb::gil_scoped_release without_gil;
+    results = hgpart::anneal_all(arrays.view(), capacity_of_part.span(), starts, options, threads,
+                                 go_on);
+  }
+  nb::list found;
+  for (auto& result : results) {
+    nb::list sizes, parts;
+    for (auto& own : result.rows.sizes) sizes.append(to_numpy(std::move(own)));
+    for (auto& own : result.rows.parts) parts.append(to_numpy(std::move(own)));
+    found.append(nb::make_tuple(sizes, parts, result.volume, result.overload));
+  }
+  return nb::make_tuple(found, interrupted);
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
-  module.doc() = "hgpart's native core: metrics and contraction over the arrays of a Hypergraph.";
+  module.doc() = "hgpart's native core: metrics, contraction, refinement and annealing.";
 
   nb::register_exception_translator([](const std::exception_ptr& error, void*) {
     try {
@@ -186,6 +274,8 @@ NB_MODULE(_native, module) {
   table("messages", hgpart::messages);
 
   module.def("contract", &contract, "hypergraph"_a, "clusters"_a, "count"_a);
+  module.def("anneal", &anneal, "symmetry"_a, "capacities"_a, "chains"_a, "threads"_a,
+             "seconds"_a = std::numeric_limits<double>::infinity());
   module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,
              "seconds"_a = std::numeric_limits<double>::infinity());
 }

@@ -86,8 +86,14 @@ def partition(request: pytest.FixtureRequest) -> Backend:
     return BACKENDS[request.param]
 
 
+@pytest.fixture(params=["kahypar", "mtkahypar"])
+def packaged(request: pytest.FixtureRequest) -> Backend:
+    """A partitioner that is a package of others, in a process of its own."""
+    return BACKENDS[request.param]
+
+
 def test_unknown_name_is_told_the_known_ones() -> None:
-    with pytest.raises(ArgumentError, match="'patoh', expected one of kahypar, mtkahypar"):
+    with pytest.raises(ArgumentError, match="'patoh', expected one of native, kahypar, mtkahypar"):
         backend("patoh")
 
 
@@ -252,14 +258,14 @@ def test_bad_arguments_are_refused(partition: Backend) -> None:
             partition(hypergraph, np.array([4, 4]), time_limit=limit)
 
 
-def test_time_limit_ends_the_partitioner(partition: Backend) -> None:
+def test_time_limit_ends_the_partitioner(packaged: Backend) -> None:
     hypergraph = layers(20, 60)
     with pytest.raises(BackendError, match=r"within the time limit, 0\.05 s"):
-        partition(hypergraph, room(hypergraph, 16), time_limit=0.05)
+        packaged(hypergraph, room(hypergraph, 16), time_limit=0.05)
 
 
 def test_what_was_found_within_the_time_limit_counts(
-    partition: Backend, monkeypatch: pytest.MonkeyPatch
+    packaged: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two answers and half of a third: the second is the last whole one, and the best."""
     answers = (
@@ -269,7 +275,7 @@ def test_what_was_found_within_the_time_limit_counts(
     )
     monkeypatch.setattr(isolated, "COMMAND", (sys.executable, "-c", answers))
     hypergraph = layers(2, 3)
-    assert partition(hypergraph, room(hypergraph, 2), time_limit=2).tolist() == [1] * 6
+    assert packaged(hypergraph, room(hypergraph, 2), time_limit=2).tolist() == [1] * 6
 
 
 def test_enough_time_changes_nothing(partition: Backend) -> None:
@@ -280,11 +286,11 @@ def test_enough_time_changes_nothing(partition: Backend) -> None:
 
 
 def test_missing_package_names_the_install_command(
-    partition: Backend, monkeypatch: pytest.MonkeyPatch
+    packaged: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match="pip install"):
-        partition(layers(2, 3), np.array([4, 4]))
+        packaged(layers(2, 3), np.array([4, 4]))
 
 
 @pytest.mark.parametrize(
@@ -300,12 +306,12 @@ def test_missing_package_names_the_install_command(
     ],
 )
 def test_whatever_the_child_does_is_one_error(
-    partition: Backend, monkeypatch: pytest.MonkeyPatch, program: str, message: str
+    packaged: Backend, monkeypatch: pytest.MonkeyPatch, program: str, message: str
 ) -> None:
     child = f"import sys; sys.stdin.buffer.read()\n{program}"
     monkeypatch.setattr(isolated, "COMMAND", (sys.executable, "-c", child))
     with pytest.raises(BackendError, match=message) as error:
-        partition(layers(2, 3), np.array([4, 4]))
+        packaged(layers(2, 3), np.array([4, 4]))
     assert "\n" not in str(error.value)
 
 

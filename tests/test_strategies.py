@@ -195,6 +195,7 @@ def test_each_strategy_is_the_partition_that_its_name_says(name: str) -> None:
 
 def test_every_partition_has_a_strategy() -> None:
     named = set(PARTITIONS) | set(COPIES)
+    named |= {"coarse-native", "fine-native"}
     assert {name for name in strategies() if "mtkahypar" not in name} == named
 
 

@@ -47,12 +47,15 @@ def partition(
     work: WorkSource = "flops",
     profile_device: ProfileDevice = None,
     save_work: SaveWork = None,
-    backend: Annotated[str, typer.Option(help="kahypar or mtkahypar.")] = "kahypar",
+    backend: Annotated[str, typer.Option(help="native, kahypar or mtkahypar.")] = "kahypar",
     seed: Seed = 0,
     speeds: Speeds = None,
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds to search; the best found by then counts.")
     ] = None,
+    effort: Annotated[
+        float, typer.Option(min=0, help="How long the native solver searches, 1 by default.")
+    ] = 1.0,
     best_effort: Annotated[
         bool, typer.Option("--best-effort", help="Show the best found where eps can't be met.")
     ] = False,
@@ -115,6 +118,7 @@ def partition(
                 speeds=speeds,
                 time_limit=time_limit,
                 best_effort=best_effort,
+                effort=effort,
             )
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)

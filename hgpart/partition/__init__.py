@@ -21,6 +21,7 @@ from hgpart.metrics import Evaluation, communication_volume, evaluate, imbalance
 from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.balance import capacities, pack, within
 from hgpart.partition.layerwise import layerwise_within
+from hgpart.partition.native import native_partition
 from hgpart.partition.project import project
 from hgpart.work import Work
 
@@ -87,6 +88,7 @@ def partition_graph(
     speeds: Sequence[float] | None = None,
     time_limit: float | None = None,
     best_effort: bool = False,
+    effort: float = 1.0,
 ) -> Partition:
     """Divide a model's tasks among k devices within eps, with as little traffic as possible.
 
@@ -106,7 +108,7 @@ def partition_graph(
     modelling : Modelling, optional
         Grain, batch size and what counts; coarse-grain at batch 32 when left out.
     backend : str
-        "kahypar" or "mtkahypar".
+        "native", "kahypar" or "mtkahypar".
     seed : int
         The same seed gives the same partition.
     speeds : sequence of k numbers, optional
@@ -114,6 +116,8 @@ def partition_graph(
     time_limit : float, optional
         Seconds for the backend and the improvement after it, each level of which it ends early;
         results may then differ from run to run.
+    effort : float
+        How long the native solver searches, relative to its default.
     best_effort : bool
         Return the best that was found, marked infeasible, where eps can't be met.
 
@@ -153,19 +157,19 @@ def partition_graph(
         goal = capacities(total, shares, _round_up(smallest))
 
     deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-    blocks = divide(graph, work, modelling, k * _blocks_per_part(modelling.grain, eps))
-    model = cnn_hypergraph(graph, work, blocks, modelling)
-    parts = backend_named(backend)(model.hypergraph, goal, seed=seed, time_limit=time_limit)
-    parts = _refine(model, parts, goal, seed, deadline)
-    start = backend
-    cut = layerwise_within(graph, work, replace(modelling, grain="coarse"), goal)
-    if cut is not None:
-        # So that no cut between layers within eps is ever better.
-        other = cut.astype(np.int32)[model.vertex_layers]
-        other = _refine(model, other, goal, seed, deadline)
-        if _rank(model, other, goal) < _rank(model, parts, goal):
-            parts, start = other, "layerwise"
-    model, parts = _split_and_improve(graph, work, modelling, model, parts, goal, seed, deadline)
+    if backend == "native":
+        start = backend
+        model, parts = native_partition(
+            graph, work, modelling, goal, seed=seed, effort=effort, deadline=deadline
+        )
+        if _rank(model, parts, goal)[0] > 0:
+            model, parts = _split_and_improve(
+                graph, work, modelling, model, parts, goal, seed, deadline
+            )
+    else:
+        model, parts, start = _by_blocks(
+            graph, work, modelling, goal, backend, seed, eps, time_limit, deadline
+        )
     evaluation = evaluate(model.hypergraph, parts, k, shares)
     feasible = within(evaluation.loads, shares, eps)
     if not feasible and not best_effort:
@@ -188,6 +192,34 @@ def partition_graph(
         evaluation=evaluation,
         feasible=feasible,
     )
+
+
+def _by_blocks(
+    graph: ChannelGraph,
+    work: Work,
+    modelling: Modelling,
+    goal: Int64,
+    backend: str,
+    seed: int,
+    eps: float,
+    time_limit: float | None,
+    deadline: float,
+) -> tuple[CnnHypergraph, Int32, str]:
+    """Have a general partitioner divide blocks, then split and move them; say what was best."""
+    blocks = divide(graph, work, modelling, len(goal) * _blocks_per_part(modelling.grain, eps))
+    model = cnn_hypergraph(graph, work, blocks, modelling)
+    parts = backend_named(backend)(model.hypergraph, goal, seed=seed, time_limit=time_limit)
+    parts = _refine(model, parts, goal, seed, deadline)
+    start = backend
+    cut = layerwise_within(graph, work, replace(modelling, grain="coarse"), goal)
+    if cut is not None:
+        # So that no cut between layers within eps is ever better.
+        other = cut.astype(np.int32)[model.vertex_layers]
+        other = _refine(model, other, goal, seed, deadline)
+        if _rank(model, other, goal) < _rank(model, parts, goal):
+            parts, start = other, "layerwise"
+    model, parts = _split_and_improve(graph, work, modelling, model, parts, goal, seed, deadline)
+    return model, parts, start
 
 
 def _blocks_per_part(grain: str, eps: float) -> int:

@@ -8,6 +8,7 @@ from hgpart.errors import ArgumentError
 from hgpart.hypergraph import Hypergraph, Int32, Int64
 from hgpart.partition.kahypar import kahypar
 from hgpart.partition.mtkahypar import mtkahypar
+from hgpart.partition.native import native
 
 
 class Backend(Protocol):
@@ -55,7 +56,11 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS: dict[str, Backend] = {"kahypar": kahypar, "mtkahypar": mtkahypar}
+BACKENDS: dict[str, Backend] = {
+    "native": native,
+    "kahypar": kahypar,
+    "mtkahypar": mtkahypar,
+}
 
 
 def backend(name: str) -> Backend:

@@ -29,8 +29,8 @@ ANSI_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 LONGEST_LIMIT = 10**7  # seconds; more overflows what waits for the child
 
-# Small hypergraphs are partitioned MOST_RUNS times and the best is kept. A run of KaHyPar takes
-# about 3 us for each of k vertices + 4 pins, so that MOST_STEPS of these are about 6 s.
+# Small hypergraphs are partitioned up to MOST_RUNS times and the best is kept. A run of KaHyPar
+# takes about 3 us for each of k vertices + 4 pins, so that MOST_STEPS of these are about 6 s.
 MOST_RUNS = 16
 MOST_STEPS = 2_000_000
 
@@ -44,6 +44,7 @@ def partition_isolated(
     seed: int,
     time_limit: float | None,
     settings: dict[str, Any],
+    most_runs: int = MOST_RUNS,
 ) -> Int32:
     """Partition with `package` in a child process; the backends' common contract.
 
@@ -56,6 +57,8 @@ def partition_isolated(
         As in `backends`.
     settings : dict
         What the function of `child.py` for this package takes; the seeds are added.
+    most_runs : int
+        The best of up to that many runs is kept, fewer for larger hypergraphs.
 
     Returns
     -------
@@ -66,7 +69,7 @@ def partition_isolated(
     ArgumentError, HypergraphError, MissingPackageError, BackendError
         As in `backends`.
     """
-    _check(hypergraph, capacities, seed, time_limit)
+    check(hypergraph, capacities, seed, time_limit)
     if importlib.util.find_spec(package) is None:
         raise MissingPackageError(f"the package {package} is not installed: {install}")
 
@@ -82,7 +85,7 @@ def partition_isolated(
     costs, sizes = hypergraph.costs[counted], sizes[counted]
     weights, room = scale_weights(hypergraph.weights, capacities)
     runs = MOST_STEPS // (k * len(weights) + 4 * len(pins))
-    runs = max(1, min(MOST_RUNS, runs))
+    runs = max(1, min(most_runs, runs))
     request = {
         "package": package,
         "parent": os.getpid(),
@@ -112,7 +115,7 @@ def partition_isolated(
     return parts
 
 
-def _check(hypergraph: Hypergraph, capacities: Int64, seed: int, time_limit: float | None) -> None:
+def check(hypergraph: Hypergraph, capacities: Int64, seed: int, time_limit: float | None) -> None:
     """Raise unless the arguments are what the contract says."""
     one_part = np.zeros(hypergraph.vertices, dtype=np.int32)
     part_loads(hypergraph, one_part, 1)

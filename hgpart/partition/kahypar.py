@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hgpart.hypergraph import Hypergraph, Int32, Int64
-from hgpart.partition.isolated import partition_isolated
+from hgpart.partition.isolated import MOST_RUNS, partition_isolated
 
 PRESET = Path(__file__).with_name("kahypar.ini")
 
@@ -16,12 +16,17 @@ COARSENING = ((24, 1), (8, 2), (12, 1))
 
 
 def kahypar(
-    hypergraph: Hypergraph, capacities: Int64, *, seed: int = 0, time_limit: float | None = None
+    hypergraph: Hypergraph,
+    capacities: Int64,
+    *,
+    seed: int = 0,
+    time_limit: float | None = None,
+    most_runs: int = MOST_RUNS,
 ) -> Int32:
     """Partition with KaHyPar (direct k-way, connectivity objective); see `backends`.
 
-    The best of up to 16 runs is kept, fewer for larger hypergraphs, with settings that differ in
-    how far vertices are merged at first.
+    The best of up to `most_runs` runs is kept, fewer for larger hypergraphs, with settings that
+    differ in how far vertices are merged at first.
 
     Notes
     -----
@@ -36,5 +41,6 @@ def kahypar(
         capacities,
         seed=seed,
         time_limit=time_limit,
+        most_runs=most_runs,
         settings={"presets": [f"{preset}\nc-t={t}\nc-s={s}\n" for t, s in COARSENING]},
     )

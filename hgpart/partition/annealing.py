@@ -1,0 +1,112 @@
+"""Symmetry + capacities + starts -> the best Division that annealing finds (native)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hgpart import _native
+from hgpart.hypergraph import Int64
+from hgpart.partition.symmetry import Division, Symmetry
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a division is annealed.
+
+    Attributes
+    ----------
+    seed : int
+    steps : int
+    hottest, coldest : float
+        Temperatures at first and last, relative to the volume of the start.
+    price : float
+        Of work above a capacity at first: volumes of the start per total work.
+    most_rows : int
+        Rows that a class may be divided into, or a few more than at the start.
+    """
+
+    seed: int
+    steps: int
+    hottest: float
+    coldest: float
+    price: float
+    most_rows: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A division and what it costs: bytes, and work above the capacities."""
+
+    division: Division
+    volume: int
+    overload: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Less is better."""
+        return self.overload, self.volume
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """A start and its schedule, as the native code reads them."""
+
+    sizes: list[Int64]
+    parts: list[np.ndarray]
+    seed: int
+    steps: int
+    hottest: float
+    coldest: float
+    price: float
+    most_rows: int
+
+
+def anneal(
+    symmetry: Symmetry,
+    capacities: Int64,
+    chains: Sequence[tuple[Division, Schedule]],
+    seconds: float = math.inf,
+    threads: int | None = None,
+) -> tuple[list[Found], bool]:
+    """Anneal each division by its schedule, on all cores; at least as good as it was.
+
+    Returns
+    -------
+    list of Found
+        For each division the best that was met until it was done or time was up.
+    bool
+        Whether Ctrl-C ended it.
+    """
+    packed = [
+        _Chain(
+            division.sizes,
+            [np.ascontiguousarray(own, dtype=np.int32).ravel() for own in division.parts],
+            **vars(schedule),
+        )
+        for division, schedule in chains
+    ]
+    results, interrupted = _native.anneal(
+        symmetry, capacities, packed, threads or os.cpu_count() or 1, seconds
+    )
+    found = [
+        Found(_shaped(symmetry, sizes, parts), volume, overload)
+        for sizes, parts, volume, overload in results
+        if sizes
+    ]
+    return found, interrupted
+
+
+def _shaped(symmetry: Symmetry, sizes: list[Int64], parts: list[np.ndarray]) -> Division:
+    classes = symmetry.type_classes.tolist()
+    return Division(
+        sizes,
+        [
+            own if other < 0 else own.reshape(len(sizes[one]), len(sizes[other]))
+            for own, (one, other) in zip(parts, classes, strict=True)
+        ],
+    )

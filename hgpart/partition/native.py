@@ -1,0 +1,325 @@
+"""ChannelGraph + work + capacities -> partition, by hgpart's own solver.
+
+General partitioners see vertices and pins. This one sees classes of equal units (`symmetry`), of
+which only the number in each part counts, so that a step of the search costs about a microsecond
+whatever the number of tasks, and a layer's whole share can move at once (design section 3).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from hgpart import _native
+from hgpart.blocks import Blocks, Modelling, divide
+from hgpart.errors import BackendError, MissingPackageError
+from hgpart.grains import CnnHypergraph, cnn_hypergraph
+from hgpart.graph import ChannelGraph
+from hgpart.hypergraph import Hypergraph, Int32, Int64
+from hgpart.partition.annealing import Found, Schedule, anneal
+from hgpart.partition.balance import pack
+from hgpart.partition.grids import grid_start
+from hgpart.partition.incremental import incremental
+from hgpart.partition.isolated import check
+from hgpart.partition.kahypar import kahypar
+from hgpart.partition.layerwise import layerwise_within
+from hgpart.partition.symmetry import (
+    Division,
+    Symmetry,
+    blocks_of,
+    division_of,
+    split_read,
+    symmetry,
+)
+from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
+from hgpart.work import Work
+
+STEPS = {
+    "coarse": 800_000,
+    "fine": 250_000,
+    "hypergraph": 100_000,
+}  # of each annealing of the first round, at effort 1
+KEPT = 4  # divisions that go from one round to the next
+FRACTIONS = 16  # of a task, in the search for shares that grids then realise
+SHARES_OF_EPS = (0.2, 0.4, 0.6, 0.8)  # of the room above the average, that these shares may use
+MOST_KAHYPAR_STEPS = 400_000  # k vertices + 4 pins, see `isolated`: about a second a run
+
+
+def native(
+    hypergraph: Hypergraph, capacities: Int64, *, seed: int = 0, time_limit: float | None = None
+) -> Int32:
+    """Partition any hypergraph by its classes of equal vertices; see `backends`.
+
+    A model is better partitioned by `native_partition`, which knows more of it.
+    """
+    check(hypergraph, capacities, seed, time_limit)
+    k, total = len(capacities), int(hypergraph.weights.sum())
+    if k == 1 or total <= capacities.max():
+        return np.full(hypergraph.vertices, capacities.argmax(), dtype=np.int32)
+    counted = (np.diff(hypergraph.pointers) > 1) & (hypergraph.costs > 0)
+    start = pack(hypergraph.weights, capacities)
+    if k >= hypergraph.vertices or not counted.any():
+        return start
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+    found = vertex_classes(hypergraph)
+    division = division_of_parts(found, start, k)
+    chains = [
+        (division, Schedule(4 * seed + chain, STEPS["hypergraph"], hottest, 1e-5, 4.0, 4 * k))
+        for chain, hottest in enumerate((0.1, 0.03, 0.01, 0.003))
+    ]
+    results, interrupted = anneal(found, capacities, chains, deadline - time.monotonic())
+    if interrupted:
+        raise KeyboardInterrupt
+    best = min(results, key=lambda one: one.rank)
+    parts = parts_of_division(found, best.division)
+    return _native.refine(hypergraph, parts, capacities, seed, deadline - time.monotonic())
+
+
+def native_partition(
+    graph: ChannelGraph,
+    work: Work,
+    modelling: Modelling,
+    capacities: Int64,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    deadline: float = math.inf,
+) -> tuple[CnnHypergraph, Int32]:
+    """Partition a model; the capacities may be exceeded where nothing better was found.
+
+    The same seed and effort give the same partition, whatever the number of threads, unless the
+    deadline (of `time.monotonic`) or Ctrl-C ends the search: the best by then is returned.
+
+    Returns
+    -------
+    CnnHypergraph and int32 array
+        The largest blocks that the partition keeps whole, and the part of each vertex.
+    """
+    return _Search(graph, work, modelling, capacities, seed, effort, deadline).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        graph: ChannelGraph,
+        work: Work,
+        modelling: Modelling,
+        capacities: Int64,
+        seed: int,
+        effort: float,
+        deadline: float,
+    ) -> None:
+        self.graph, self.work, self.modelling = graph, work, modelling
+        self.coarse = replace(modelling, grain="coarse")
+        self.capacities, self.k = capacities, len(capacities)
+        self.seed, self.effort, self.deadline = seed, effort, deadline
+        self.chains = 0
+
+    def run(self) -> tuple[CnnHypergraph, Int32]:
+        found = symmetry(self.graph, self.work, self.coarse)
+        best = self._coarse(found)
+        if self.modelling.grain == "coarse":
+            return self._blocks(found, self.coarse, best)
+        strips, strip_parts = self._blocks(found, self.coarse, best)
+        fine = symmetry(self.graph, self.work, self.modelling)
+        return self._blocks(fine, self.modelling, self._fine(fine, strips, strip_parts))
+
+    def _blocks(
+        self, found: Symmetry, modelling: Modelling, best: Found
+    ) -> tuple[CnnHypergraph, Int32]:
+        return blocks_of(self.graph, self.work, found, modelling, best.division)
+
+    # -------------------------------------------------------------- coarse-grain
+
+    def _coarse(self, found: Symmetry) -> Found:
+        """Anneal every start, then the best ones again."""
+        steps = self._steps("coarse", found)
+        starts = [
+            (division_of(self.graph, found, self.coarse, model, parts), temperatures)
+            for model, parts, temperatures in self._coarse_starts()
+        ]
+        chains = [
+            (division, self._schedule(steps, hottest, 1e-5, 2.0, 4 * self.k))
+            for division, temperatures in starts
+            for hottest in temperatures
+        ]
+        best = self._anneal(found, chains)
+        for hottest in (1e-3, 3e-4):
+            chains = [
+                (one.division, self._schedule(steps, hottest, 3e-6, 4.0, 4 * self.k))
+                for one in best[:KEPT]
+            ]
+            best = self._anneal(found, chains, best)
+        return best[0]
+
+    def _coarse_starts(self) -> Iterator[tuple[CnnHypergraph, Int32, tuple[float, ...]]]:
+        """Partitions to begin with, and how hot to begin."""
+        model, parts = incremental(self.graph, self.work, self.coarse, self.k)
+        yield model, parts, (0.01, 0.003, 0.001)
+        cut = layerwise_within(self.graph, self.work, self.coarse, self.capacities)
+        blocks = divide(self.graph, self.work, self.coarse, 8 * self.k)
+        model = cnn_hypergraph(self.graph, self.work, blocks, self.coarse)
+        if cut is not None:
+            yield model, cut.astype(np.int32)[model.vertex_layers], (0.001, 0.0001)
+        if (partition := self._by_kahypar(model)) is not None:
+            yield model, partition, (0.001, 0.0001)
+
+    def _by_kahypar(self, model: CnnHypergraph) -> Int32 | None:
+        nets = model.hypergraph
+        if self.k * nets.vertices + 4 * len(nets.pins) > MOST_KAHYPAR_STEPS:
+            return None
+        left = self.deadline - time.monotonic()
+        try:
+            return kahypar(
+                nets,
+                self.capacities,
+                seed=self.seed,
+                time_limit=None if left == math.inf else max(0.01, left),
+                most_runs=1,
+            )
+        except (BackendError, MissingPackageError):
+            return None  # one start of several
+
+    # -------------------------------------------------------------- fine-grain
+
+    def _fine(self, fine: Symmetry, strips: CnnHypergraph, strip_parts: Int32) -> Found:
+        """Anneal grids for several shares of the parts, and the strips of coarse-grain."""
+        steps = self._steps("fine", fine)
+        starts = [self._strips(fine, strips, strip_parts)]
+        starts += [self._grids(fine, share) for share in SHARES_OF_EPS]
+        chains = [
+            (start, self._schedule(steps, hottest, 1e-6, 50.0, 6))
+            for start in starts
+            for hottest in (1e-5, 3e-5)
+        ]
+        best = self._anneal(fine, chains)
+        for hottest in (3e-5, 1e-5):
+            chains = [
+                (one.division, self._schedule(3 * steps, hottest, 1e-6, 50.0, 6))
+                for one in best[:KEPT]
+            ]
+            best = self._anneal(fine, chains, best)
+        return best[0]
+
+    def _strips(self, fine: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
+        """A coarse-grain partition as a fine-grain one: all cells of a task in its part."""
+        columns = tuple(
+            np.array(
+                [0, 1 if (read := self.modelling.split_read(layer)) is None else len(read.channels)]
+            )
+            for layer in self.graph.layers
+        )
+        whole = cnn_hypergraph(
+            self.graph, self.work, Blocks(model.blocks.rows, columns), self.modelling
+        )
+        own = np.empty(whole.hypergraph.vertices, dtype=np.int32)
+        for layout, coarse in zip(whole.layouts, model.layouts, strict=True):
+            if layout is None or coarse is None:
+                continue
+            count = len(layout.row_columns)
+            own[layout.finish : layout.finish + count] = parts[
+                coarse.finish : coarse.finish + count
+            ]
+            if layout.row_starts[0] != layout.finish:
+                own[layout.row_starts] = parts[coarse.finish : coarse.finish + count]
+        return division_of(self.graph, fine, self.modelling, whole, own)
+
+    def _grids(self, fine: Symmetry, share_of_eps: float) -> Division:
+        """Shares of each layer, by annealing fractions of whole tasks, laid out as grids."""
+        graph, coarse = self.graph, symmetry(self.graph, self.work, self.coarse)
+        elements = coarse.elements
+        times = np.full(len(coarse.class_units), FRACTIONS, dtype=np.int64)
+        for at, layer in enumerate(graph.layers):
+            first = elements.tasks[at]
+            if first >= 0 and split_read(layer, self.modelling) is None:
+                count = 1 if self.modelling.is_solid(layer) else layer.tasks
+                times[np.unique(elements.classes[first : first + count])] = 1
+        rest = FRACTIONS // times
+        fractions = replace(
+            coarse,
+            class_units=coarse.class_units * times,
+            type_weights=coarse.type_weights * rest[coarse.type_classes[:, 0]],
+            net_costs=coarse.net_costs * rest[coarse.net_classes],
+        )
+        total = int(self.work.per_task @ [layer.tasks for layer in graph.layers])
+        even = self.capacities * (total / max(1, int(self.capacities.sum())))
+        room = even + share_of_eps * np.maximum(0, self.capacities - even)
+        model, parts = incremental(graph, self.work, self.coarse, self.k)
+        start = division_of(graph, coarse, self.coarse, model, parts)
+        start = Division(
+            [own * many for own, many in zip(start.sizes, times.tolist(), strict=True)], start.parts
+        )
+        schedule = self._schedule(self._steps("coarse", coarse), 0.01, 1e-5, 2.0, 4 * self.k)
+        capacities = (room * FRACTIONS).astype(np.int64)
+        best = self._anneal(fractions, [(start, schedule)], capacities=capacities)[0]
+        task_parts, shares = _shares(graph, self.coarse, coarse, best.division, times)
+        return grid_start(graph, fine, self.modelling, task_parts, shares)
+
+    # -------------------------------------------------------------- annealing
+
+    def _steps(self, grain: str, found: Symmetry) -> int:
+        """More for models of more layers."""
+        size = min(3.0, max(1.0, math.sqrt(len(found.type_weights) / 20)))
+        return max(1, round(STEPS[grain] * self.effort * (size if grain == "coarse" else 1)))
+
+    def _schedule(
+        self, steps: int, hottest: float, coldest: float, price: float, most_rows: int
+    ) -> Schedule:
+        self.chains += 1
+        seed = (self.seed * 1000 + self.chains) % 2**63
+        return Schedule(seed, steps, hottest, coldest, price, most_rows)
+
+    def _anneal(
+        self,
+        found: Symmetry,
+        chains: list[tuple[Division, Schedule]],
+        known: list[Found] | None = None,
+        capacities: Int64 | None = None,
+    ) -> list[Found]:
+        """What was known and is found now, best first."""
+        room = self.capacities if capacities is None else capacities
+        results, interrupted = anneal(found, room, chains, self._left())
+        if interrupted:
+            self.deadline = -math.inf
+        ranked = sorted([*(known or []), *results], key=lambda one: one.rank)
+        different: list[Found] = []
+        for one in ranked:
+            if not different or one.rank != different[-1].rank:
+                different.append(one)
+        return different
+
+    def _left(self) -> float:
+        return self.deadline - time.monotonic()
+
+
+def _shares(
+    graph: ChannelGraph, modelling: Modelling, found: Symmetry, division: Division, times: Int64
+) -> tuple[list[Int64], list[dict[int, float]]]:
+    """Per layer the part of each task, and the share of each part, of a division of fractions."""
+    elements = found.elements
+    task_parts: list[Int64] = []
+    shares: list[dict[int, float]] = []
+    for at, layer in enumerate(graph.layers):
+        first = elements.tasks[at]
+        task_parts.append(np.zeros(0, np.int64))
+        shares.append({})
+        if first < 0:
+            continue
+        own = first + np.arange(1 if modelling.is_solid(layer) else layer.tasks)
+        parts = np.zeros(len(own), dtype=np.int64)
+        for number in np.unique(elements.classes[own]).tolist():
+            members = own[elements.classes[own] == number]
+            reach = np.cumsum(division.sizes[number]) / times[number]
+            for slot in np.unique(elements.slots[members]).tolist():
+                chosen = members[elements.slots[members] == slot]
+                kinds = division.parts[elements.types[number, slot]]
+                rows = np.searchsorted(reach, elements.units[chosen] + 0.5)
+                parts[chosen - first] = kinds[np.minimum(rows, len(kinds) - 1)]
+                for part, size in zip(kinds.tolist(), division.sizes[number].tolist(), strict=True):
+                    shares[-1][part] = shares[-1].get(part, 0.0) + size / float(times[number])
+        task_parts[-1] = parts
+    return task_parts, shares

@@ -1,0 +1,574 @@
+"""ChannelGraph + work -> Symmetry: classes of interchangeable units, and what they cost.
+
+Tasks that belong together because one reads just the other's map (residual adds, depthwise and
+grouped layers, columns of a task matrix and the maps that they read) are one *unit*. Units that
+nothing tells apart are a *class*; a partition is then how many units of a class lie how (design
+section 3). Nothing is lost: loads and volume are those of the full hypergraph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from hgpart.blocks import Blocks, Modelling
+from hgpart.grains import CnnHypergraph, channel_shares, cnn_hypergraph
+from hgpart.graph import ChannelGraph, Layer, Read
+from hgpart.hypergraph import Int32, Int64
+from hgpart.work import Work
+
+# Tasks x channels of a group that is one unit; larger groups are divided like dense layers.
+LARGEST_LOCAL_GROUP = 64
+MOST_LOCAL_SETS = 4  # of one read, for a map; a map that more of them read is one for all
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """A model's hypergraph by classes of units.
+
+    A vertex type has one vertex for each unit of its class or, if it has two classes, for each
+    pair of units (the cells of a task matrix: rows x columns). A net type has one net for each
+    unit of its class; its pins are the unit's vertices of some types, and all vertices of a
+    *set* of types (the readers of a dense layer's maps).
+
+    Attributes
+    ----------
+    class_units : int64 array, shape (classes,)
+    type_weights : int64 array, shape (types,)
+        Work of one vertex.
+    type_classes : int32 array, shape (types, 2)
+        The second is -1 where a vertex belongs to one unit.
+    set_pointers, set_types : int64 and int32 arrays
+        CSR: the types of each set; set 0 is empty.
+    net_classes, net_sets : int32 arrays, shape (nets,)
+    net_costs : int64 array, shape (nets,)
+        Of one net.
+    net_pointers, net_pins : int64 and int32 arrays
+        CSR: ``2 * type + axis``, where axis says which of the type's classes is the net's.
+    elements : Elements
+        Where the tasks and channels of the layers are among the units.
+    """
+
+    class_units: Int64
+    type_weights: Int64
+    type_classes: Int32
+    set_pointers: Int64
+    set_types: Int32
+    net_classes: Int32
+    net_sets: Int32
+    net_costs: Int64
+    net_pointers: Int64
+    net_pins: Int32
+    elements: Elements
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Tasks, and channels that split them: each is a slot of a unit of a class.
+
+    Attributes
+    ----------
+    tasks, columns : list of int
+        Per layer the first element; -1 where it has none. Tied layers share theirs.
+    classes, units, slots : int64 arrays, shape (elements,)
+    types : dict of (class, slot) to int
+        Vertex type of a task.
+    cells : dict of (class, slot, class, slot) to int
+        Vertex type of the cells of a task and a channel.
+    """
+
+    tasks: list[int]
+    columns: list[int]
+    classes: Int64
+    units: Int64
+    slots: Int64
+    types: dict[tuple[int, int], int]
+    cells: dict[tuple[int, int, int, int], int]
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the units of each class are divided into rows of units that lie alike.
+
+    Attributes
+    ----------
+    sizes : list of int64 arrays
+        Per class the units of each row.
+    parts : list of int32 arrays
+        Per vertex type, shape (rows,) or (rows, rows of the second class).
+    """
+
+    sizes: list[Int64]
+    parts: list[Int32]
+
+
+def symmetry(graph: ChannelGraph, work: Work, modelling: Modelling) -> Symmetry:
+    """Find the classes of a model."""
+    return _Search(graph, work, modelling).result()
+
+
+def split_read(layer: Layer, modelling: Modelling) -> Read | None:
+    """The read whose channels split each task here: small groups stay whole."""
+    read = modelling.split_read(layer)
+    if read is None or _is_local(layer, read):
+        return None
+    return read
+
+
+def _is_local(layer: Layer, read: Read) -> bool:
+    group = (layer.tasks // read.groups) * (len(read.channels) // read.groups)
+    return read.groups > 1 and group <= LARGEST_LOCAL_GROUP
+
+
+def _runs(keys: Int64) -> list[tuple[int, int]]:
+    """First and last index + 1 of each run of equal keys."""
+    if not len(keys):
+        return []
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
+    ends = np.append(starts[1:], len(keys))
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+class _Search:
+    """Elements, who reads them, components of them, and classes of those."""
+
+    def __init__(self, graph: ChannelGraph, work: Work, modelling: Modelling) -> None:
+        self.graph, self.work, self.modelling = graph, work, modelling
+        self.layers = [
+            (at, layer) for at, layer in enumerate(graph.layers) if modelling.has_vertices(layer)
+        ]
+        self.splits = {at: split_read(layer, modelling) for at, layer in self.layers}
+        self._number_elements()
+        self.root_of_task = np.full(int(graph.first_task[-1]), -1, dtype=np.int64)
+        for at, layer in self.layers:
+            own = np.arange(layer.tasks) * (not modelling.is_solid(layer))
+            first = int(graph.first_task[at])
+            self.root_of_task[first : first + layer.tasks] = self.tasks[at] + own
+        self._read()
+
+    def _number_elements(self) -> None:
+        graph = self.graph
+        self.tasks, self.columns = [-1] * len(graph.layers), [-1] * len(graph.layers)
+        labels = []  # of each element: its layer, its group where that matters, what it spans
+        first = 0
+        for at, layer in self.layers:
+            if layer.tied_to != at:
+                self.tasks[at] = self.tasks[layer.tied_to]
+                self.columns[at] = self.columns[layer.tied_to]
+                continue
+            count = 1 if self.modelling.is_solid(layer) else layer.tasks
+            read = self.splits[at]
+            self.tasks[at] = first
+            groups = np.zeros(count, np.int64)
+            if read is not None:
+                groups = np.arange(count) * read.groups // layer.tasks
+            labels.append(np.stack([np.full(count, at), groups, np.full(count, -1)], axis=1))
+            first += count
+            if read is not None:
+                self.columns[at] = first
+                channels = len(read.channels)
+                groups = np.arange(channels) * read.groups // channels
+                labels.append(np.stack([np.full(channels, at), groups, self._shares(at)], axis=1))
+                first += channels
+        self.labels = np.concatenate(labels or [np.zeros((0, 3), np.int64)])
+
+    def _shares(self, at: int) -> Int64:
+        """Work of a cell of each column, that of tied layers together."""
+        shares: list[Int64] = [
+            channel_shares(read, int(self.work.per_task[other])).ravel()
+            for other, read in self.splits.items()
+            if read is not None and self.graph.layers[other].tied_to == at
+        ]
+        total: Int64 = np.sum(shares, axis=0)
+        return total
+
+    def _read(self) -> None:
+        """Find who reads each task's map: elements of its own, and sets of them for many maps."""
+        graph = self.graph
+        self.ranges: dict[tuple[int, ...], int] = {}
+        local_tasks, local_elements = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        wide_tasks, wide_ranges = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for at, layer in self.layers:
+            for read in layer.reads:
+                known = np.flatnonzero(read.channels >= 0)
+                tasks = graph.task_of_channel[read.channels[known]]
+                made = self.root_of_task[tasks] >= 0
+                known, tasks = known[made], tasks[made]
+                if not len(known):
+                    continue
+                split = self.splits[at] is read
+                groups = known if split else known * read.groups // len(read.channels)
+                pairs = np.unique(np.stack([tasks, groups], axis=1), axis=0)
+                _, inverse, counts = np.unique(pairs[:, 0], return_inverse=True, return_counts=True)
+                local = counts[inverse] <= MOST_LOCAL_SETS
+                if not split and not _is_local(layer, read):
+                    local[:] = False
+                if split:
+                    size, first = 1, self.columns[at]
+                else:
+                    size = 1 if self.modelling.is_solid(layer) else layer.tasks // read.groups
+                    first = self.tasks[at]
+                    if self.modelling.is_solid(layer):
+                        pairs[:, 1] = 0
+                for offset in range(size if local.any() else 0):
+                    local_tasks.append(pairs[local, 0])
+                    local_elements.append(first + pairs[local, 1] * size + offset)
+                wide = pairs[~local]
+                for group in np.unique(wide[:, 1]).tolist():
+                    begin = first + group * size
+                    number = self.ranges.setdefault((begin, begin + size), len(self.ranges))
+                    chosen = wide[wide[:, 1] == group, 0]
+                    wide_tasks.append(chosen)
+                    wide_ranges.append(np.full(len(chosen), number))
+        self.local = _unique_pairs(local_tasks, local_elements)
+        self.sets: dict[bytes, int] = {b"": 0}
+        self.set_ranges: list[list[int]] = [[]]
+        self.set_of_task = np.zeros(len(self.root_of_task), dtype=np.int64)
+        self.is_read = np.zeros(len(self.root_of_task), dtype=bool)
+        wide = _unique_pairs(wide_tasks, wide_ranges)
+        for begin, end in _runs(wide[:, 0]):
+            key = wide[begin:end, 1].tobytes()
+            if key not in self.sets:
+                self.sets[key] = len(self.sets)
+                self.set_ranges.append(wide[begin:end, 1].tolist())
+            self.set_of_task[wide[begin, 0]] = self.sets[key]
+        self.is_read[wide[:, 0]] = True
+        self.is_read[self.local[:, 0]] = True
+
+    def _components(self) -> Int64:
+        """The smallest element of each element's component."""
+        found = np.arange(len(self.labels))
+        one, other = self.root_of_task[self.local[:, 0]], self.local[:, 1]
+        while True:
+            lowest = np.minimum(found[one], found[other])
+            before = found.copy()
+            np.minimum.at(found, one, lowest)
+            np.minimum.at(found, other, lowest)
+            np.minimum.at(found, before, found)
+            found = found[found]
+            if (found == before).all():
+                return found
+
+    def _memberships(self) -> Int64:
+        """A number for each element that says in which sets it is."""
+        bounds = {number: key for key, number in self.ranges.items()}
+        elements, sets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for number, ranges in enumerate(self.set_ranges):
+            for begin, end in (bounds[at] for at in ranges):
+                elements.append(np.arange(begin, end))
+                sets.append(np.full(end - begin, number))
+        pairs = _unique_pairs(elements, sets)
+        numbers: dict[bytes, int] = {b"": 0}
+        self.sets_of_membership: list[list[int]] = [[]]
+        result = np.zeros(len(self.labels), dtype=np.int64)
+        for begin, end in _runs(pairs[:, 0]):
+            key = pairs[begin:end, 1].tobytes()
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                self.sets_of_membership.append(pairs[begin:end, 1].tolist())
+            result[pairs[begin, 0]] = numbers[key]
+        return result
+
+    def result(self) -> Symmetry:
+        components = self._components()
+        memberships = self._memberships()
+        count = len(self.labels)
+        order = np.argsort(components, kind="stable")
+        runs = _runs(components[order])
+        slots = np.empty(count, dtype=np.int64)
+        for begin, end in runs:
+            slots[order[begin:end]] = np.arange(end - begin)
+
+        # Nets of each component: (layer, set, slots).
+        nets: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
+        read = np.flatnonzero(self.is_read)
+        layers = np.searchsorted(self.graph.first_task, read, "right") - 1
+        roots = self.root_of_task[read]
+        begins = np.searchsorted(self.local[:, 0], read, "left").tolist()
+        ends = np.searchsorted(self.local[:, 0], read, "right").tolist()
+        slot_of_local = slots[self.local[:, 1]].tolist()
+        rows = zip(
+            layers.tolist(),
+            components[roots].tolist(),
+            slots[roots].tolist(),
+            self.set_of_task[read].tolist(),
+            begins,
+            ends,
+            strict=True,
+        )
+        for at, component, slot, number, begin, end in rows:
+            pins = (slot,) if begin == end else tuple(sorted({slot, *slot_of_local[begin:end]}))
+            nets.setdefault(component, []).append((at, number, pins))
+
+        _, kinds = np.unique(
+            np.concatenate([self.labels, memberships[:, None]], axis=1), axis=0, return_inverse=True
+        )
+        kinds = kinds.ravel()
+        ordered_kinds = kinds[order].tolist()
+        ordered = order.tolist()
+        signatures: dict[tuple[object, ...], int] = {}
+        first_elements: list[list[int]] = []
+        class_nets: list[Counter[tuple[int, int, tuple[int, ...]]]] = []
+        class_units: list[int] = []
+        classes = np.empty(count, dtype=np.int64)
+        units = np.empty(count, dtype=np.int64)
+        for begin, end in runs:
+            own = nets.get(ordered[begin], [])
+            key = (tuple(ordered_kinds[begin:end]), tuple(sorted(own)))
+            number = signatures.setdefault(key, len(signatures))
+            if number == len(class_units):
+                class_units.append(0)
+                first_elements.append(ordered[begin:end])
+                class_nets.append(Counter(own))
+            classes[order[begin:end]] = number
+            units[order[begin:end]] = class_units[number]
+            class_units[number] += 1
+        return self._assemble(
+            class_units, first_elements, class_nets, memberships, classes, units, slots
+        )
+
+    def _assemble(
+        self,
+        class_units: list[int],
+        first_elements: list[list[int]],
+        class_nets: list[Counter[tuple[int, int, tuple[int, ...]]]],
+        memberships: Int64,
+        classes: Int64,
+        units: Int64,
+        slots: Int64,
+    ) -> Symmetry:
+        graph, modelling = self.graph, self.modelling
+        types: dict[tuple[int, int], int] = {}
+        cells: dict[tuple[int, int, int, int], int] = {}
+        weights: list[int] = []
+        type_classes: list[tuple[int, int]] = []
+        set_types: list[set[int]] = [set() for _ in self.set_ranges]
+        # Row and column slots of each split layer: (class, slot, group, element).
+        rows: dict[int, list[tuple[int, int, int, int]]] = {}
+        columns: dict[int, list[tuple[int, int, int, int]]] = {}
+        whole: dict[int, int] = {}
+        for number, elements in enumerate(first_elements):
+            for slot, element in enumerate(elements):
+                at, group, share = self.labels[element].tolist()
+                entry = (number, slot, group, element)
+                if share >= 0:
+                    columns.setdefault(at, []).append(entry)
+                    continue
+                rows.setdefault(at, []).append(entry)
+                if at not in whole:
+                    whole[at] = sum(
+                        int(self.work.per_task[other])
+                        * (layer.tasks if modelling.is_solid(layer) else 1)
+                        for other, layer in self.layers
+                        if layer.tied_to == at
+                    )
+                types[number, slot] = len(weights)
+                weight = whole[at]
+                if (read := self.splits[at]) is not None:
+                    shares = self._shares(at).reshape(read.groups, -1)
+                    weight -= int(shares[group].sum())
+                weights.append(weight)
+                type_classes.append((number, -1))
+                for entry_set in self.sets_of_membership[memberships[element]]:
+                    set_types[entry_set].add(types[number, slot])
+        along: dict[tuple[int, int], list[int]] = {}  # pins of a row's or column's cells
+        for at, column_slots in columns.items():
+            for row_class, row_slot, row_group, _ in rows[at]:
+                for number, slot, group, element in column_slots:
+                    if group != row_group:
+                        continue
+                    kind = cells[row_class, row_slot, number, slot] = len(weights)
+                    weights.append(int(self.labels[element, 2]))
+                    type_classes.append((row_class, number))
+                    along.setdefault((row_class, row_slot), []).append(2 * kind)
+                    along.setdefault((number, slot), []).append(2 * kind + 1)
+                    for entry_set in self.sets_of_membership[memberships[element]]:
+                        set_types[entry_set].add(kind)
+
+        costs: Counter[tuple[int, int, tuple[int, ...]]] = Counter()
+        for number, own in enumerate(class_nets):
+            for (at, entry_set, net_slots), times in own.items():
+                pins: list[int] = []
+                for slot in net_slots:
+                    if (number, slot) in types:
+                        pins.append(2 * types[number, slot])
+                    else:
+                        pins.extend(along.get((number, slot), []))
+                layer = graph.layers[at]
+                cost = graph.map_bytes(layer, modelling.batch_size, modelling.bytes_per_element)
+                if len(pins) > 1 or entry_set:
+                    costs[number, entry_set, tuple(pins)] += times * cost
+        for at, layer in self.layers:
+            if self.splits[at] is None:
+                continue
+            cost = (
+                layer.partial_elements
+                * modelling.batch_size
+                * (modelling.bytes_per_element or layer.bytes_per_element)
+            )
+            for number, slot, _, _ in rows[layer.tied_to]:
+                pins = [2 * types[number, slot], *along.get((number, slot), [])]
+                costs[number, 0, tuple(pins)] += cost
+        nets = [(*key, cost) for key, cost in costs.items() if cost > 0]
+        return Symmetry(
+            class_units=np.array(class_units, dtype=np.int64),
+            type_weights=np.array(weights, dtype=np.int64),
+            type_classes=np.array(type_classes, dtype=np.int32).reshape(-1, 2),
+            set_pointers=np.cumsum([0, *map(len, set_types)], dtype=np.int64),
+            set_types=np.array([kind for own in set_types for kind in sorted(own)], dtype=np.int32),
+            net_classes=np.array([net[0] for net in nets], dtype=np.int32),
+            net_sets=np.array([net[1] for net in nets], dtype=np.int32),
+            net_costs=np.array([net[3] for net in nets], dtype=np.int64),
+            net_pointers=np.cumsum([0, *(len(net[2]) for net in nets)], dtype=np.int64),
+            net_pins=np.array([pin for net in nets for pin in net[2]], dtype=np.int32),
+            elements=Elements(self.tasks, self.columns, classes, units, slots, types, cells),
+        )
+
+
+def _unique_pairs(left: list[Int64], right: list[Int64]) -> Int64:
+    pairs = np.stack([np.concatenate(left), np.concatenate(right)], axis=1)
+    return np.unique(pairs, axis=0).astype(np.int64)
+
+
+# ------------------------------------------------------------------ to and from blocks
+
+
+def division_of(
+    graph: ChannelGraph, found: Symmetry, modelling: Modelling, model: CnnHypergraph, parts: Int32
+) -> Division:
+    """Tell how a partition of blocks divides the classes; loads and volume stay the same.
+
+    A group of tasks that is one unit's takes the part of its reductions.
+    """
+    elements = found.elements
+    count = len(elements.classes)
+    blocks = np.zeros(count, dtype=np.int64)  # the block that each element is in
+    for at, layer in enumerate(graph.layers):
+        layout = model.layouts[at]
+        if layout is None or layer.tied_to != at:
+            continue
+        rows = model.blocks.rows[at]
+        count_of = 1 if modelling.is_solid(layer) else layer.tasks
+        first = elements.tasks[at]
+        blocks[first : first + count_of] = np.searchsorted(rows, np.arange(count_of), "right") - 1
+        if elements.columns[at] >= 0:
+            cuts = model.blocks.columns[at]
+            first, own = elements.columns[at], int(cuts[-1])
+            blocks[first : first + own] = np.searchsorted(cuts, np.arange(own), "right") - 1
+    # Units whose elements lie in the same blocks are one row.
+    order = np.lexsort((elements.slots, elements.units, elements.classes))
+    bounds = np.searchsorted(elements.classes[order], np.arange(len(found.class_units) + 1))
+    sizes: list[Int64] = []
+    examples: list[Int64] = []  # per class, the elements of a unit of each row: (rows, slots)
+    for number, units in enumerate(found.class_units.tolist()):
+        own_elements = order[bounds[number] : bounds[number + 1]].reshape(units, -1)
+        _, first_of, counts = np.unique(
+            blocks[own_elements], axis=0, return_index=True, return_counts=True
+        )
+        appearance = np.argsort(first_of)
+        sizes.append(counts[appearance].astype(np.int64))
+        examples.append(own_elements[first_of[appearance]])
+    layer_of = _layer_of_elements(graph, elements, count)
+    kinds: list[Int32] = [np.zeros(0, np.int32)] * len(found.type_weights)
+    for (number, slot), kind in elements.types.items():
+        chosen = examples[number][:, slot]
+        layout = model.layouts[int(layer_of[chosen[0]])]
+        assert layout is not None
+        kinds[kind] = parts[layout.finish + blocks[chosen]]
+    for (number, slot, other, other_slot), kind in elements.cells.items():
+        chosen, crossing = examples[number][:, slot], examples[other][:, other_slot]
+        layout = model.layouts[int(layer_of[chosen[0]])]
+        assert layout is not None
+        kinds[kind] = parts[layout.cell(blocks[chosen][:, None], blocks[crossing][None, :])]
+    return Division(sizes, kinds)
+
+
+def _layer_of_elements(graph: ChannelGraph, elements: Elements, count: int) -> Int64:
+    starts, owners = [], []
+    for at, layer in enumerate(graph.layers):
+        if layer.tied_to == at:
+            for first in (elements.tasks[at], elements.columns[at]):
+                if first >= 0:
+                    starts.append(first)
+                    owners.append(at)
+    return np.array(owners)[np.searchsorted(starts, np.arange(count), "right") - 1]
+
+
+def blocks_of(
+    graph: ChannelGraph, work: Work, found: Symmetry, modelling: Modelling, division: Division
+) -> tuple[CnnHypergraph, Int32]:
+    """Cut the layers into the largest blocks that a division keeps whole.
+
+    Returns
+    -------
+    CnnHypergraph and int32 array
+        The blocks, and the part of each vertex.
+    """
+    elements = found.elements
+    starts = [np.concatenate([[0], np.cumsum(sizes)]) for sizes in division.sizes]
+    row_of = np.empty(len(elements.classes), dtype=np.int64)
+    for number, reach in enumerate(starts):
+        own = elements.classes == number
+        row_of[own] = np.searchsorted(reach, elements.units[own], "right") - 1
+    place = np.stack([elements.classes, elements.slots, row_of], axis=1)
+
+    rows: list[Int64] = []
+    columns: list[Int64] = []
+    for at, layer in enumerate(graph.layers):
+        first = elements.tasks[at]
+        if layer.tied_to != at and first >= 0:
+            rows.append(rows[layer.tied_to])
+            columns.append(columns[layer.tied_to])
+            continue
+        solid = first < 0 or modelling.is_solid(layer)
+        rows.append(
+            np.array([0, layer.tasks]) if solid else _cuts(place[first : first + layer.tasks])
+        )
+        read = modelling.split_read(layer)
+        if read is None:
+            columns.append(np.array([0, 1]))
+        elif elements.columns[at] < 0:
+            columns.append(np.array([0, len(read.channels)]))
+        else:
+            first = elements.columns[at]
+            columns.append(_cuts(place[first : first + len(read.channels)]))
+    model = cnn_hypergraph(graph, work, Blocks(tuple(rows), tuple(columns)), modelling)
+
+    parts = np.empty(model.hypergraph.vertices, dtype=np.int32)
+    for at, layer in enumerate(graph.layers):
+        layout = model.layouts[at]
+        if layout is None or layer.tied_to != at:
+            continue
+        first = elements.tasks[at]
+        solid = modelling.is_solid(layer)
+        tasks = np.array([first]) if solid else first + model.blocks.rows[at][:-1]
+        finish = np.array(
+            [
+                division.parts[elements.types[number, slot]][row]
+                for number, slot, row in place[tasks].tolist()
+            ],
+            dtype=np.int32,
+        )
+        parts[layout.finish : layout.finish + len(finish)] = finish
+        if modelling.split_read(layer) is None:
+            continue
+        cuts = model.blocks.columns[at][:-1]
+        for index, (number, slot, row) in enumerate(place[tasks].tolist()):
+            low, high = layout.row_columns[index].tolist()
+            start = int(layout.row_starts[index])
+            if elements.columns[at] < 0:
+                parts[start : start + high - low + 1] = finish[index]
+                continue
+            crossing = place[elements.columns[at] + cuts[low : high + 1]].tolist()
+            parts[start : start + high - low + 1] = [
+                division.parts[elements.cells[number, slot, other, other_slot]][row, column]
+                for other, other_slot, column in crossing
+            ]
+    return model, parts
+
+
+def _cuts(places: Int64) -> Int64:
+    differ = (places[1:] != places[:-1]).any(axis=1)
+    return np.concatenate([[0], np.flatnonzero(differ) + 1, [len(places)]])

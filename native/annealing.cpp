@@ -1,0 +1,336 @@
+#include "annealing.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace hgpart {
+
+namespace {
+
+constexpr std::int64_t kStepsBetweenQuestions = 1024;
+constexpr int kLargestCluster = 8;
+constexpr int kMostExchanges = 3;  // moves that make room after the first
+
+// xorshift64*: Vigna, 2016.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15 + 0x2545f4914f6cdd1d) {
+    if (state_ == 0) state_ = 1;
+    for (int i = 0; i < 8; ++i) next();
+  }
+  std::uint64_t next() {
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return state_ * 0x2545f4914f6cdd1d;
+  }
+  std::int64_t below(std::int64_t bound) {
+    return static_cast<std::int64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+  }
+  double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
+ private:
+  std::uint64_t state_;
+};
+
+class Annealing {
+ public:
+  Annealing(const SymmetricModel& model, Span<std::int64_t> capacities, const Rows& start,
+            const AnnealingOptions& options, const std::function<bool()>& go_on)
+      : model_(model),
+        k_(static_cast<std::int32_t>(capacities.size)),
+        options_(options),
+        go_on_(go_on),
+        division_(model, capacities, start, options.most_rows),
+        random_(options.seed) {
+    std::int64_t total = 0;
+    for (const auto capacity : capacities) total += capacity;
+    scale_ = std::max(1.0, static_cast<double>(division_.volume()));
+    price_ = options.price * scale_ / std::max(1.0, static_cast<double>(total));
+    least_price_ = 0.1 * price_;
+    best_.volume = std::numeric_limits<std::int64_t>::max();
+    best_.overload = std::numeric_limits<std::int64_t>::max();
+    keep_best();
+  }
+
+  AnnealingResult run() {
+    const double cooling = std::log(options_.coldest / options_.hottest);
+    for (std::int64_t step = 0; step < options_.steps; ++step) {
+      if (step % kStepsBetweenQuestions == 0) {
+        if (!go_on_()) break;
+        const double progress = static_cast<double>(step) / static_cast<double>(options_.steps);
+        temperature_ = scale_ * options_.hottest * std::exp(cooling * progress);
+        price_ = division_.overload() > 0 ? price_ * 1.1 : std::max(least_price_, price_ * 0.95);
+      }
+      try_step();
+    }
+    keep_best();
+    return std::move(best_);
+  }
+
+ private:
+  void try_step() {
+    if (k_ < 2) return;
+    const double before = energy();
+    const auto volume = division_.volume(), overload = division_.overload();
+    division_.begin();
+    touched_.clear();
+    if (!propose()) {
+      division_.undo();
+      return;
+    }
+    const double change = energy() - before;
+    if (change > 0 && random_.unit() >= std::exp(-change / temperature_)) {
+      division_.undo();
+      return;
+    }
+    if (change > 0 && is_best(volume, overload)) {
+      // The state before this step is the best so far and about to be left.
+      undo_and_keep();
+    }
+    for (const auto row : touched_) {
+      if (division_.size(row) > 0) division_.merge(row);
+    }
+  }
+
+  bool is_best(std::int64_t volume, std::int64_t overload) const {
+    return overload < best_.overload || (overload == best_.overload && volume < best_.volume);
+  }
+
+  void undo_and_keep() {
+    division_.undo();
+    keep_best();
+    touched_.clear();
+  }
+
+  void keep_best() {
+    if (!is_best(division_.volume(), division_.overload())) return;
+    best_.volume = division_.volume();
+    best_.overload = division_.overload();
+    best_.rows = division_.rows();
+  }
+
+  double energy() const {
+    return static_cast<double>(division_.volume()) +
+           price_ * static_cast<double>(division_.overload());
+  }
+
+  std::int32_t some_vertex() {
+    for (;;) {
+      const auto& members = division_.members(static_cast<std::int32_t>(random_.below(k_)));
+      if (!members.empty()) return members[random_.below(members.size())];
+    }
+  }
+
+  // A part for a vertex: where what it exchanges maps with lies, or any.
+  std::int32_t some_part(std::int32_t v) {
+    const auto from = division_.part(v);
+    if (random_.below(8) > 0) {
+      for (int attempt = 0; attempt < 4; ++attempt) {
+        const auto part = division_.neighbour(v, random_.next());
+        if (part != from) return part;
+      }
+    }
+    const auto part = static_cast<std::int32_t>(random_.below(k_ - 1));
+    return part < from ? part : part + 1;
+  }
+
+  bool propose() {
+    const auto v = some_vertex();
+    const auto from = division_.part(v);
+    const auto to = some_part(v);
+    shares_.clear();
+    switch (random_.below(8)) {
+      case 0:
+        move_cluster(v, to);
+        break;
+      case 1:
+        move_share(division_.vertex(v).type, from, to);
+        break;
+      case 2: {
+        const auto& members = division_.members(to);
+        if (members.empty()) return false;
+        const auto other = division_.vertex(members[random_.below(members.size())]).type;
+        move_share(division_.vertex(v).type, from, to);
+        move_share(other, to, from);
+        break;
+      }
+      case 3:
+        if (!shift_units(v)) return false;
+        break;
+      default:
+        move_units(v, to, random_.below(2) == 0);
+        shares_.push_back({division_.vertex(v).type, from, to});
+    }
+    follow();
+    make_room(from, to);
+    return true;
+  }
+
+  struct Share {
+    std::int32_t type, from, to;
+  };
+
+  // A type's share and those of some that it exchanges maps with.
+  void move_cluster(std::int32_t v, std::int32_t to) {
+    const auto from = division_.part(v);
+    auto type = division_.vertex(v).type;
+    for (int size = 0; size < kLargestCluster; ++size) {
+      move_share(type, from, to);
+      if (random_.below(4) == 0) return;
+      const auto& adjacent = division_.adjacent(type);
+      if (adjacent.empty()) return;
+      type = adjacent[random_.below(adjacent.size())];
+    }
+  }
+
+  // Where a share has moved, adjacent vertices of little weight move with it if that saves.
+  void follow() {
+    for (std::size_t at = 0; at < shares_.size() && at < kLargestCluster; ++at) {
+      const Share share = shares_[at];
+      for (const auto type : division_.adjacent(share.type)) {
+        if (model_.type_weights[type] > 0) continue;
+        for_each_in(type, share.from, [&](std::int32_t v) {
+          const auto volume = division_.volume();
+          division_.move(v, share.to);
+          if (division_.volume() < volume) {
+            touch(v);
+          } else {
+            division_.move(v, share.from);
+          }
+        });
+      }
+    }
+  }
+
+  // Visits the vertices of a type that lie in a part.
+  template <typename Visit>
+  void for_each_in(std::int32_t type, std::int32_t part, Visit visit) {
+    const auto column_class = model_.type_classes[2 * type + 1];
+    for (const auto row : division_.active(model_.type_classes[2 * type])) {
+      if (column_class < 0) {
+        const auto v = division_.vertex_at(2 * type, row, -1);
+        if (division_.part(v) == part) visit(v);
+        continue;
+      }
+      for (const auto column : division_.active(column_class)) {
+        const auto v = division_.vertex_at(2 * type, row, column);
+        if (division_.part(v) == part) visit(v);
+      }
+    }
+  }
+
+  void move_share(std::int32_t type, std::int32_t from, std::int32_t to) {
+    for_each_in(type, from, [&](std::int32_t v) { move(v, to); });
+    shares_.push_back({type, from, to});
+  }
+
+  void move(std::int32_t v, std::int32_t to) {
+    division_.move(v, to);
+    touch(v);
+  }
+
+  void touch(std::int32_t v) {
+    touched_.push_back(division_.vertex(v).row);
+    if (division_.vertex(v).column >= 0) touched_.push_back(division_.vertex(v).column);
+  }
+
+  // Some of the units of one of the vertex's rows; with what else of the row lies in its part.
+  void move_units(std::int32_t v, std::int32_t to, bool together) {
+    const auto at = division_.vertex(v);
+    const auto from = division_.part(v);
+    const auto axis = at.column >= 0 ? static_cast<std::int32_t>(random_.below(2)) : 0;
+    const auto row = axis == 0 ? at.row : at.column;
+    std::int64_t weight = 0;
+    if (together) {
+      division_.for_each_vertex(row, [&](std::int32_t other) {
+        if (division_.part(other) == from) weight += division_.weight(other);
+      });
+    } else {
+      weight = division_.weight(v);
+    }
+    const auto size = division_.size(row);
+    const auto n = amount(size, weight / size, from, to);
+    auto taken = division_.split(row, n);
+    if (taken < 0) taken = row;
+    touched_.push_back(row);
+    if (!together) {
+      const auto other = axis == 0 ? at.column : at.row;
+      move(division_.vertex_at(2 * at.type + axis, taken, other), to);
+      return;
+    }
+    chosen_.clear();
+    division_.for_each_vertex(taken, [&](std::int32_t other) {
+      if (division_.part(other) == from) chosen_.push_back(other);
+    });
+    for (const auto other : chosen_) move(other, to);
+  }
+
+  // How many of a row's units to move: all, what fits, what relieves, or any number.
+  std::int64_t amount(std::int64_t size, std::int64_t each, std::int32_t from, std::int32_t to) {
+    if (each == 0 || size == 1) return size;
+    std::int64_t n = size;
+    switch (random_.below(4)) {
+      case 0: break;
+      case 1: n = division_.room(to) / each; break;
+      case 2:
+        n = division_.room(from) < 0 ? (-division_.room(from) + each - 1) / each
+                                     : division_.room(to) / each;
+        break;
+      default: n = 1 + random_.below(size);
+    }
+    return n < 1 || n > size ? size : n;
+  }
+
+  // Units go from one row of a class to another, whose vertices lie elsewhere.
+  bool shift_units(std::int32_t v) {
+    const auto at = division_.vertex(v);
+    const auto row = at.column >= 0 && random_.below(2) == 0 ? at.column : at.row;
+    const auto& rows = division_.active(division_.class_of(row));
+    if (rows.size() < 2 || division_.size(row) < 2) return false;
+    const auto other = rows[random_.below(rows.size())];
+    if (other == row) return false;
+    const auto most = division_.size(row) - 1;
+    auto n = 1 + random_.below(most);
+    if (random_.below(2) == 0) n = 1 + random_.below(std::max<std::int64_t>(1, most / 8));
+    division_.shift(row, other, n);
+    return true;
+  }
+
+  // Where a part has become too full, others of its units leave it.
+  void make_room(std::int32_t from, std::int32_t to) {
+    for (int exchange = 0; exchange < kMostExchanges; ++exchange) {
+      if (division_.room(to) >= 0) return;
+      const auto& members = division_.members(to);
+      const auto v = members[random_.below(members.size())];
+      auto next = from;
+      if (random_.below(2) == 0) next = some_part(v);
+      if (next == to) return;
+      move_units(v, next, random_.below(4) == 0);
+      from = to;
+      to = next;
+    }
+  }
+
+  const SymmetricModel& model_;
+  const std::int32_t k_;
+  const AnnealingOptions options_;
+  const std::function<bool()>& go_on_;
+  Division division_;
+  Random random_;
+  double scale_, price_, least_price_, temperature_ = 0;
+  AnnealingResult best_;
+  std::vector<std::int32_t> touched_, chosen_;
+  std::vector<Share> shares_;
+};
+
+}  // namespace
+
+AnnealingResult anneal(const SymmetricModel& model, Span<std::int64_t> capacities,
+                       const Rows& start, const AnnealingOptions& options,
+                       const std::function<bool()>& go_on) {
+  return Annealing(model, capacities, start, options, go_on).run();
+}
+
+}  // namespace hgpart

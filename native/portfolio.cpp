@@ -1,0 +1,56 @@
+#include "portfolio.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace hgpart {
+
+std::vector<AnnealingResult> anneal_all(const SymmetricModel& model,
+                                        Span<std::int64_t> capacities,
+                                        const std::vector<Rows>& starts,
+                                        const std::vector<AnnealingOptions>& options, int threads,
+                                        const std::function<bool()>& go_on) {
+  std::vector<AnnealingResult> results(starts.size());
+  std::atomic<bool> stop{false};
+  std::atomic<std::size_t> next{0};
+  std::exception_ptr error;
+  std::mutex mutex;
+  std::condition_variable one_is_done;
+  std::size_t workers = std::min<std::size_t>(std::max(1, threads), starts.size());
+  std::size_t working = workers;
+
+  const auto work = [&] {
+    try {
+      for (auto at = next++; at < starts.size(); at = next++) {
+        results[at] = anneal(model, capacities, starts[at], options[at], [&] { return !stop; });
+      }
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      error = std::current_exception();
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    --working;
+    one_is_done.notify_one();
+  };
+  std::vector<std::thread> pool;
+  for (std::size_t i = 0; i < workers; ++i) pool.emplace_back(work);
+  {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (working > 0) {
+      one_is_done.wait_for(lock, std::chrono::milliseconds(20));
+      lock.unlock();
+      if (!stop && !go_on()) stop = true;
+      lock.lock();
+    }
+  }
+  for (auto& thread : pool) thread.join();
+  if (error) std::rethrow_exception(error);
+  return results;
+}
+
+}  // namespace hgpart

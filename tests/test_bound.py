@@ -1,0 +1,56 @@
+"""The lower bound is below every partition, and near the best of some."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partitioned_models import chain, channel_graphs, modellings
+
+from hgpart.blocks import Modelling, single_blocks
+from hgpart.grains import cnn_hypergraph
+from hgpart.graph import ChannelGraph
+from hgpart.metrics import communication_volume, part_loads
+from hgpart.partition import partition_graph
+from hgpart.partition.balance import capacities
+from hgpart.partition.bound import lower_bound
+from hgpart.work import Work
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    channel_graphs(max_layers=6, max_tasks=8),
+    modellings,
+    st.integers(1, 6),
+    st.integers(0, 9),
+    st.floats(0, 1),
+)
+def test_no_partition_is_below_it(
+    graph_and_work: tuple[ChannelGraph, Work],
+    modelling: Modelling,
+    k: int,
+    seed: int,
+    together: float,
+) -> None:
+    """Parts at random, more or less of the vertices in the part of the one before."""
+    graph, work = graph_and_work
+    hypergraph = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling).hypergraph
+    random = np.random.default_rng(seed)
+    parts = random.integers(0, k, hypergraph.vertices).astype(np.int32)
+    for vertex in range(1, hypergraph.vertices):
+        if random.random() < together:
+            parts[vertex] = parts[vertex - 1]
+    room = part_loads(hypergraph, parts, k)
+    volume = communication_volume(hypergraph, parts, k)
+    assert 0 <= lower_bound(graph, work, modelling, room) <= volume
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_a_layer_that_needs_all_parts_sends_its_maps_to_all(k: int) -> None:
+    """8 tasks in k parts read the maps of 8 tasks that have no work: each goes to k - 1 others."""
+    graph, work = chain([8, 8], [0, 8 * 10], [5, 0])
+    modelling = Modelling(input_vertex=False, output_vertex=False, batch_size=1)
+    found = partition_graph(graph, work, k, 0, modelling=modelling)
+    bound = lower_bound(graph, work, modelling, capacities(80, [1] * k, 0))
+    assert bound == found.evaluation.volume > 0

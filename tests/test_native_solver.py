@@ -1,0 +1,133 @@
+"""The native solver: within eps, what its metrics say, the same for a seed, and hard cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partitioned_models import MODELS, chain, channel_graphs, graph_of, modellings
+
+from hgpart.blocks import Modelling, full_vertices
+from hgpart.errors import InfeasibleError
+from hgpart.graph import ChannelGraph
+from hgpart.partition import Partition, partition_graph
+from hgpart.partition.annealing import Schedule, anneal
+from hgpart.partition.balance import capacities
+from hgpart.partition.bound import lower_bound
+from hgpart.partition.symmetry import Division, symmetry
+from hgpart.work import Work, flops
+
+
+def solve(graph: ChannelGraph, work: Work, k: int, eps: float, **options: Any) -> Partition:
+    """Search a twentieth of what is usual: these models are tiny."""
+    return partition_graph(graph, work, k, eps, backend="native", **{"effort": 0.01, **options})
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("name", MODELS)
+def test_no_worse_than_kahypar_and_above_the_bound(name: str, grain: str) -> None:
+    graph, modelling = graph_of(name), Modelling(grain=grain)
+    work = flops(graph)
+    try:
+        other = partition_graph(graph, work, 3, 0.1, modelling=modelling)
+    except InfeasibleError:
+        return
+    found = solve(graph, work, 3, 0.1, modelling=modelling)
+    assert found.feasible
+    assert found.evaluation.volume <= other.evaluation.volume
+    total = int(work.per_task @ [layer.tasks for layer in graph.layers])
+    room = capacities(total, [1] * 3, 0.1)
+    assert lower_bound(graph, work, modelling, room) <= found.evaluation.volume
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    channel_graphs(max_layers=6, max_tasks=8),
+    modellings,
+    st.integers(1, 6),
+    st.sampled_from([0, 0.001, 0.1, 1]),
+)
+def test_any_graph_is_within_eps_or_it_is_said_why_not(
+    graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, k: int, eps: float
+) -> None:
+    graph, work = graph_and_work
+    k = max(1, min(k, full_vertices(graph, modelling)))
+    try:
+        found = solve(graph, work, k, eps, modelling=modelling)
+    except InfeasibleError:
+        return
+    assert found.feasible
+    assert found.evaluation.imbalance <= eps + 1e-12
+
+
+def test_threads_do_not_change_what_is_found() -> None:
+    graph = graph_of("residual")
+    found = symmetry(graph, flops(graph), Modelling())
+    start = Division(
+        [np.array([units]) for units in found.class_units],
+        [np.zeros(1, np.int32) for _ in found.type_weights],
+    )
+    room = np.full(3, int(found.type_weights @ found.class_units[found.type_classes[:, 0]]) // 2)
+    chains = [(start, Schedule(seed, 3000, 0.1, 1e-4, 2.0, 12)) for seed in range(4)]
+    ranks = [
+        [one.rank for one in anneal(found, room, chains, threads=threads)[0]] for threads in (1, 3)
+    ]
+    assert ranks[0] == ranks[1]
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_the_same_seed_gives_the_same_partition(grain: str) -> None:
+    graph, modelling = graph_of("residual"), Modelling(grain=grain)
+    runs = [solve(graph, flops(graph), 3, 0.1, modelling=modelling, seed=5) for _ in range(2)]
+    assert runs[0].parts.tolist() == runs[1].parts.tolist()
+    for one, other in zip(runs[0].model.blocks.rows, runs[1].model.blocks.rows, strict=True):
+        assert one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("speeds", [[1, 1, 2], [0.1, 0.2, 0.4]])
+def test_unequal_speeds(speeds: list[float]) -> None:
+    graph = graph_of("residual")
+    found = solve(graph, flops(graph), 3, 0.1, speeds=speeds)
+    assert found.feasible
+
+
+def test_eps_0_is_met_where_single_tasks_allow_it() -> None:
+    graph, work = chain([24, 24, 24], [24 * 7, 24 * 11, 24 * 13], [5, 3, 1])
+    for k in (2, 3, 4, 8):
+        found = solve(graph, work, k, 0)
+        assert found.evaluation.imbalance == 0
+
+
+def test_two_towers_are_parted_for_nothing() -> None:
+    graph = graph_of("branches")
+    modelling = Modelling(output_vertex=False)
+    assert solve(graph, flops(graph), 2, 0, modelling=modelling).evaluation.volume == 0
+
+
+def test_depthwise_layers_are_parted_for_the_input_only() -> None:
+    graph = graph_of("depthwise")
+    modelling = Modelling(output_vertex=False, batch_size=1)
+    found = solve(graph, flops(graph), 4, 0, modelling=modelling)
+    assert found.evaluation.volume == 3 * 8 * 8 * 8 * 4
+
+
+def test_as_many_parts_as_tasks() -> None:
+    graph, work = chain([3, 2], [3, 2], [1, 1])
+    modelling = Modelling(input_vertex=False, output_vertex=False)
+    found = solve(graph, work, 5, 0, modelling=modelling)
+    assert found.evaluation.loads.tolist() == [1] * 5
+
+
+def test_one_heavy_task_is_alone() -> None:
+    graph = graph_of("heavy")
+    work = flops(graph)
+    found = solve(graph, work, 2, 0.5)
+    assert found.evaluation.max_load >= work.per_task.max()
+
+
+def test_time_that_is_up_returns_the_best_so_far() -> None:
+    graph = graph_of("residual")
+    assert solve(graph, flops(graph), 3, 0.1, time_limit=0.001, effort=100).feasible
