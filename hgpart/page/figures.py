@@ -21,6 +21,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = (
     *("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star"),
     *("pentagon", "hexagram", "bowtie", "hourglass", "triangle-left", "triangle-right", "hexagon"),
+    *("star-square", "diamond-wide"),
 )
 
 MAX_LABELLED_PARTS = 16  # cells that have room for their figure
