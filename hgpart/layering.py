@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,12 +34,13 @@ from hgpart.channels import (
     only_updated,
     operands_of,
 )
+from hgpart.constants import evaluated, integers, of_rows, rows_of
 from hgpart.graph import INPUT, LINEAR, OUTPUT, PARAMETER, WHOLE, ChannelGraph, Layer, Read
+from hgpart.operations import operations_of
 from hgpart.places import (
     channel_axis,
     cross,
     distinct_places,
-    narrowed,
     owned_by_one_task,
 )
 from hgpart.traced_nodes import (
@@ -48,7 +49,6 @@ from hgpart.traced_nodes import (
     described,
     elements_of,
     first_tensor,
-    holds_tensors,
     is_tensor,
     live_nodes,
     multiply_accumulates,
@@ -183,7 +183,7 @@ class _Layering:
             rows = torch.arange(shape[0] if shape else 1, dtype=torch.int32)
             rows = rows.reshape(-1, *[1] * (len(shape) - 1)).expand(shape) if shape else rows[0]
             return Constant(shape, frozenset({node.name}), rows=None if updated else rows)
-        return Constant(shape, value=_integers(self.traced.values.get(node.name)))
+        return Constant(shape, value=integers(self.traced.values.get(node.name)))
 
     def _call(self, node: fx.Node) -> Any:
         unread = only_updated(node)
@@ -253,8 +253,8 @@ class _Layering:
         )
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            (rows,) = _rows(call, sources, [call.shape])
-            return replace(made, rows=rows, value=_evaluated(call))
+            (rows,) = rows_of(call, sources, [call.shape])
+            return replace(made, rows=rows, value=evaluated(call))
         if isinstance(value, (list, tuple)):
             shapes = [concrete(part.shape) if is_tensor(part) else () for part in value]
             return [
@@ -262,7 +262,7 @@ class _Layering:
                 if is_tensor(part)
                 else part
                 for at, (part, shape, rows) in enumerate(
-                    zip(value, shapes, _rows(call, sources, shapes), strict=True)
+                    zip(value, shapes, rows_of(call, sources, shapes), strict=True)
                 )
             ]
         return value
@@ -596,7 +596,9 @@ class _Layering:
             group = {tied[index[id(layer)]] for layer in layers}
             tied = [min(group) if at in group else at for at in tied]
         owned = self._owned()
-        operations = self._operations()
+        operations = operations_of(
+            self.traced, [(x.name, x.kind, x.operators) for x in self.layers]
+        )
         table = torch.from_numpy(renumber.astype(np.int32))
         return ChannelGraph(
             layers=tuple(
@@ -636,7 +638,7 @@ class _Layering:
             rows={
                 node.name: compact(value.rows)
                 for node, value in self.values.items()
-                if isinstance(value, Constant) and value.origins and _of_rows(value.rows)
+                if isinstance(value, Constant) and value.origins and of_rows(value.rows)
             },
         )
 
@@ -649,36 +651,6 @@ class _Layering:
             seen |= owned[-1]
         return owned
 
-    def _operations(self) -> list[tuple[str, ...]]:
-        """What each layer computes, with the re-indexing in front of it."""
-        nodes = {node.name: node for node in self.traced.graph_module.graph.nodes}
-        order = {name: at for at, name in enumerate(nodes)}
-        makers = {name: layer for layer in self.layers for name in layer.operators}
-        names = {**self.traced.buffers, **self.traced.parameters}
-        names.update(dict.fromkeys(self.traced.constants, "constant"))
-        result = []
-        for layer in self.layers:
-            inside: set[fx.Node] = set()
-            waiting = [nodes[name] for name in layer.operators]
-            if layer.kind == OUTPUT:
-                waiting = list(self.traced.results)
-            while waiting:
-                node = waiting.pop()
-                own = node.op == "call_function" and makers.get(node.name, layer) is layer
-                if own and node not in inside and holds_tensors(node):
-                    inside.add(node)
-                    waiting.extend(node.all_input_nodes)
-            ordered = sorted(inside, key=lambda node: order[node.name])
-            local = {node: f"%{at}" for at, node in enumerate(ordered)}
-
-            def reference(node: fx.Node, local: dict[fx.Node, str] = local) -> str:
-                made_by = makers.get(node.name)
-                elsewhere = made_by.name if made_by else names.get(node.name, node.name)
-                return local.get(node, elsewhere)
-
-            result.append(tuple(described(node, reference) for node in ordered))
-        return result
-
 
 def _has_parameters(value: Any) -> bool:
     return isinstance(value, Constant) and bool(value.origins)
@@ -686,67 +658,6 @@ def _has_parameters(value: Any) -> bool:
 
 def _ones(count: int) -> Int64:
     return np.ones(count, dtype=np.int64)
-
-
-# ------------------------------------------------------------------ constants
-
-
-def _integers(value: torch.Tensor | None) -> torch.Tensor | None:
-    floats = value is not None and (value.is_floating_point() or value.is_complex())
-    return None if value is None or floats else value.detach().cpu()
-
-
-def _evaluated(call: Call) -> torch.Tensor | None:
-    """The value of a constant of integers, if those of what it is computed from are known."""
-    target, value = call.node.target, call.node.meta["val"]
-    floats = value.is_floating_point() or value.is_complex()
-    tags = getattr(target, "tags", None)
-    if floats or tags is None or torch.Tag.nondeterministic_seeded in tags:
-        return None
-
-    def plain(item: Any) -> Any:
-        if isinstance(item, (list, tuple)):
-            return [plain(part) for part in item]
-        return item.value if isinstance(item, Constant) else item
-
-    args = [plain(item) for item in call.args]
-    kwargs = {name: plain(item) for name, item in call.kwargs.items() if name != "device"}
-    known = all(constant.value is not None for constant in constants_of(call))
-    return target(*args, **kwargs) if known else None  # type: ignore[operator]
-
-
-def _rows(
-    call: Call, sources: Sequence[Constant], shapes: Sequence[tuple[int, ...]]
-) -> list[torch.Tensor | None]:
-    """Rows of parameters that the elements of each result are made of, by the channel rules."""
-    if not sources or any(source.rows is None for source in sources):
-        return [None] * len(shapes)
-
-    def by_row(item: Any) -> Any:
-        if isinstance(item, (list, tuple)):
-            return [by_row(part) for part in item]
-        known = isinstance(item, Constant) and item.rows is not None
-        return Channels(item.rows) if known else item
-
-    args = tuple(map(by_row, call.args))
-    kwargs = {name: by_row(item) for name, item in call.kwargs.items()}
-    effect = effect_of(Call(call.node, args, kwargs, call.shape))
-    found: Sequence[torch.Tensor] = []
-    if isinstance(effect, Reindex):
-        found = effect.ids if isinstance(effect.ids, tuple) else [effect.ids]
-    elif isinstance(effect, SameIndex):
-        cut, _ = narrowed([ids.expand(call.shape) for ids in effect.operands])
-        if all(torch.equal(ids, cut[0]) for ids in cut):
-            found = [effect.operands[0].expand(call.shape)] * len(shapes)
-    found = [*found, *[torch.empty(0)] * (len(shapes) - len(found))]
-    return [
-        ids if tuple(ids.shape) == shape else None for ids, shape in zip(found, shapes, strict=True)
-    ]
-
-
-def _of_rows(rows: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
-    """Whether each element of a constant is made of one row of parameters."""
-    return rows is not None and bool((core(rows) >= 0).all())
 
 
 # ------------------------------------------------------------------ ids of results

@@ -1,0 +1,79 @@
+"""What is known of a constant while a model is traced: integer values, and rows of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import torch
+
+from hgpart.channels import (
+    Call,
+    Channels,
+    Constant,
+    Reindex,
+    SameIndex,
+    constants_of,
+    core,
+    effect_of,
+)
+from hgpart.places import narrowed
+
+
+def integers(value: torch.Tensor | None) -> torch.Tensor | None:
+    """A tensor, if it holds integers, as an index does."""
+    floats = value is not None and (value.is_floating_point() or value.is_complex())
+    return None if value is None or floats else value.detach().cpu()
+
+
+def evaluated(call: Call) -> torch.Tensor | None:
+    """The value of a constant of integers, if those of what it is computed from are known."""
+    target, value = call.node.target, call.node.meta["val"]
+    floats = value.is_floating_point() or value.is_complex()
+    tags = getattr(target, "tags", None)
+    if floats or tags is None or torch.Tag.nondeterministic_seeded in tags:
+        return None
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, (list, tuple)):
+            return [plain(part) for part in item]
+        return item.value if isinstance(item, Constant) else item
+
+    args = [plain(item) for item in call.args]
+    kwargs = {name: plain(item) for name, item in call.kwargs.items() if name != "device"}
+    known = all(constant.value is not None for constant in constants_of(call))
+    return target(*args, **kwargs) if known else None  # type: ignore[operator]
+
+
+def rows_of(
+    call: Call, sources: Sequence[Constant], shapes: Sequence[tuple[int, ...]]
+) -> list[torch.Tensor | None]:
+    """Rows of parameters that the elements of each result are made of, by the channel rules."""
+    if not sources or any(source.rows is None for source in sources):
+        return [None] * len(shapes)
+
+    def by_row(item: Any) -> Any:
+        if isinstance(item, (list, tuple)):
+            return [by_row(part) for part in item]
+        known = isinstance(item, Constant) and item.rows is not None
+        return Channels(item.rows) if known else item
+
+    args = tuple(map(by_row, call.args))
+    kwargs = {name: by_row(item) for name, item in call.kwargs.items()}
+    effect = effect_of(Call(call.node, args, kwargs, call.shape))
+    found: Sequence[torch.Tensor] = []
+    if isinstance(effect, Reindex):
+        found = effect.ids if isinstance(effect.ids, tuple) else [effect.ids]
+    elif isinstance(effect, SameIndex):
+        cut, _ = narrowed([ids.expand(call.shape) for ids in effect.operands])
+        if all(torch.equal(ids, cut[0]) for ids in cut):
+            found = [effect.operands[0].expand(call.shape)] * len(shapes)
+    found = [*found, *[torch.empty(0)] * (len(shapes) - len(found))]
+    return [
+        ids if tuple(ids.shape) == shape else None for ids, shape in zip(found, shapes, strict=True)
+    ]
+
+
+def of_rows(rows: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    """Whether each element of a constant is made of one row of parameters."""
+    return rows is not None and bool((core(rows) >= 0).all())
