@@ -17,7 +17,8 @@ from hgpart.partition import Partition, partition_graph
 from hgpart.partition.annealing import Schedule, anneal
 from hgpart.partition.balance import capacities
 from hgpart.partition.bound import lower_bound
-from hgpart.partition.symmetry import Division, symmetry
+from hgpart.partition.divisions import Division
+from hgpart.partition.symmetry import symmetry
 from hgpart.work import Work, flops
 
 

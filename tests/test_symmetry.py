@@ -12,7 +12,8 @@ from hgpart.grains import cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.metrics import communication_volume, part_loads
 from hgpart.partition.annealing import Schedule, anneal
-from hgpart.partition.symmetry import blocks_of, division_of, symmetry
+from hgpart.partition.divisions import blocks_of, division_of
+from hgpart.partition.symmetry import symmetry
 from hgpart.work import Work
 
 

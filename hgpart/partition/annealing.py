@@ -11,7 +11,8 @@ import numpy as np
 
 from hgpart import _native
 from hgpart.hypergraph import Int64
-from hgpart.partition.symmetry import Division, Symmetry
+from hgpart.partition.divisions import Division
+from hgpart.partition.symmetry import Symmetry
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 from hgpart.blocks import Modelling
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int64
-from hgpart.partition.symmetry import Division, Symmetry, split_read
+from hgpart.partition.divisions import Division
+from hgpart.partition.symmetry import Symmetry, split_read
 
 
 @dataclass(frozen=True)

@@ -22,19 +22,13 @@ from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
 from hgpart.partition.annealing import Found, Schedule, anneal
 from hgpart.partition.balance import pack
+from hgpart.partition.divisions import Division, blocks_of, division_of
 from hgpart.partition.grids import grid_start
 from hgpart.partition.incremental import incremental
 from hgpart.partition.isolated import check
 from hgpart.partition.kahypar import kahypar
 from hgpart.partition.layerwise import layerwise_within
-from hgpart.partition.symmetry import (
-    Division,
-    Symmetry,
-    blocks_of,
-    division_of,
-    split_read,
-    symmetry,
-)
+from hgpart.partition.symmetry import Symmetry, split_read, symmetry
 from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
 from hgpart.work import Work
 

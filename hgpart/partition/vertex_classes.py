@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 
 from hgpart.hypergraph import Hypergraph, Int32, Int64
-from hgpart.partition.symmetry import Division, Elements, Symmetry
+from hgpart.partition.divisions import Division
+from hgpart.partition.symmetry import Elements, Symmetry
 
 
 def vertex_classes(hypergraph: Hypergraph) -> Symmetry:
