@@ -17,9 +17,7 @@ from hgpart.grains import cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int32, Int64
 from hgpart.json_files import JsonObject, quoted, read_json
-from hgpart.metrics import evaluate
-from hgpart.partition import FASTEST, SLOWEST, Partition
-from hgpart.partition.balance import within
+from hgpart.partition import FASTEST, SLOWEST, Partition, evaluated
 from hgpart.work import Work
 from hgpart.writing import replacing
 
@@ -126,30 +124,28 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
             f"the plan has parts for {len(plan.parts)} blocks, expected one for each of "
             f"{model.hypergraph.vertices}"
         )
-    evaluation = evaluate(model.hypergraph, plan.parts, plan.k, plan.speeds)
-    if evaluation.volume != plan.volume_bytes:
-        raise PlanError(
-            f"the plan says that {plan.volume_bytes} bytes travel, its partition's volume is "
-            f"{evaluation.volume}: the file was changed"
-        )
-    if evaluation.imbalance != plan.imbalance:
-        raise PlanError(
-            f"the plan says that its imbalance is {plan.imbalance}, its partition's is "
-            f"{evaluation.imbalance}: the file was changed"
-        )
-    return Partition(
-        model=model,
-        modelling=plan.modelling,
-        parts=plan.parts,
-        k=plan.k,
-        eps=plan.eps,
+    found = evaluated(
+        model,
+        plan.modelling,
+        plan.parts,
+        plan.k,
+        plan.eps,
         seed=plan.seed,
         backend=plan.backend,
         start=plan.start,
         speeds=plan.speeds,
-        evaluation=evaluation,
-        feasible=within(evaluation.loads, plan.speeds or [1] * plan.k, plan.eps),
     )
+    if found.evaluation.volume != plan.volume_bytes:
+        raise PlanError(
+            f"the plan says that {plan.volume_bytes} bytes travel, its partition's volume is "
+            f"{found.evaluation.volume}: the file was changed"
+        )
+    if found.evaluation.imbalance != plan.imbalance:
+        raise PlanError(
+            f"the plan says that its imbalance is {plan.imbalance}, its partition's is "
+            f"{found.evaluation.imbalance}: the file was changed"
+        )
+    return found
 
 
 def save_plan(plan: Plan, path: Path | str) -> None:

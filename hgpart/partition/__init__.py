@@ -170,15 +170,41 @@ def partition_graph(
         model, parts, start = _by_blocks(
             graph, work, modelling, goal, backend, seed, eps, time_limit, deadline
         )
-    evaluation = evaluate(model.hypergraph, parts, k, shares)
-    feasible = within(evaluation.loads, shares, eps)
-    if not feasible and not best_effort:
+    found = evaluated(
+        model,
+        modelling,
+        parts,
+        k,
+        eps,
+        seed=seed,
+        backend=backend,
+        start=start,
+        speeds=None if speeds is None else tuple(shares),
+    )
+    if not found.feasible and not best_effort:
+        reached = found.evaluation.imbalance
         raise InfeasibleError(
             f"no partition within eps {eps:g} was found for k={k}: the best has imbalance "
-            f"{evaluation.imbalance:.4g}, so the smallest eps known to do is "
-            f"{_round_up(evaluation.imbalance)}; the heaviest task, {heaviest}, is "
-            f"{100 * heaviest_work / max(1, total):.3g} % of all work"
+            f"{reached:.4g}, so the smallest eps known to do is {_round_up(reached)}; the heaviest "
+            f"task, {heaviest}, is {100 * heaviest_work / max(1, total):.3g} % of all work"
         )
+    return found
+
+
+def evaluated(
+    model: CnnHypergraph,
+    modelling: Modelling,
+    parts: Int32,
+    k: int,
+    eps: float,
+    *,
+    seed: int,
+    backend: str,
+    start: str,
+    speeds: tuple[float, ...] | None = None,
+) -> Partition:
+    """Put a partition, whoever made it, together with its figures by hgpart's own metrics."""
+    evaluation = evaluate(model.hypergraph, parts, k, speeds)
     return Partition(
         model=model,
         modelling=modelling,
@@ -188,9 +214,9 @@ def partition_graph(
         seed=seed,
         backend=backend,
         start=start,
-        speeds=None if speeds is None else tuple(shares),
+        speeds=speeds,
         evaluation=evaluation,
-        feasible=feasible,
+        feasible=within(evaluation.loads, speeds or [1] * k, eps),
     )
 
 

@@ -11,9 +11,7 @@ from hgpart.errors import ArgumentError
 from hgpart.grains import CnnHypergraph, cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int32, Int64
-from hgpart.metrics import evaluate
-from hgpart.partition import Partition, check_arguments, partition_graph
-from hgpart.partition.balance import within
+from hgpart.partition import Partition, check_arguments, evaluated, partition_graph
 from hgpart.partition.horizontal import horizontal
 from hgpart.partition.layerwise import layerwise
 from hgpart.partition_files import blocks_of_parts
@@ -70,20 +68,7 @@ def partition_of_kind(
         cut = layerwise(graph, work, replace(modelling, grain="coarse"), k)
         model = cnn_hypergraph(graph, work, layer_blocks(graph, modelling), modelling)
         parts = cut.astype(np.int32)[model.vertex_layers]
-    evaluation = evaluate(model.hypergraph, parts, k)
-    return Partition(
-        model=model,
-        modelling=modelling,
-        parts=parts,
-        k=k,
-        eps=eps,
-        seed=seed,
-        backend=kind,
-        start=kind,
-        speeds=None,
-        evaluation=evaluation,
-        feasible=within(evaluation.loads, [1] * k, eps),
-    )
+    return evaluated(model, modelling, parts, k, eps, seed=seed, backend=kind, start=kind)
 
 
 def check_kind(kind: str) -> None:
