@@ -95,6 +95,30 @@ Eps = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same partition.")]
 Unit = Annotated[str, typer.Option(help="What bytes are printed in: MB, GB, MiB or GiB.")]
+PlanFile = Annotated[
+    Path, typer.Option(metavar="PLAN", help="A file of 'hgpart partition -o' for the model.")
+]
+Devices = Annotated[
+    Any,
+    typer.Option(
+        parser=names, metavar="D,D,...", help="Of each part, or one for all: cpu, cuda, cuda:0"
+    ),
+]
+Transport = Annotated[
+    str, typer.Option("--backend", help="gloo, by way of the hosts, or nccl, from GPU to GPU.")
+]
+OneProcess = Annotated[
+    bool, typer.Option("--one-process", help="A thread for each part, not a process.")
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A state_dict, safetensors or torch's, instead of random weights; each process reads "
+        "its slices only.",
+    ),
+]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait for a process that is alive.")]
 JsonFile = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="All figures; - prints them, and no tables."),

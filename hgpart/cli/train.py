@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hgpart.cli.options import JsonFile, Model, Unit, checked_unit, names
+from hgpart.cli.options import (
+    Devices,
+    JsonFile,
+    Model,
+    OneProcess,
+    PlanFile,
+    Timeout,
+    Transport,
+    Unit,
+    Weights,
+    checked_unit,
+)
 from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.placing import Placing, check_transport, progress
 from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
 
 if TYPE_CHECKING:
-    import torch
-
     from hgpart.placement import Placement
-    from hgpart.plan import Plan
     from hgpart.run.learner import Learner
     from hgpart.run.resuming import Checkpointing
     from hgpart.run.training import TrainingOptions
 
-BACKENDS = ("gloo", "nccl")
 DTYPES = ("float32", "float64")
 LEARNING_RATES = {"sgd": 0.01, "adam": 0.001}
 
 
 def train(
     model: Model,
-    plan: Annotated[
-        Path, typer.Option(metavar="PLAN", help="A file of 'hgpart partition -o' for the model.")
-    ],
+    plan: PlanFile,
     steps: Annotated[int, typer.Option(help="In all, with those of a checkpoint.")],
     data: Annotated[
         str,
@@ -59,25 +61,10 @@ def train(
         int, typer.Option(help="Of the first weights, the order of the samples and dropout.")
     ] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
-    devices: Annotated[
-        Any,
-        typer.Option(
-            parser=names, metavar="D,D,...", help="Of each part, or one for all: cpu, cuda, cuda:0"
-        ),
-    ] = "cpu",
-    backend: Annotated[
-        str, typer.Option(help="gloo, by way of the hosts, or nccl, from GPU to GPU.")
-    ] = "gloo",
-    one_process: Annotated[
-        bool, typer.Option("--one-process", help="A thread for each part, not a process.")
-    ] = False,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A state_dict to begin with, safetensors or torch's, instead of random weights.",
-        ),
-    ] = None,
+    devices: Devices = "cpu",
+    backend: Transport = "gloo",
+    one_process: OneProcess = False,
+    weights: Weights = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
@@ -88,9 +75,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")
     ] = False,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds to wait for a process that is alive.")
-    ] = 300.0,
+    timeout: Timeout = 300.0,
     unit: Unit = "MB",
     json: JsonFile = None,
 ) -> None:
@@ -98,8 +83,7 @@ def train(
     check_outputs({"--json": json if json != "-" else None})
     if resume and checkpoint is None:
         raise ArgumentError("--resume needs the folder of --checkpoint FOLDER, and writes again")
-    if backend not in BACKENDS:
-        raise ArgumentError(f"backend {backend!r}: accepted are {' and '.join(BACKENDS)}")
+    check_transport(backend)
     if dtype not in DTYPES:
         raise ArgumentError(f"dtype {dtype!r}: accepted are {' and '.join(DTYPES)}")
     with Stages() as stage:
@@ -129,22 +113,20 @@ def train(
                 **{name: getattr(options, name) for name in ("lr", "momentum", "weight_decay")},
             }
             checkpointing = Checkpointing(checkpoint, every, resume, _warn, about)
-    wanted = _Run(
-        model,
-        loaded,
-        data,
-        dtype,
-        device_of_each(devices, loaded.k),
-        weights,
-        options,
-        checkpointing,
-        unit,
-        json,
-    )
+    placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype)
+    wanted = _Run(placing, data, options, checkpointing, unit, json)
     if one_process:
-        wanted.in_one_process()
+        from hgpart.run.learner import PlacedModel
+
+        placement = placing.here()
+        wanted.train(PlacedModel(placement), placement)
     elif started_as_rank():
-        wanted.in_this_rank(backend, timeout)
+        from hgpart.run.distributed import DistributedModel
+        from hgpart.run.learner import RankModel
+
+        with placing.connected(backend, timeout) as connection:
+            placement = placing.part_of(connection)
+            wanted.train(RankModel(DistributedModel(placement, connection)), placement)
     else:
         given = {
             "--plan": plan,
@@ -157,7 +139,7 @@ def train(
             "--weight-decay": weight_decay,
             "--seed": seed,
             "--dtype": dtype,
-            "--devices": wanted.devices,
+            "--devices": placing.devices,
             "--backend": backend,
             "--weights": weights,
             "--checkpoint": checkpoint,
@@ -174,80 +156,35 @@ def train(
 class _Run:
     """What was asked for, checked."""
 
-    model: str
-    plan: Plan
+    placing: Placing
     data: str
-    dtype: str
-    devices: tuple[str, ...]
-    weights: Path | None
     options: TrainingOptions
     checkpointing: Checkpointing | None
     unit: str
     json: str | None
 
-    def in_one_process(self) -> None:
-        """Train with a thread for each part."""
-        from hgpart.run.learner import PlacedModel
-
-        with Stages() as stage:
-            placement = self._placed(stage, self.devices, None)
-        self._train(PlacedModel(placement), placement)
-
-    def in_this_rank(self, backend: str, timeout: float) -> None:
-        """Train this process's part; the first process prints."""
-        from hgpart.run.connection import connect
-        from hgpart.run.distributed import DistributedModel
-        from hgpart.run.learner import RankModel
-
-        k = self.plan.k
-        device = self.devices[int(os.environ["RANK"]) % k]
-        with connect(k, device=device, backend=backend, timeout=timeout) as connection:
-            with Stages() as stage:
-                devices = (str(connection.device),) * k
-                placement = self._placed(stage, devices, connection.rank)
-            learner = RankModel(DistributedModel(placement, connection), self._dtype())
-            self._train(learner, placement)
-
-    def _dtype(self) -> torch.dtype:
-        import torch
-
-        found = getattr(torch, self.dtype)
-        assert isinstance(found, torch.dtype)
-        return found
-
-    def _placed(self, stage: Stages, devices: tuple[str, ...], part: int | None) -> Placement:
-        with stage("import"):
-            from hgpart.placement import place
-            from hgpart.zoo import load_model
-        # What the model's own code prints must not get between the figures of --json -.
-        with stage("load"), redirect_stdout(sys.stderr):
-            # With a file of weights no process needs room for more than its slices.
-            device = "cpu" if self.weights is None else "meta"
-            module, _ = load_model(self.model, seed=self.options.seed, device=device)
-            module = module.to(self._dtype())
-        with stage("place"), redirect_stdout(sys.stderr):
-            placement = place(module, self.plan, devices, parts=None if part is None else [part])
-            if self.weights is not None:
-                placement.load_checkpoint(self.weights)
-        return placement
-
-    def _train(self, learner: Learner, placement: Placement) -> None:
+    def train(self, learner: Learner, placement: Placement) -> None:
+        """Train; the first process prints the losses."""
         from hgpart.report.training import TrainingReport, print_training, training_json
         from hgpart.run.data import load_data
         from hgpart.run.training import train as run_training
         from hgpart.writing import replacing
 
-        shape = self.plan.input_shape
+        shape = self.placing.plan.input_shape
         data = load_data(self.data, shape, self._classes(), self.options.seed)
-        with _progress(self.options.steps, learner.first) as on_step:
+        with progress("training", self.options.steps, learner.first) as (bar, task):
+
+            def on_step(done: int, loss: float) -> None:
+                bar.update(task, completed=done, description=f"loss {loss:.4f}")
+
             result = run_training(learner, data, self.options, self.checkpointing, on_step)
         if not learner.first:
             return
         report = TrainingReport(
-            model=self.model,
+            model=self.placing.model,
             data=self.data,
-            dtype=self.dtype,
-            devices=self.devices,
+            dtype=self.placing.dtype,
+            devices=self.placing.devices,
             processes=learner.processes,
             options=self.options,
             result=result,
@@ -268,30 +205,10 @@ class _Run:
         from hgpart.zoo import load_model
 
         with redirect_stdout(sys.stderr):
-            module, _ = load_model(self.model, device="meta")
-            result = module(*example_inputs(module, self.plan.input_shape))
+            module, _ = load_model(self.placing.model, device="meta")
+            result = module(*example_inputs(module, self.placing.plan.input_shape))
         return class_scores(result).shape[1]
 
 
 def _warn(message: str) -> None:
     print(f"hgpart: warning: {message}", file=sys.stderr)
-
-
-@contextmanager
-def _progress(steps: int, first: bool) -> Iterator[Callable[[int, float], None]]:
-    """A bar on a terminal, in the process that prints."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=not (first and sys.stderr.isatty()),
-        transient=True,
-    ) as bar:
-        task = bar.add_task("training", total=steps)
-
-        def on_step(done: int, loss: float) -> None:
-            bar.update(task, completed=done, description=f"loss {loss:.4f}")
-
-        yield on_step

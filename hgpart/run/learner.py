@@ -126,8 +126,7 @@ class PlacedModel(WholeModel):
         super().__init__(placement)
         self.placement = placement
         self.device = placement.devices[placement.output_part]
-        weights = (tensor for _, _, tensor in self.held() if isinstance(tensor, nn.Parameter))
-        self.dtype = next((weight.dtype for weight in weights), torch.float32)
+        self.dtype = placement.dtype
         self.timings = [Timing() for _ in range(placement.k)]
         self.traffic = Traffic.none(placement.k)
 
@@ -151,8 +150,8 @@ class PlacedModel(WholeModel):
 class RankModel:
     """A Learner for the part of a placement that this process holds."""
 
-    def __init__(self, model: DistributedModel, dtype: torch.dtype = torch.float32) -> None:
-        self.model, self.dtype = model, dtype  # this part may have no weights that would say it
+    def __init__(self, model: DistributedModel) -> None:
+        self.model, self.dtype = model, model.placement.dtype
         self.processes = model.connection.k
         self.first = model.connection.rank == 0
         self.device = model.connection.device

@@ -1,0 +1,115 @@
+"""What the commands that run a placed model have in common: its parts here, and a progress bar."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from hgpart.cli.stages import Stages
+from hgpart.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from hgpart.placement import Placement
+    from hgpart.plan import Plan
+    from hgpart.run.connection import Connection
+
+TRANSPORTS = ("gloo", "nccl")
+
+
+@dataclass(frozen=True)
+class Placing:
+    """A model, its plan and where its parts go.
+
+    Attributes
+    ----------
+    model : str
+    plan : Plan
+    devices : tuple of str
+        One for each part.
+    weights : Path or None
+    seed : int
+        Of random weights.
+    dtype : str
+    """
+
+    model: str
+    plan: Plan
+    devices: tuple[str, ...]
+    weights: Path | None
+    seed: int
+    dtype: str = "float32"
+
+    def here(self) -> Placement:
+        """All parts in this process."""
+        return self._placed(self.devices, None)
+
+    def part_of(self, connection: Connection) -> Placement:
+        """The part of this rank."""
+        devices = (str(connection.device),) * self.plan.k
+        return self._placed(devices, connection.rank)
+
+    @contextmanager
+    def connected(self, transport: str, timeout: float) -> Iterator[Connection]:
+        """Be one of the ranks that torchrun, or `start_ranks`, has started."""
+        from hgpart.run.connection import connect
+
+        k = self.plan.k
+        device = self.devices[int(os.environ["RANK"]) % k]
+        with connect(k, device=device, backend=transport, timeout=timeout) as connection:
+            yield connection
+
+    def _placed(self, devices: Sequence[str], part: int | None) -> Placement:
+        with Stages() as stage:
+            with stage("import"):
+                import torch
+
+                from hgpart.placement import place
+                from hgpart.zoo import load_model
+            # What the model's own code prints must not get between the figures of --json -.
+            with stage("load"), redirect_stdout(sys.stderr):
+                # With a file of weights no process needs room for more than its slices.
+                device = "cpu" if self.weights is None else "meta"
+                module, _ = load_model(self.model, seed=self.seed, device=device)
+                module = module.to(getattr(torch, self.dtype))
+            with stage("place"), redirect_stdout(sys.stderr):
+                parts = None if part is None else [part]
+                placement = place(module, self.plan, devices, parts=parts)
+                if self.weights is not None:
+                    placement.load_checkpoint(self.weights)
+            return placement
+
+
+def check_transport(transport: str) -> None:
+    """Refuse what --backend does not know."""
+    if transport not in TRANSPORTS:
+        raise ArgumentError(f"backend {transport!r}: accepted are {' and '.join(TRANSPORTS)}")
+
+
+@contextmanager
+def progress(what: str, steps: int, first: bool) -> Iterator[tuple[Progress, TaskID]]:
+    """A bar on a terminal, in the process that prints; and its task."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not (first and sys.stderr.isatty()),
+        transient=True,
+    ) as bar:
+        yield bar, bar.add_task(what, total=steps)
