@@ -27,6 +27,7 @@ from hgpart import Modelling, PartitionedModel, flops, load_model, partition_gra
 from hgpart.graph import ChannelGraph
 from hgpart.run.connection import Connection, connect
 from hgpart.run.distributed import DistributedModel
+from hgpart.run.engine import Traffic
 from hgpart.tracing import TracedModel
 
 # Partitions besides the one of random blocks.
@@ -111,7 +112,8 @@ def compare(
     own = expected.differences(results, placed.placement)
     outputs, gradients, buffers, held = zip(*connection.gather(own), strict=True)
     table = expected_traffic(plan)
-    wrong = wrong_figures(placed.gather_traffic(), table)
+    traffic = sum(connection.gather(placed.traffic), Traffic.none(connection.k))
+    wrong = wrong_figures(traffic, table)
     del placed
     gc.collect()  # a placement refers to itself, and the next one may be as large
     return Finding(

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from hgpart.errors import CheckpointError, MissingPackageError
 from hgpart.placement.weight_files import opened_weights
@@ -23,7 +24,7 @@ def state():
 
 def save(tensors, path):
     if path.suffix == ".safetensors":
-        pytest.importorskip("safetensors.torch", reason="it is optional").save_file(tensors, path)
+        save_file(tensors, path)
     else:
         torch.save(tensors, path)
     return path

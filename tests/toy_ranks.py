@@ -24,7 +24,7 @@ from hgpart.placement.program import PartProgram, receive, send
 from hgpart.placement.transfers import Transfer, TransferredTensor
 from hgpart.run.connection import connect
 from hgpart.run.distributed import DistributedModel, DistributedWire
-from hgpart.run.engine import Timing
+from hgpart.run.engine import Timing, Traffic
 
 WIDTHS = (5, 8, 6, 7, 4)
 RESULT = len(WIDTHS) - 1
@@ -132,10 +132,7 @@ class Toy(nn.Module):
             for at in range(RESULT)
         }
 
-    def check_batch_size(self, batch_size):
-        pass
-
-    def check_inputs(self, inputs):
+    def check_batch(self, batch_size, inputs):
         pass
 
     def build_results(self, results):
@@ -175,7 +172,7 @@ def agree(connection, seed):
             held += getattr(share, kind).numel()
     assert sum(connection.gather(held)) == sum(p.numel() for p in model.parameters())
 
-    traffic = placed.gather_traffic()
+    traffic = sum(connection.gather(placed.traffic), Traffic.none(connection.k))
     forward = torch.zeros(connection.k, connection.k, dtype=torch.int64)
     backward = torch.zeros_like(forward)
     for transfer in placed.placement.transfers:
@@ -185,7 +182,7 @@ def agree(connection, seed):
             backward[transfer.receiver, transfer.sender] += size
     assert traffic.forward_bytes.tolist() == forward.tolist()
     assert traffic.backward_bytes.tolist() == backward.tolist()
-    timings = placed.gather_timing()
+    timings = connection.gather(placed.timing)
     assert len(timings) == connection.k
     assert all(isinstance(timing, Timing) and timing.forward_busy > 0 for timing in timings)
 

@@ -145,6 +145,13 @@ class Blueprint:
             found.append(name)
         return tuple(found)
 
+    @cached_property
+    def returned(self) -> tuple[bool, ...]:
+        """Whether a gradient is computed of each layer's maps, then of its partial sums."""
+        learns = self._learns(inputs=False)
+        maps = (wanted and self._is_float(at) for at, wanted in enumerate(learns))
+        return (*maps, *learns)
+
     def differentiable(self, inputs: bool) -> tuple[bool, ...]:
         """Per shipment whether gradients go back; of the inputs if asked for."""
         learns = self._learns(inputs)

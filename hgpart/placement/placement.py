@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.grains import cnn_hypergraph
+from hgpart.hypergraph import Hypergraph
 from hgpart.layer_module import at_batch
 from hgpart.layering import channel_graph
 from hgpart.metrics import Evaluation, evaluate
@@ -148,14 +150,28 @@ class Placement(nn.Module):
         masks = (mask.to(self.dtype) if _is_float(mask) else mask for mask in drawn)
         return dict(zip(self.blueprint.draws.values(), masks, strict=True))
 
-    def check_inputs(self, inputs: Sequence[Any]) -> None:
-        """Raise a PlacementError unless state is loaded and inputs are as traced, but the batch."""
+    def check_batch(self, batch_size: int, inputs: Sequence[Any]) -> None:
+        """Check what a pass begins with; a process that reads no inputs may have None for them.
+
+        Raises
+        ------
+        PlacementError
+            If state is yet to be loaded, the model's code fixed another batch size, or an input
+            has another type or, but for the batch, another shape than was traced.
+        """
         if self._unfilled:
             raise PlacementError(
                 f"{min(self._unfilled)} has no value ({len(self._unfilled)} in all): the model was "
                 "on the meta device, load a state_dict first"
             )
-        for value, example in zip(inputs, self.blueprint.traced.example, strict=True):
+        traced = self.blueprint.traced
+        size = self.blueprint.nodes[traced.inputs[0]].meta["val"].shape[0]
+        if at_batch(size, batch_size) != batch_size:
+            raise PlacementError(
+                f"batch of {batch_size}: the model computes with its batch size, accepted is "
+                f"{traced.batch_size}, which it was traced with"
+            )
+        for value, example in zip(inputs, traced.example, strict=True):
             if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
                 continue
             dtype = self.dtype if example.is_floating_point() else example.dtype
@@ -164,17 +180,6 @@ class Placement(nn.Module):
                     f"input of shape {tuple(value.shape)} and type {value.dtype}: accepted is "
                     f"(batch, {', '.join(map(str, example.shape[1:]))}) and {dtype}"
                 )
-
-    def check_batch_size(self, batch_size: int) -> None:
-        """Raise a PlacementError if the model's code fixed the batch size, and to another."""
-        traced = self.blueprint.traced
-        tensors = [one for one in traced.example if isinstance(one, torch.Tensor)]
-        size = self.blueprint.nodes[traced.inputs[0]].meta["val"].shape[0]
-        if at_batch(size, batch_size) != batch_size:
-            raise PlacementError(
-                f"batch of {batch_size}: the model computes with its batch size, accepted is "
-                f"{len(tensors[0])}, which it was traced with"
-            )
 
     def report(self, batch_size: int | None = None) -> PlacementReport:
         """What each part holds, computes, sends and keeps, from the submodules themselves.
@@ -193,6 +198,22 @@ class Placement(nn.Module):
         PlacementError
             In a mode whose layers are not those of the plan.
         """
+        nets = self._hypergraph(batch_size)
+        return evaluate(nets, self.partition.parts, self.k, self.partition.speeds)
+
+    def expected_gradients(self, batch_size: int) -> Evaluation:
+        """The same of a backward pass: of the nets whose layer a gradient is computed of.
+
+        What part s sent to part r in the forward pass comes back, so traffic and messages are
+        transposed.
+        """
+        nets = self._hypergraph(batch_size)
+        returned = np.array(self.blueprint.returned)[nets.net_layers]
+        nets = replace(nets, costs=np.where(returned, nets.costs, 0))
+        found = evaluate(nets, self.partition.parts, self.k, self.partition.speeds)
+        return replace(found, traffic=found.traffic.T, messages=found.messages.T)
+
+    def _hypergraph(self, batch_size: int) -> Hypergraph:
         blueprint = self.blueprint
         layers = tuple(
             replace(layer, bytes_per_element=self.dtype.itemsize)
@@ -203,10 +224,10 @@ class Placement(nn.Module):
         graph = replace(blueprint.graph, layers=layers)
         modelling = replace(self.partition.modelling, batch_size=batch_size, bytes_per_element=None)
         try:
-            model = cnn_hypergraph(graph, self.work, self.partition.model.blocks, modelling)
+            blocks = self.partition.model.blocks
+            return cnn_hypergraph(graph, self.work, blocks, modelling).hypergraph
         except ArgumentError as error:
             raise PlacementError(f"the plan is for the other mode of the model: {error}") from None
-        return evaluate(model.hypergraph, self.partition.parts, self.k, self.partition.speeds)
 
     # -------------------------------------------------------------- as an nn.Module
 
@@ -216,8 +237,7 @@ class Placement(nn.Module):
         if len(inputs) != len(traced.inputs):
             raise PlacementError(f"{len(inputs)} inputs: accepted are {len(traced.inputs)}")
         batch_size = next(len(value) for value in inputs if isinstance(value, torch.Tensor))
-        self.check_batch_size(batch_size)
-        self.check_inputs(inputs)
+        self.check_batch(batch_size, inputs)
         values = {
             "batch_size": batch_size,
             **dict(zip(traced.inputs, inputs, strict=True)),
@@ -315,9 +335,10 @@ class Placement(nn.Module):
         for programs in self._modes.values():
             for program in programs.programs.values():
                 program.module._apply(fn)  # type: ignore[no-untyped-call]
-        for part, slices in self._now.slices.items():
-            for name, held in slices.items():
-                self._tensors[part, held.key] = _attribute(self.submodule(part), name)
+            for part, slices in programs.slices.items():
+                for name, held in slices.items():
+                    module = programs.programs[part].module
+                    self._tensors[part, held.key] = _attribute(module, name)
         if dtype != self.dtype:
             for mode, programs in self._modes.items():
                 self._modes[mode] = in_dtype(programs, dtype)
@@ -365,8 +386,8 @@ class Placement(nn.Module):
         found.update((prefix + name, full[one.held_as]) for name, one in self._original.items())
         return found
 
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
+        self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> Any:
         """Load the model's own state_dict; each part takes its slices.
 
@@ -382,8 +403,11 @@ class Placement(nn.Module):
             raise PlacementError(
                 f"the state {what} {names[0]} ({len(names)} names): not this model's"
             )
+        here = {held.name for held in self._slices.values()}
         for name, one in self._original.items():
-            if name in state_dict and tuple(state_dict[name].shape) != one.shape:
+            if one.held_as not in here or name not in state_dict:
+                continue
+            if tuple(state_dict[name].shape) != one.shape:
                 raise PlacementError(
                     f"{name} has shape {tuple(state_dict[name].shape)}, expected {one.shape}"
                 )
@@ -396,7 +420,9 @@ class Placement(nn.Module):
         return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
 
     def load_checkpoint(self, path: Path | str) -> None:
-        """Load a safetensors or torch file of the model's state_dict, only what is held.
+        """Load a safetensors or torch file of the model's state_dict.
+
+        Only tensors that a part of this process has elements of are read.
 
         Raises
         ------

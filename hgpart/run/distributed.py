@@ -250,9 +250,7 @@ class DistributedModel(nn.Module):
         batch = next((value.shape[0] for value in inputs if value is not None), batch_size)
         if batch is None:
             raise ArgumentError("neither inputs nor a batch size: one of them is needed")
-        self.placement.check_batch_size(batch)
-        if all(value is not None for value in inputs):
-            self.placement.check_inputs(inputs)
+        self.placement.check_batch(batch, inputs or [None] * len(self.placement.inputs))
         self._run = None
         program = self.program
         wire = DistributedWire(self.connection, program.transfers.values(), batch)
@@ -299,11 +297,3 @@ class DistributedModel(nn.Module):
         started = perf_counter()
         wire.finish_backward()
         run.timing.backward_waiting += perf_counter() - started
-
-    def gather_traffic(self) -> Traffic:
-        """What all ranks sent in the last run; all call it."""
-        return sum(self.connection.gather(self.traffic), Traffic.none(self.connection.k))
-
-    def gather_timing(self) -> list[Timing]:
-        """How long each rank worked and waited in the last run; all call it."""
-        return self.connection.gather(self.timing)

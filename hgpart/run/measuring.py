@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph import Int64
 from hgpart.placement import Placement
 from hgpart.run.connection import Connection
 from hgpart.run.distributed import DistributedModel
@@ -171,18 +170,6 @@ class _Rank:
 def _finish(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def backward_traffic(placement: Placement, batch_size: int) -> Int64:
-    """Bytes that part s is to send to part r in a backward pass, at ``[s, r]``.
-
-    What travels forward comes back, but for what no gradient is computed of, such as inputs.
-    """
-    expected = Traffic.none(placement.k).backward_bytes
-    for transfer in placement.transfers:
-        if transfer.differentiable and transfer.counted:
-            expected[transfer.receiver, transfer.sender] += transfer.nbytes(batch_size)
-    return expected
 
 
 def mean_square(result: object) -> Tensor:

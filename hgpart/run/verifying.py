@@ -199,11 +199,10 @@ def _planned(placement: Placement, batch_size: int, learns: bool) -> Traffic:
     table, planned = placement.expected(batch_size), Traffic.none(placement.k)
     planned.forward_bytes[:] = table.traffic
     planned.forward_messages[:] = table.messages
-    for transfer in placement.transfers:
-        if learns and transfer.differentiable and transfer.counted:
-            way = (transfer.receiver, transfer.sender)
-            planned.backward_bytes[way] += transfer.nbytes(batch_size)
-            planned.backward_messages[way] += 1
+    if learns:
+        gradients = placement.expected_gradients(batch_size)
+        planned.backward_bytes[:] = gradients.traffic
+        planned.backward_messages[:] = gradients.messages
     return planned
 
 
