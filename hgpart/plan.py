@@ -125,6 +125,7 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
             f"{model.hypergraph.vertices}"
         )
     found = evaluated(
+        graph,
         model,
         plan.modelling,
         plan.parts,

@@ -19,8 +19,8 @@ class PartShares:
 
     Attributes
     ----------
-    parameters : int64 array, shape (k,)
-        Parameter elements.
+    parameters, parameter_bytes : int64 arrays, shape (k,)
+        Parameter elements, and their bytes.
     activation_bytes : int64 array, shape (k,)
         Feature maps that the part makes, and maps and partial sums that it receives, for one
         batch.
@@ -31,6 +31,7 @@ class PartShares:
     """
 
     parameters: Int64
+    parameter_bytes: Int64
     activation_bytes: Int64
     layer_work: Int64
     layer_tasks: Int64
@@ -45,6 +46,7 @@ def part_shares(
     np.add.at(layer_work, (model.vertex_layers, parts), model.hypergraph.weights)
     layer_tasks = np.zeros((layers, k), dtype=np.int64)
     parameters = np.zeros(k, dtype=np.int64)
+    parameter_bytes = np.zeros(k, dtype=np.int64)
     made = np.zeros(k, dtype=np.int64)
     for at, (layer, layout) in enumerate(zip(graph.layers, model.layouts, strict=True)):
         if layout is None:
@@ -56,12 +58,15 @@ def part_shares(
         map_bytes = graph.map_bytes(layer, modelling.batch_size, modelling.bytes_per_element)
         np.add.at(made, finishing, sizes * map_bytes)
         held = np.diff(layer.parameters * rows // layer.tasks)
+        own = np.zeros(k, dtype=np.int64)
         read = modelling.split_read(layer)
         if read is not None:
             cells = slice(int(layout.row_starts[0]), layout.finish)
             weights = row_shares(layer, read, layer.weights // layer.tasks, model.blocks, at)
-            np.add.at(parameters, parts[cells], np.concatenate(weights))
+            np.add.at(own, parts[cells], np.concatenate(weights))
             held -= [row.sum() for row in weights]
-        np.add.at(parameters, finishing, held)
+        np.add.at(own, finishing, held)
+        parameters += own
+        parameter_bytes += own * (modelling.bytes_per_element or layer.bytes_per_element)
     received = traffic(model.hypergraph, parts, k).sum(axis=0)
-    return PartShares(parameters, made + received, layer_work, layer_tasks)
+    return PartShares(parameters, parameter_bytes, made + received, layer_work, layer_tasks)

@@ -36,21 +36,22 @@ class Random {
 
 class Annealing {
  public:
-  Annealing(const SymmetricModel& model, Span<std::int64_t> capacities, const Rows& start,
+  Annealing(const SymmetricModel& model, const Goal& goal, const Rows& start,
             const AnnealingOptions& options, const std::function<bool()>& go_on)
       : model_(model),
-        k_(static_cast<std::int32_t>(capacities.size)),
+        k_(static_cast<std::int32_t>(goal.capacities.size)),
         options_(options),
         go_on_(go_on),
-        division_(model, capacities, start, options.most_rows),
+        division_(model, goal, start, options.most_rows),
         random_(options.seed) {
-    std::int64_t total = 0;
-    for (const auto capacity : capacities) total += capacity;
-    scale_ = std::max(1.0, static_cast<double>(division_.volume()));
-    price_ = options.price * scale_ / std::max(1.0, static_cast<double>(total));
-    least_price_ = 0.1 * price_;
-    best_.volume = std::numeric_limits<std::int64_t>::max();
-    best_.overload = std::numeric_limits<std::int64_t>::max();
+    scale_ = std::max(1.0, division_.smooth_cost());
+    for (Price* price : {&work_, &memory_}) {
+      price->now = options.price * scale_ /
+                   std::max(1.0, static_cast<double>(price->budget.total()));
+      price->least = 0.1 * price->now;
+    }
+    best_.cost = std::numeric_limits<std::int64_t>::max();
+    best_.excess = std::numeric_limits<double>::infinity();
     keep_best();
   }
 
@@ -61,7 +62,7 @@ class Annealing {
         if (!go_on_()) break;
         const double progress = static_cast<double>(step) / static_cast<double>(options_.steps);
         temperature_ = scale_ * options_.hottest * std::exp(cooling * progress);
-        price_ = division_.overload() > 0 ? price_ * 1.1 : std::max(least_price_, price_ * 0.95);
+        for (Price* price : {&work_, &memory_}) price->adapt();
       }
       try_step();
     }
@@ -73,7 +74,8 @@ class Annealing {
   void try_step() {
     if (k_ < 2) return;
     const double before = energy();
-    const auto volume = division_.volume(), overload = division_.overload();
+    const auto cost = division_.cost();
+    const auto excess = division_.excess();
     division_.begin();
     touched_.clear();
     if (!propose()) {
@@ -85,7 +87,7 @@ class Annealing {
       division_.undo();
       return;
     }
-    if (change > 0 && is_best(volume, overload)) {
+    if (change > 0 && is_best(cost, excess)) {
       // The state before this step is the best so far and about to be left.
       undo_and_keep();
     }
@@ -94,8 +96,16 @@ class Annealing {
     }
   }
 
-  bool is_best(std::int64_t volume, std::int64_t overload) const {
-    return overload < best_.overload || (overload == best_.overload && volume < best_.volume);
+  // What a unit above the limits costs: more as long as there are any.
+  struct Price {
+    const Budget& budget;
+    double now = 0, least = 0;
+    void adapt() { now = budget.excess() > 0 ? now * 1.1 : std::max(least, now * 0.95); }
+    double paid() const { return now * static_cast<double>(budget.excess()); }
+  };
+
+  bool is_best(std::int64_t cost, double excess) const {
+    return excess < best_.excess || (excess == best_.excess && cost < best_.cost);
   }
 
   void undo_and_keep() {
@@ -105,15 +115,14 @@ class Annealing {
   }
 
   void keep_best() {
-    if (!is_best(division_.volume(), division_.overload())) return;
-    best_.volume = division_.volume();
-    best_.overload = division_.overload();
+    if (!is_best(division_.cost(), division_.excess())) return;
+    best_.cost = division_.cost();
+    best_.excess = division_.excess();
     best_.rows = division_.rows();
   }
 
   double energy() const {
-    return static_cast<double>(division_.volume()) +
-           price_ * static_cast<double>(division_.overload());
+    return division_.smooth_cost() + work_.paid() + memory_.paid();
   }
 
   std::int32_t some_vertex() {
@@ -192,9 +201,9 @@ class Annealing {
       for (const auto type : division_.adjacent(share.type)) {
         if (model_.type_weights[type] > 0) continue;
         for_each_in(type, share.from, [&](std::int32_t v) {
-          const auto volume = division_.volume();
+          const auto cost = division_.smooth_cost();
           division_.move(v, share.to);
-          if (division_.volume() < volume) {
+          if (division_.smooth_cost() < cost) {
             touch(v);
           } else {
             division_.move(v, share.from);
@@ -319,7 +328,8 @@ class Annealing {
   const std::function<bool()>& go_on_;
   Division division_;
   Random random_;
-  double scale_, price_, least_price_, temperature_ = 0;
+  Price work_{division_.work()}, memory_{division_.memory()};
+  double scale_, temperature_ = 0;
   AnnealingResult best_;
   std::vector<std::int32_t> touched_, chosen_;
   std::vector<Share> shares_;
@@ -327,10 +337,9 @@ class Annealing {
 
 }  // namespace
 
-AnnealingResult anneal(const SymmetricModel& model, Span<std::int64_t> capacities,
-                       const Rows& start, const AnnealingOptions& options,
-                       const std::function<bool()>& go_on) {
-  return Annealing(model, capacities, start, options, go_on).run();
+AnnealingResult anneal(const SymmetricModel& model, const Goal& goal, const Rows& start,
+                       const AnnealingOptions& options, const std::function<bool()>& go_on) {
+  return Annealing(model, goal, start, options, go_on).run();
 }
 
 }  // namespace hgpart

@@ -11,20 +11,20 @@ namespace hgpart {
 struct AnnealingOptions {
   std::uint64_t seed;
   std::int64_t steps;
-  double hottest, coldest;  // temperatures, relative to the volume of the start
-  double price;  // of work above a capacity at first, in volumes per total work
+  double hottest, coldest;  // temperatures, relative to the cost of the start
+  double price;  // of work above the capacities at first, in costs of the start per total work
   std::int64_t most_rows;
 };
 
 struct AnnealingResult {
   Rows rows;
-  std::int64_t volume, overload;
+  std::int64_t cost;  // by the objective
+  double excess;      // of work and memory, as shares of their limits
 };
 
-// The best division that is met: least overload first, then least volume. `go_on` is asked now and
+// The best division that is met: least excess first, then least cost. `go_on` is asked now and
 // then; when it says no, the best so far is returned.
-AnnealingResult anneal(const SymmetricModel& model, Span<std::int64_t> capacities,
-                       const Rows& start, const AnnealingOptions& options,
-                       const std::function<bool()>& go_on);
+AnnealingResult anneal(const SymmetricModel& model, const Goal& goal, const Rows& start,
+                       const AnnealingOptions& options, const std::function<bool()>& go_on);
 
 }  // namespace hgpart

@@ -144,28 +144,52 @@ class SymmetryInput {
   explicit SymmetryInput(nb::handle record)
       : class_units_(record.attr("class_units"), "class_units", "int64"),
         type_weights_(record.attr("type_weights"), "type_weights", "int64"),
+        type_memory_(record.attr("type_memory"), "type_memory", "int64"),
         type_classes_(record.attr("type_classes").attr("ravel")(), "type_classes", "int32"),
         set_pointers_(record.attr("set_pointers"), "set_pointers", "int64"),
         set_types_(record.attr("set_types"), "set_types", "int32"),
         net_classes_(record.attr("net_classes"), "net_classes", "int32"),
         net_sets_(record.attr("net_sets"), "net_sets", "int32"),
         net_costs_(record.attr("net_costs"), "net_costs", "int64"),
+        net_gathers_(record.attr("net_gathers"), "net_gathers", "bool"),
         net_pointers_(record.attr("net_pointers"), "net_pointers", "int64"),
         net_pins_(record.attr("net_pins"), "net_pins", "int32") {}
 
   hgpart::SymmetricModel view() const {
-    return {class_units_.span(), type_weights_.span(), type_classes_.span(), set_pointers_.span(),
-            set_types_.span(),   net_classes_.span(),  net_sets_.span(),     net_costs_.span(),
-            net_pointers_.span(), net_pins_.span()};
+    return {class_units_.span(),  type_weights_.span(), type_memory_.span(), type_classes_.span(),
+            set_pointers_.span(), set_types_.span(),    net_classes_.span(), net_sets_.span(),
+            net_costs_.span(),    net_gathers_.span(),  net_pointers_.span(), net_pins_.span()};
   }
 
  private:
-  Input<std::int64_t> class_units_, type_weights_;
+  Input<std::int64_t> class_units_, type_weights_, type_memory_;
   Input<std::int32_t> type_classes_;
   Input<std::int64_t> set_pointers_;
   Input<std::int32_t> set_types_, net_classes_, net_sets_;
-  Input<std::int64_t> net_costs_, net_pointers_;
+  Input<std::int64_t> net_costs_;
+  Input<bool> net_gathers_;
+  Input<std::int64_t> net_pointers_;
   Input<std::int32_t> net_pins_;
+};
+
+// A hgpart.partition.goal.Goal.
+class GoalInput {
+ public:
+  explicit GoalInput(nb::handle record)
+      : capacities_(record.attr("capacities"), "capacities", "int64"),
+        memory_(record.attr("memory"), "memory", "int64"),
+        objective_(nb::cast<std::int32_t>(record.attr("objective"))),
+        links_(record.attr("links"), "links", "int64") {}
+
+  hgpart::Goal view() const {
+    return {capacities_.span(), memory_.span(), static_cast<hgpart::Objective>(objective_),
+            links_.span()};
+  }
+
+ private:
+  Input<std::int64_t> capacities_, memory_;
+  std::int32_t objective_;
+  Input<std::int64_t> links_;
 };
 
 hgpart::Rows rows_of(nb::handle sizes, nb::handle parts) {
@@ -182,12 +206,12 @@ hgpart::Rows rows_of(nb::handle sizes, nb::handle parts) {
 }
 
 // Anneals each (sizes, parts, seed, steps, hottest, coldest, price, most rows); returns a list of
-// (sizes, parts, volume, overload), and whether Ctrl-C ended them.
-nb::object anneal(nb::handle symmetry, nb::handle capacities, nb::handle chains, int threads,
+// (sizes, parts, cost, excess), and whether Ctrl-C ended them.
+nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int threads,
                   double seconds) {
   using Clock = std::chrono::steady_clock;
   const SymmetryInput arrays(symmetry);
-  const Input<std::int64_t> capacity_of_part(capacities, "capacities", "int64");
+  const GoalInput wanted(goal);
   std::vector<hgpart::Rows> starts;
   std::vector<hgpart::AnnealingOptions> options;
   for (nb::handle chain : chains) {
@@ -212,15 +236,14 @@ nb::object anneal(nb::handle symmetry, nb::handle capacities, nb::handle chains,
   std::vector<hgpart::AnnealingResult> results;
   {
     nb::gil_scoped_release without_gil;
-    results = hgpart::anneal_all(arrays.view(), capacity_of_part.span(), starts, options, threads,
-                                 go_on);
+    results = hgpart::anneal_all(arrays.view(), wanted.view(), starts, options, threads, go_on);
   }
   nb::list found;
   for (auto& result : results) {
     nb::list sizes, parts;
     for (auto& own : result.rows.sizes) sizes.append(to_numpy(std::move(own)));
     for (auto& own : result.rows.parts) parts.append(to_numpy(std::move(own)));
-    found.append(nb::make_tuple(sizes, parts, result.volume, result.overload));
+    found.append(nb::make_tuple(sizes, parts, result.cost, result.excess));
   }
   return nb::make_tuple(found, interrupted);
 }
@@ -274,7 +297,7 @@ NB_MODULE(_native, module) {
   table("messages", hgpart::messages);
 
   module.def("contract", &contract, "hypergraph"_a, "clusters"_a, "count"_a);
-  module.def("anneal", &anneal, "symmetry"_a, "capacities"_a, "chains"_a, "threads"_a,
+  module.def("anneal", &anneal, "symmetry"_a, "goal"_a, "chains"_a, "threads"_a,
              "seconds"_a = std::numeric_limits<double>::infinity());
   module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,
              "seconds"_a = std::numeric_limits<double>::infinity());

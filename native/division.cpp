@@ -23,12 +23,17 @@ std::uint64_t key(std::int32_t typed, std::int32_t other, std::int32_t part) {
 
 }  // namespace
 
-Division::Division(const SymmetricModel& model, Span<std::int64_t> capacities, const Rows& start,
+Division::Division(const SymmetricModel& model, const Goal& goal, const Rows& start,
                    std::int64_t most_rows)
     : model_(model),
-      capacities_(capacities),
-      k_(static_cast<std::int32_t>(capacities.size)),
-      words_((k_ + 63) / 64) {
+      objective_(goal.objective),
+      k_(static_cast<std::int32_t>(goal.capacities.size)),
+      words_((k_ + 63) / 64),
+      work_(goal.capacities, k_),
+      memory_(goal.memory, k_) {
+  if (objective_ != Objective::kVolume || memory_.limited()) {
+    traffic_.emplace(goal, model.sets(), memory_);
+  }
   first_row_.push_back(0);
   for (std::int64_t c = 0; c < model.classes(); ++c) {
     const auto started = static_cast<std::int64_t>(start.sizes[c].size());
@@ -45,7 +50,6 @@ Division::Division(const SymmetricModel& model, Span<std::int64_t> capacities, c
   part_.assign(vertices_.size(), 0);
   place_.assign(vertices_.size(), -1);
   members_.resize(k_);
-  loads_.assign(k_, 0);
   const std::size_t nets = first_net_.back(), sets = model.sets();
   pins_.assign(nets * k_, 0);
   mask_.assign(nets * words_, 0);
@@ -86,6 +90,7 @@ void Division::index() {
   class_nets_.resize(model_.classes());
   type_nets_.resize(model_.types());
   type_sets_.resize(model_.types());
+  rooted_nets_.resize(model_.types());
   set_nets_.resize(model_.sets());
   class_of_row_.resize(first_row_.back());
   for (std::int32_t c = 0; c < model_.classes(); ++c) {
@@ -112,6 +117,7 @@ void Division::index() {
     first_net_.push_back(first_net_.back() + first_row_[c + 1] - first_row_[c]);
     class_nets_[c].push_back(s);
     set_nets_[model_.net_sets[s]].push_back(s);
+    rooted_nets_[model_.net_pins[model_.net_pointers[s]] / 2].push_back(s);
     for (auto at = model_.net_pointers[s]; at < model_.net_pointers[s + 1]; ++at) {
       const auto pin = model_.net_pins[at];
       type_nets_[pin / 2].push_back(2 * s + pin % 2);
@@ -187,10 +193,35 @@ Rows Division::rows() const {
 
 // ------------------------------------------------------------------ costs and loads
 
-void Division::add_load(std::int32_t part, std::int64_t weight) {
-  overload_ -= std::max<std::int64_t>(0, loads_[part] - capacities_[part]);
-  loads_[part] += weight;
-  overload_ += std::max<std::int64_t>(0, loads_[part] - capacities_[part]);
+std::int64_t Division::cost() const {
+  switch (objective_) {
+    case Objective::kLargest: return traffic_->largest();
+    case Objective::kLinks: return traffic_->links();
+    default: return volume_;
+  }
+}
+
+double Division::smooth_cost() const {
+  if (objective_ == Objective::kLargest) return traffic_->smooth_largest();
+  return static_cast<double>(cost());
+}
+
+double Division::excess() const {
+  double sum = 0;
+  for (const Budget* budget : {&work_, &memory_}) {
+    if (budget->excess() > 0) {
+      sum += static_cast<double>(budget->excess()) /
+             std::max(1.0, static_cast<double>(budget->total()));
+    }
+  }
+  return sum;
+}
+
+// The vertex stands for so many more tasks (or cells of them).
+void Division::add_load(std::int32_t v, std::int64_t units) {
+  const auto type = vertices_[v].type;
+  work_.add(part_[v], model_.type_weights[type] * units);
+  if (memory_.limited()) memory_.add(part_[v], model_.type_memory[type] * units);
 }
 
 void Division::enter_set(std::int32_t set, std::int32_t part) {
@@ -198,6 +229,7 @@ void Division::enter_set(std::int32_t set, std::int32_t part) {
   if (support_[at]++ > 0) return;
   ++supports_[set];
   volume_ += set_cost_[set] - part_cost_[at];
+  if (traffic_) traffic_->support(set, part, 1);
 }
 
 void Division::leave_set(std::int32_t set, std::int32_t part) {
@@ -205,6 +237,7 @@ void Division::leave_set(std::int32_t set, std::int32_t part) {
   if (--support_[at] > 0) return;
   --supports_[set];
   volume_ -= set_cost_[set] - part_cost_[at];
+  if (traffic_) traffic_->support(set, part, -1);
 }
 
 void Division::enter_net(std::int32_t net_type, std::int32_t row, std::int32_t part) {
@@ -215,6 +248,10 @@ void Division::enter_net(std::int32_t net_type, std::int32_t row, std::int32_t p
   const auto cost = size_[row] * model_.net_costs[net_type];
   part_cost_[at] += cost;
   if (support_[at] == 0) volume_ += cost;
+  if (traffic_) {
+    traffic_->pin(model_.net_sets[net_type], root(net_type, row), part, cost,
+                  model_.net_gathers[net_type], support_[at] == 0);
+  }
 }
 
 void Division::leave_net(std::int32_t net_type, std::int32_t row, std::int32_t part) {
@@ -225,6 +262,10 @@ void Division::leave_net(std::int32_t net_type, std::int32_t row, std::int32_t p
   const auto cost = size_[row] * model_.net_costs[net_type];
   part_cost_[at] -= cost;
   if (support_[at] == 0) volume_ -= cost;
+  if (traffic_) {
+    traffic_->pin(model_.net_sets[net_type], root(net_type, row), part, -cost,
+                  model_.net_gathers[net_type], support_[at] == 0);
+  }
 }
 
 // The row has that many units more (or less): its nets cost more.
@@ -236,11 +277,40 @@ void Division::change_cost(std::int32_t row, std::int64_t units) {
     const auto cost = units * model_.net_costs[s];
     set_cost_[set] += cost;
     volume_ += cost * (supports_[set] - 1);
+    const auto root_part = traffic_ ? root(s, row) : 0;
+    if (traffic_) {
+      traffic_->root(set, root_part, cost, &support_[static_cast<std::size_t>(set) * k_]);
+    }
     for (std::int32_t word = 0; word < words_; ++word) {
       for (auto bits = mask_[net * words_ + word]; bits != 0; bits &= bits - 1) {
-        const auto at = static_cast<std::size_t>(set) * k_ + 64 * word + __builtin_ctzll(bits);
+        const auto part = 64 * word + __builtin_ctzll(bits);
+        const auto at = static_cast<std::size_t>(set) * k_ + part;
         part_cost_[at] += cost;
         if (support_[at] == 0) volume_ += cost;
+        if (traffic_) {
+          traffic_->pin(set, root_part, part, cost, model_.net_gathers[s], support_[at] == 0);
+        }
+      }
+    }
+  }
+}
+
+// The other pins of the nets that the vertex roots exchange with another part.
+void Division::root_moves(std::int32_t v, std::int32_t from, std::int32_t to) {
+  const auto row = vertices_[v].row;
+  for (const auto s : rooted_nets_[vertices_[v].type]) {
+    const std::size_t net = first_net_[s] + row - first_row_[model_.net_classes[s]];
+    const auto set = model_.net_sets[s];
+    const auto cost = size_[row] * model_.net_costs[s];
+    const auto* support = &support_[static_cast<std::size_t>(set) * k_];
+    traffic_->root(set, from, -cost, support);
+    traffic_->root(set, to, cost, support);
+    for (std::int32_t word = 0; word < words_; ++word) {
+      for (auto bits = mask_[net * words_ + word]; bits != 0; bits &= bits - 1) {
+        const auto part = 64 * word + __builtin_ctzll(bits);
+        const bool outside = support[part] == 0;
+        traffic_->pin(set, from, part, -cost, model_.net_gathers[s], outside);
+        traffic_->pin(set, to, part, cost, model_.net_gathers[s], outside);
       }
     }
   }
@@ -251,7 +321,7 @@ void Division::change_cost(std::int32_t row, std::int64_t units) {
 void Division::attach(std::int32_t v) {
   const Vertex& at = vertices_[v];
   const auto part = part_[v];
-  add_load(part, weight(v));
+  add_load(v, units(v));
   place_[v] = static_cast<std::int32_t>(members_[part].size());
   members_[part].push_back(v);
   hash_[at.row] ^= key(2 * at.type, at.column, part);
@@ -265,7 +335,7 @@ void Division::attach(std::int32_t v) {
 void Division::detach(std::int32_t v) {
   const Vertex& at = vertices_[v];
   const auto part = part_[v];
-  add_load(part, -weight(v));
+  add_load(v, -units(v));
   auto& left = members_[part];
   place_[left.back()] = place_[v];
   left[place_[v]] = left.back();
@@ -280,6 +350,7 @@ void Division::detach(std::int32_t v) {
 
 void Division::relocate(std::int32_t v, std::int32_t to) {
   detach(v);
+  if (traffic_) root_moves(v, part_[v], to);
   part_[v] = to;
   attach(v);
 }
@@ -288,9 +359,9 @@ void Division::resize(std::int32_t row, std::int64_t units) {
   const auto before = size_[row];
   change_cost(row, units - before);
   for_each_vertex(row, [&](std::int32_t v) {
-    const auto old_weight = weight(v);
+    const auto old_units = this->units(v);
     size_[row] = units;
-    add_load(part_[v], weight(v) - old_weight);
+    add_load(v, this->units(v) - old_units);
     size_[row] = before;
   });
   size_[row] = units;

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "budget.hpp"
+#include "goal.hpp"
 #include "symmetric_model.hpp"
+#include "traffic.hpp"
 
 namespace hgpart {
 
@@ -15,7 +19,8 @@ struct Rows {
   std::vector<std::vector<std::int32_t>> parts;   // of each type
 };
 
-// Keeps the volume, the loads and the overload up to date under small changes.
+// Keeps the volume (or what else is the objective), the work and the memory of the parts up to date
+// under small changes.
 //
 // A net costs c (lambda - 1). With supp(A) the parts that hold a vertex of its set A, and Q the
 // parts of its other pins, lambda = |supp(A)| + |Q \ supp(A)|. Summed over the nets of one set,
@@ -26,12 +31,16 @@ struct Rows {
 // keep it up to date, however many readers a layer has.
 class Division {
  public:
-  Division(const SymmetricModel& model, Span<std::int64_t> capacities, const Rows& start,
+  Division(const SymmetricModel& model, const Goal& goal, const Rows& start,
            std::int64_t most_rows);
 
-  std::int64_t volume() const { return volume_; }
-  std::int64_t overload() const { return overload_; }
-  std::int64_t room(std::int32_t part) const { return capacities_[part] - loads_[part]; }
+  std::int64_t cost() const;    // by the objective
+  double smooth_cost() const;   // falls where the cost is about to
+  const Budget& work() const { return work_; }
+  const Budget& memory() const { return memory_; }
+  // Work and memory above the limits, as shares of all limits.
+  double excess() const;
+  std::int64_t room(std::int32_t part) const { return work_.room(part); }
   std::int32_t parts() const { return k_; }
   Rows rows() const;
 
@@ -45,8 +54,7 @@ class Division {
   std::int32_t class_of(std::int32_t row) const { return class_of_row_[row]; }
   const std::vector<std::int32_t>& active(std::int32_t row_class) const { return active_[row_class]; }
   std::int64_t weight(std::int32_t v) const {
-    const Vertex& at = vertices_[v];
-    return model_.type_weights[at.type] * size_[at.row] * (at.column < 0 ? 1 : size_[at.column]);
+    return model_.type_weights[vertices_[v].type] * units(v);
   }
 
   // Types with a vertex in each row of a class, twice the type plus the axis that the row is on.
@@ -97,7 +105,11 @@ class Division {
 
   void index();
   void index_neighbours();
-  void add_load(std::int32_t part, std::int64_t weight);
+  std::int64_t units(std::int32_t v) const {
+    const Vertex& at = vertices_[v];
+    return size_[at.row] * (at.column < 0 ? 1 : size_[at.column]);
+  }
+  void add_load(std::int32_t v, std::int64_t units);
   void attach(std::int32_t v);
   void detach(std::int32_t v);
   void enter_set(std::int32_t set, std::int32_t part);
@@ -105,13 +117,17 @@ class Division {
   void enter_net(std::int32_t net_type, std::int32_t row, std::int32_t part);
   void leave_net(std::int32_t net_type, std::int32_t row, std::int32_t part);
   void change_cost(std::int32_t row, std::int64_t units);
+  std::int32_t root(std::int32_t net_type, std::int32_t row) const {
+    return part_[vertex_at(model_.net_pins[model_.net_pointers[net_type]], row, -1)];
+  }
+  void root_moves(std::int32_t v, std::int32_t from, std::int32_t to);
   void relocate(std::int32_t v, std::int32_t to);
   void resize(std::int32_t row, std::int64_t units);
   void activate(std::int32_t row, std::int64_t units);
   void deactivate(std::int32_t row);
 
   const SymmetricModel& model_;
-  const Span<std::int64_t> capacities_;
+  const Objective objective_;
   const std::int32_t k_;
   const std::int32_t words_;  // of a mask of parts
 
@@ -123,6 +139,7 @@ class Division {
   std::vector<std::vector<std::int32_t>> class_nets_;
   std::vector<std::vector<std::int32_t>> type_nets_;        // 2 net type + axis
   std::vector<std::vector<std::int32_t>> type_sets_;
+  std::vector<std::vector<std::int32_t>> rooted_nets_;      // net types, of each type
   std::vector<std::vector<std::int32_t>> set_nets_;
   std::vector<std::vector<std::int32_t>> adjacent_;         // types, of each type
   std::vector<std::int32_t> first_net_;                     // of each net type
@@ -141,9 +158,10 @@ class Division {
   std::vector<std::int64_t> supports_;                      // |supp(A)|
   std::vector<std::int64_t> set_cost_;                      // C(A)
   std::vector<std::int64_t> part_cost_;                     // q(A, p)
-  std::vector<std::int64_t> loads_;
   std::vector<std::uint64_t> hash_;                         // of each row's vertices and parts
-  std::int64_t volume_ = 0, overload_ = 0;
+  Budget work_, memory_;
+  std::optional<Traffic> traffic_;                          // where volume and work don't do
+  std::int64_t volume_ = 0;
   std::vector<Change> log_;
 };
 

@@ -10,8 +10,7 @@
 
 namespace hgpart {
 
-std::vector<AnnealingResult> anneal_all(const SymmetricModel& model,
-                                        Span<std::int64_t> capacities,
+std::vector<AnnealingResult> anneal_all(const SymmetricModel& model, const Goal& goal,
                                         const std::vector<Rows>& starts,
                                         const std::vector<AnnealingOptions>& options, int threads,
                                         const std::function<bool()>& go_on) {
@@ -27,7 +26,7 @@ std::vector<AnnealingResult> anneal_all(const SymmetricModel& model,
   const auto work = [&] {
     try {
       for (auto at = next++; at < starts.size(); at = next++) {
-        results[at] = anneal(model, capacities, starts[at], options[at], [&] { return !stop; });
+        results[at] = anneal(model, goal, starts[at], options[at], [&] { return !stop; });
       }
     } catch (...) {
       const std::lock_guard<std::mutex> lock(mutex);

@@ -9,16 +9,19 @@ namespace hgpart {
 
 // A vertex type has a vertex for each unit of one class, or for each pair of units of two (the
 // cells of a task matrix). A net type has a net for each unit of its class: its pins are the unit's
-// vertices of some types, and all vertices of the types of a set (the readers of a dense layer).
+// vertices of some types, its root's first, and all vertices of the types of a set (the readers of a
+// dense layer). A net without a set may gather: its root receives from its other pins.
 struct SymmetricModel {
   Span<std::int64_t> class_units;
   Span<std::int64_t> type_weights;
+  Span<std::int64_t> type_memory;  // bytes of one vertex
   Span<std::int32_t> type_classes;  // two of each type; the second is -1 where there is but one
   Span<std::int64_t> set_pointers;
   Span<std::int32_t> set_types;  // CSR; set 0 is empty
   Span<std::int32_t> net_classes;
   Span<std::int32_t> net_sets;
   Span<std::int64_t> net_costs;  // of one unit
+  Span<bool> net_gathers;
   Span<std::int64_t> net_pointers;
   Span<std::int32_t> net_pins;  // CSR; 2 * type + which of the type's classes is the net's
 

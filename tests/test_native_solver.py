@@ -18,6 +18,7 @@ from hgpart.partition.annealing import Schedule, anneal
 from hgpart.partition.balance import capacities
 from hgpart.partition.bound import lower_bound
 from hgpart.partition.divisions import Division
+from hgpart.partition.goal import goal_of
 from hgpart.partition.symmetry import symmetry
 from hgpart.work import Work, flops
 
@@ -74,7 +75,8 @@ def test_threads_do_not_change_what_is_found() -> None:
     room = np.full(3, int(found.type_weights @ found.class_units[found.type_classes[:, 0]]) // 2)
     chains = [(start, Schedule(seed, 3000, 0.1, 1e-4, 2.0, 12)) for seed in range(4)]
     ranks = [
-        [one.rank for one in anneal(found, room, chains, threads=threads)[0]] for threads in (1, 3)
+        [one.rank for one in anneal(found, goal_of(room), chains, threads=threads)[0]]
+        for threads in (1, 3)
     ]
     assert ranks[0] == ranks[1]
 

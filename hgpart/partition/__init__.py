@@ -17,7 +17,9 @@ from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.grains import CnnHypergraph, channel_shares, check_work, cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int32, Int64
+from hgpart.memory import MemoryLimits, part_memory
 from hgpart.metrics import Evaluation, communication_volume, evaluate, imbalance, part_loads
+from hgpart.objectives import VOLUME, Objective
 from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.balance import capacities, pack, within
 from hgpart.partition.layerwise import layerwise_within
@@ -60,7 +62,14 @@ class Partition:
         layers of least volume within eps.
     evaluation : Evaluation
     feasible : bool
-        Whether every part's load is at most (1 + eps) times its share.
+        Whether every part's load is at most (1 + eps) times its share, and its memory within its
+        limit.
+    objective : Objective
+        What the search was for.
+    memory : MemoryLimits or None
+        What each part may need.
+    memory_bytes : int64 array, shape (k,), or None
+        What it needs, where that is limited; see `memory`.
     """
 
     model: CnnHypergraph
@@ -74,6 +83,9 @@ class Partition:
     speeds: tuple[float, ...] | None
     evaluation: Evaluation
     feasible: bool
+    objective: Objective = VOLUME
+    memory: MemoryLimits | None = None
+    memory_bytes: Int64 | None = None
 
 
 def partition_graph(
@@ -86,6 +98,8 @@ def partition_graph(
     backend: str = "kahypar",
     seed: int = 0,
     speeds: Sequence[float] | None = None,
+    objective: Objective = VOLUME,
+    memory: MemoryLimits | None = None,
     time_limit: float | None = None,
     best_effort: bool = False,
     effort: float = 1.0,
@@ -113,6 +127,11 @@ def partition_graph(
         The same seed gives the same partition.
     speeds : sequence of k numbers, optional
         Relative speeds of the devices; a part's share is in proportion.
+    objective : Objective
+        What to have little of: all bytes, those of the part with most, or the cost of the links
+        that they take. Of the native solver.
+    memory : MemoryLimits, optional
+        Bytes that each part may need. Of the native solver.
     time_limit : float, optional
         Seconds for the backend and the improvement after it, each level of which it ends early;
         results may then differ from run to run.
@@ -126,7 +145,8 @@ def partition_graph(
     ArgumentError
         If an argument is out of range.
     InfeasibleError
-        If eps can't be met; names the heaviest task and the smallest eps known to do.
+        If eps can't be met, and then it names the heaviest task and the smallest eps known to do,
+        or a memory limit can't.
     BackendError, MissingPackageError
         If the backend fails or is not installed.
     """
@@ -135,6 +155,7 @@ def partition_graph(
     if k > (tasks := full_vertices(graph, modelling)):
         raise ArgumentError(f"k is {k}, expected at most {tasks}, the number of tasks")
     check_work(graph, work)
+    check_goal(k, backend, objective, memory)
     k, eps, seed = int(k), float(eps), int(seed)  # NumPy's numbers don't go into a plan file
     heaviest, heaviest_work = _heaviest_task(graph, work, modelling)
     total = sum(
@@ -160,9 +181,17 @@ def partition_graph(
     if backend == "native":
         start = backend
         model, parts = native_partition(
-            graph, work, modelling, goal, seed=seed, effort=effort, deadline=deadline
+            graph,
+            work,
+            modelling,
+            goal,
+            objective=objective,
+            memory=memory,
+            seed=seed,
+            effort=effort,
+            deadline=deadline,
         )
-        if _rank(model, parts, goal)[0] > 0:
+        if memory is None and _rank(model, parts, goal)[0] > 0:
             model, parts = _split_and_improve(
                 graph, work, modelling, model, parts, goal, seed, deadline
             )
@@ -171,6 +200,7 @@ def partition_graph(
             graph, work, modelling, goal, backend, seed, eps, time_limit, deadline
         )
     found = evaluated(
+        graph,
         model,
         modelling,
         parts,
@@ -180,8 +210,12 @@ def partition_graph(
         backend=backend,
         start=start,
         speeds=None if speeds is None else tuple(shares),
+        objective=objective,
+        memory=memory,
     )
     if not found.feasible and not best_effort:
+        if within(found.evaluation.loads, shares, eps):
+            raise InfeasibleError(_too_little_memory(found))
         reached = found.evaluation.imbalance
         raise InfeasibleError(
             f"no partition within eps {eps:g} was found for k={k}: the best has imbalance "
@@ -191,7 +225,20 @@ def partition_graph(
     return found
 
 
+def _too_little_memory(found: Partition) -> str:
+    assert found.memory is not None
+    assert found.memory_bytes is not None
+    needed, limits = found.memory_bytes, np.array(found.memory.bytes)
+    part = int((needed - limits).argmax())
+    return (
+        f"no partition within the memory limits was found for k={found.k}: in the best, part "
+        f"{part} needs {needed[part]} bytes of {limits[part]}, and all parts {needed.sum()} of "
+        f"{limits.sum()}, with {found.memory.copies:g} copies of the parameters"
+    )
+
+
 def evaluated(
+    graph: ChannelGraph,
     model: CnnHypergraph,
     modelling: Modelling,
     parts: Int32,
@@ -202,9 +249,14 @@ def evaluated(
     backend: str,
     start: str,
     speeds: tuple[float, ...] | None = None,
+    objective: Objective = VOLUME,
+    memory: MemoryLimits | None = None,
 ) -> Partition:
     """Put a partition, whoever made it, together with its figures by hgpart's own metrics."""
     evaluation = evaluate(model.hypergraph, parts, k, speeds)
+    needed = None
+    if memory is not None:
+        needed = part_memory(graph, model, modelling, parts, k, memory.copies)
     return Partition(
         model=model,
         modelling=modelling,
@@ -216,7 +268,11 @@ def evaluated(
         start=start,
         speeds=speeds,
         evaluation=evaluation,
-        feasible=within(evaluation.loads, speeds or [1] * k, eps),
+        feasible=within(evaluation.loads, speeds or [1] * k, eps)
+        and (needed is None or memory is None or bool((needed <= memory.bytes).all())),
+        objective=objective,
+        memory=memory,
+        memory_bytes=needed,
     )
 
 
@@ -395,6 +451,21 @@ def check_arguments(k: int, eps: float, seed: int, speeds: Sequence[float] | Non
             raise ArgumentError(
                 f"speed is {speed}, expected a number from {SLOWEST:g} to {FASTEST:g}"
             )
+
+
+def check_goal(k: int, backend: str, objective: Objective, memory: MemoryLimits | None) -> None:
+    """Raise an ArgumentError for what the backend can't search for, or what is not for k parts."""
+    if memory is not None and len(memory.bytes) != k:
+        raise ArgumentError(
+            f"{len(memory.bytes)} memory limits for k={k}, expected one for each device"
+        )
+    if objective.links is not None and len(objective.links) != k:
+        raise ArgumentError(f"link costs of {len(objective.links)} devices, expected k={k}")
+    if backend != "native" and (memory is not None or objective.name != "volume"):
+        wanted = "a memory limit" if memory is not None else f"objective {objective.name!r}"
+        raise ArgumentError(
+            f"backend {backend!r} takes no {wanted.removeprefix('a ')}: native does"
+        )
 
 
 def _is_whole(value: object) -> bool:

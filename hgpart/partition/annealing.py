@@ -1,4 +1,4 @@
-"""Symmetry + capacities + starts -> the best Division that annealing finds (native)."""
+"""Symmetry + goal + starts -> the best Division that annealing finds (native)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from hgpart import _native
 from hgpart.hypergraph import Int64
 from hgpart.partition.divisions import Division
+from hgpart.partition.goal import Goal
 from hgpart.partition.symmetry import Symmetry
 
 
@@ -24,9 +25,9 @@ class Schedule:
     seed : int
     steps : int
     hottest, coldest : float
-        Temperatures at first and last, relative to the volume of the start.
+        Temperatures at first and last, relative to the cost of the start.
     price : float
-        Of work above a capacity at first: volumes of the start per total work.
+        Of work above the capacities at first: costs of the start per total work.
     most_rows : int
         Rows that a class may be divided into, or a few more than at the start.
     """
@@ -41,16 +42,19 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Found:
-    """A division and what it costs: bytes, and work above the capacities."""
+    """A division, what it costs by the goal's objective, and what is above its limits.
+
+    `excess` is work and memory above the parts' limits, as shares of all limits.
+    """
 
     division: Division
-    volume: int
-    overload: int
+    cost: int
+    excess: float
 
     @property
-    def rank(self) -> tuple[int, int]:
+    def rank(self) -> tuple[float, int]:
         """Less is better."""
-        return self.overload, self.volume
+        return self.excess, self.cost
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class _Chain:
 
 def anneal(
     symmetry: Symmetry,
-    capacities: Int64,
+    goal: Goal,
     chains: Sequence[tuple[Division, Schedule]],
     seconds: float = math.inf,
     threads: int | None = None,
@@ -92,11 +96,11 @@ def anneal(
         for division, schedule in chains
     ]
     results, interrupted = _native.anneal(
-        symmetry, capacities, packed, threads or os.cpu_count() or 1, seconds
+        symmetry, goal, packed, threads or os.cpu_count() or 1, seconds
     )
     found = [
-        Found(_shaped(symmetry, sizes, parts), volume, overload)
-        for sizes, parts, volume, overload in results
+        Found(_shaped(symmetry, sizes, parts), cost, excess)
+        for sizes, parts, cost, excess in results
         if sizes
     ]
     return found, interrupted

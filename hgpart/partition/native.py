@@ -20,9 +20,14 @@ from hgpart.errors import BackendError, MissingPackageError
 from hgpart.grains import CnnHypergraph, cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
+from hgpart.memory import MemoryLimits
+from hgpart.metrics import traffic
+from hgpart.objectives import VOLUME, Objective
 from hgpart.partition.annealing import Found, Schedule, anneal
 from hgpart.partition.balance import pack
+from hgpart.partition.devices import cheapest_devices
 from hgpart.partition.divisions import Division, blocks_of, division_of
+from hgpart.partition.goal import Goal, goal_of
 from hgpart.partition.grids import grid_start
 from hgpart.partition.incremental import incremental
 from hgpart.partition.isolated import check
@@ -65,7 +70,7 @@ def native(
         (division, Schedule(4 * seed + chain, STEPS["hypergraph"], hottest, 1e-5, 4.0, 4 * k))
         for chain, hottest in enumerate((0.1, 0.03, 0.01, 0.003))
     ]
-    results, interrupted = anneal(found, capacities, chains, deadline - time.monotonic())
+    results, interrupted = anneal(found, goal_of(capacities), chains, deadline - time.monotonic())
     if interrupted:
         raise KeyboardInterrupt
     best = min(results, key=lambda one: one.rank)
@@ -79,11 +84,13 @@ def native_partition(
     modelling: Modelling,
     capacities: Int64,
     *,
+    objective: Objective = VOLUME,
+    memory: MemoryLimits | None = None,
     seed: int = 0,
     effort: float = 1.0,
     deadline: float = math.inf,
 ) -> tuple[CnnHypergraph, Int32]:
-    """Partition a model; the capacities may be exceeded where nothing better was found.
+    """Partition a model; what the parts may hold is exceeded where nothing better was found.
 
     The same seed and effort give the same partition, whatever the number of threads, unless the
     deadline (of `time.monotonic`) or Ctrl-C ends the search: the best by then is returned.
@@ -93,7 +100,9 @@ def native_partition(
     CnnHypergraph and int32 array
         The largest blocks that the partition keeps whole, and the part of each vertex.
     """
-    return _Search(graph, work, modelling, capacities, seed, effort, deadline).run()
+    return _Search(
+        graph, work, modelling, capacities, objective, memory, seed, effort, deadline
+    ).run()
 
 
 class _Search:
@@ -103,6 +112,8 @@ class _Search:
         work: Work,
         modelling: Modelling,
         capacities: Int64,
+        objective: Objective,
+        memory: MemoryLimits | None,
         seed: int,
         effort: float,
         deadline: float,
@@ -110,26 +121,61 @@ class _Search:
         self.graph, self.work, self.modelling = graph, work, modelling
         self.coarse = replace(modelling, grain="coarse")
         self.capacities, self.k = capacities, len(capacities)
+        self.objective, self.memory = objective, memory
+        self.copies = 0.0 if memory is None else memory.copies
+        self.goal = goal_of(capacities, VOLUME, memory)
         self.seed, self.effort, self.deadline = seed, effort, deadline
         self.chains = 0
 
     def run(self) -> tuple[CnnHypergraph, Int32]:
-        found = symmetry(self.graph, self.work, self.coarse)
+        found = symmetry(self.graph, self.work, self.coarse, self.copies)
         best = self._coarse(found)
-        if self.modelling.grain == "coarse":
-            return self._blocks(found, self.coarse, best)
-        strips, strip_parts = self._blocks(found, self.coarse, best)
-        fine = symmetry(self.graph, self.work, self.modelling)
-        return self._blocks(fine, self.modelling, self._fine(fine, strips, strip_parts))
+        if self.modelling.grain == "fine":
+            strips, strip_parts = self._blocks(found, self.coarse, best[0].division)
+            found = symmetry(self.graph, self.work, self.modelling, self.copies)
+            best = self._fine(found, strips, strip_parts)
+        if self.objective is not VOLUME:
+            best = self._toward_objective(found, best)
+        return self._blocks(found, self.modelling, best[0].division)
 
     def _blocks(
-        self, found: Symmetry, modelling: Modelling, best: Found
+        self, found: Symmetry, modelling: Modelling, division: Division
     ) -> tuple[CnnHypergraph, Int32]:
-        return blocks_of(self.graph, self.work, found, modelling, best.division)
+        return blocks_of(self.graph, self.work, found, modelling, division)
+
+    def _toward_objective(self, found: Symmetry, best: list[Found]) -> list[Found]:
+        """Anneal what sends little in all until it also has little of what is asked for."""
+        units = found.class_units[found.net_classes]
+        most_bytes = int((found.net_costs * units).sum()) * self.k
+        self.goal = goal_of(self.capacities, self.objective, self.memory, most_bytes)
+        divisions = [one.division for one in best[:KEPT]]
+        if self.objective.links is not None:
+            divisions += [self._on_devices(found, division) for division in divisions]
+        most_rows, coldest = (6, 1e-6) if self.modelling.grain == "fine" else (4 * self.k, 1e-5)
+        steps = self._steps(self.modelling.grain, found)
+        best = []
+        for hottest in (3e-3, 3e-4):
+            chains = [
+                (division, self._schedule(steps, hottest, coldest, 4.0, most_rows))
+                for division in divisions
+            ]
+            best = self._anneal(found, chains, best)
+            divisions = [one.division for one in best[:KEPT]]
+        return best
+
+    def _on_devices(self, found: Symmetry, division: Division) -> Division:
+        """Give each part the device that its traffic is cheapest from."""
+        assert self.objective.links is not None
+        model, parts = self._blocks(found, self.modelling, division)
+        room = [self.capacities, *([] if self.memory is None else [np.array(self.memory.bytes)])]
+        device = cheapest_devices(
+            traffic(model.hypergraph, parts, self.k), self.objective.links, np.stack(room, axis=1)
+        )
+        return Division(division.sizes, [device[own] for own in division.parts])
 
     # -------------------------------------------------------------- coarse-grain
 
-    def _coarse(self, found: Symmetry) -> Found:
+    def _coarse(self, found: Symmetry) -> list[Found]:
         """Anneal every start, then the best ones again."""
         steps = self._steps("coarse", found)
         starts = [
@@ -148,7 +194,7 @@ class _Search:
                 for one in best[:KEPT]
             ]
             best = self._anneal(found, chains, best)
-        return best[0]
+        return best
 
     def _coarse_starts(self) -> Iterator[tuple[CnnHypergraph, Int32, tuple[float, ...]]]:
         """Partitions to begin with, and how hot to begin."""
@@ -180,7 +226,7 @@ class _Search:
 
     # -------------------------------------------------------------- fine-grain
 
-    def _fine(self, fine: Symmetry, strips: CnnHypergraph, strip_parts: Int32) -> Found:
+    def _fine(self, fine: Symmetry, strips: CnnHypergraph, strip_parts: Int32) -> list[Found]:
         """Anneal grids for several shares of the parts, and the strips of coarse-grain."""
         steps = self._steps("fine", fine)
         starts = [self._strips(fine, strips, strip_parts)]
@@ -197,7 +243,7 @@ class _Search:
                 for one in best[:KEPT]
             ]
             best = self._anneal(fine, chains, best)
-        return best[0]
+        return best
 
     def _strips(self, fine: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
         """A coarse-grain partition as a fine-grain one: all cells of a task in its part."""
@@ -249,7 +295,7 @@ class _Search:
         )
         schedule = self._schedule(self._steps("coarse", coarse), 0.01, 1e-5, 2.0, 4 * self.k)
         capacities = (room * FRACTIONS).astype(np.int64)
-        best = self._anneal(fractions, [(start, schedule)], capacities=capacities)[0]
+        best = self._anneal(fractions, [(start, schedule)], goal=goal_of(capacities))[0]
         task_parts, shares = _shares(graph, self.coarse, coarse, best.division, times)
         return grid_start(graph, fine, self.modelling, task_parts, shares)
 
@@ -272,11 +318,10 @@ class _Search:
         found: Symmetry,
         chains: list[tuple[Division, Schedule]],
         known: list[Found] | None = None,
-        capacities: Int64 | None = None,
+        goal: Goal | None = None,
     ) -> list[Found]:
         """What was known and is found now, best first."""
-        room = self.capacities if capacities is None else capacities
-        results, interrupted = anneal(found, room, chains, self._left())
+        results, interrupted = anneal(found, goal or self.goal, chains, self._left())
         if interrupted:
             self.deadline = -math.inf
         ranked = sorted([*(known or []), *results], key=lambda one: one.rank)

@@ -8,10 +8,12 @@ section 3). Nothing is lost: loads and volume are those of the full hypergraph.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hgpart.blocks import Modelling
 from hgpart.grains import channel_shares
@@ -31,13 +33,15 @@ class Symmetry:
     A vertex type has one vertex for each unit of its class or, if it has two classes, for each
     pair of units (the cells of a task matrix: rows x columns). A net type has one net for each
     unit of its class; its pins are the unit's vertices of some types, and all vertices of a
-    *set* of types (the readers of a dense layer's maps).
+    *set* of types (the readers of a dense layer's maps). The first of its own pins is its root.
 
     Attributes
     ----------
     class_units : int64 array, shape (classes,)
     type_weights : int64 array, shape (types,)
         Work of one vertex.
+    type_memory : int64 array, shape (types,)
+        Bytes that one vertex keeps: copies of its parameters, and the map that it makes.
     type_classes : int32 array, shape (types, 2)
         The second is -1 where a vertex belongs to one unit.
     set_pointers, set_types : int64 and int32 arrays
@@ -45,6 +49,8 @@ class Symmetry:
     net_classes, net_sets : int32 arrays, shape (nets,)
     net_costs : int64 array, shape (nets,)
         Of one net.
+    net_gathers : bool array, shape (nets,)
+        Whether the root receives (partial sums) or sends (its map).
     net_pointers, net_pins : int64 and int32 arrays
         CSR: ``2 * type + axis``, where axis says which of the type's classes is the net's.
     elements : Elements
@@ -53,12 +59,14 @@ class Symmetry:
 
     class_units: Int64
     type_weights: Int64
+    type_memory: Int64
     type_classes: Int32
     set_pointers: Int64
     set_types: Int32
     net_classes: Int32
     net_sets: Int32
     net_costs: Int64
+    net_gathers: NDArray[np.bool_]
     net_pointers: Int64
     net_pins: Int32
     elements: Elements
@@ -88,9 +96,11 @@ class Elements:
     cells: dict[tuple[int, int, int, int], int]
 
 
-def symmetry(graph: ChannelGraph, work: Work, modelling: Modelling) -> Symmetry:
-    """Find the classes of a model."""
-    return _Search(graph, work, modelling).result()
+def symmetry(
+    graph: ChannelGraph, work: Work, modelling: Modelling, copies: float = 0.0
+) -> Symmetry:
+    """Find the classes of a model; a part keeps so many copies of its parameters."""
+    return _Search(graph, work, modelling, copies).result()
 
 
 def split_read(layer: Layer, modelling: Modelling) -> Read | None:
@@ -118,8 +128,10 @@ def _runs(keys: Int64) -> list[tuple[int, int]]:
 class _Search:
     """Elements, who reads them, components of them, and classes of those."""
 
-    def __init__(self, graph: ChannelGraph, work: Work, modelling: Modelling) -> None:
-        self.graph, self.work, self.modelling = graph, work, modelling
+    def __init__(
+        self, graph: ChannelGraph, work: Work, modelling: Modelling, copies: float
+    ) -> None:
+        self.graph, self.work, self.modelling, self.copies = graph, work, modelling, copies
         self.layers = [
             (at, layer) for at, layer in enumerate(graph.layers) if modelling.has_vertices(layer)
         ]
@@ -283,7 +295,8 @@ class _Search:
             strict=True,
         )
         for at, component, slot, number, begin, end in rows:
-            pins = (slot,) if begin == end else tuple(sorted({slot, *slot_of_local[begin:end]}))
+            others = {*slot_of_local[begin:end]} - {slot}
+            pins = (slot, *sorted(others))
             nets.setdefault(component, []).append((at, number, pins))
 
         _, kinds = np.unique(
@@ -327,6 +340,7 @@ class _Search:
         types: dict[tuple[int, int], int] = {}
         cells: dict[tuple[int, int, int, int], int] = {}
         weights: list[int] = []
+        memory: list[int] = []
         type_classes: list[tuple[int, int]] = []
         set_types: list[set[int]] = [set() for _ in self.set_ranges]
         # Row and column slots of each split layer: (class, slot, group, element).
@@ -354,6 +368,7 @@ class _Search:
                     shares = self._shares(at).reshape(read.groups, -1)
                     weight -= int(shares[group].sum())
                 weights.append(weight)
+                memory.append(self._memory(at, group))
                 type_classes.append((number, -1))
                 for entry_set in self.sets_of_membership[memberships[element]]:
                     set_types[entry_set].add(types[number, slot])
@@ -365,13 +380,14 @@ class _Search:
                         continue
                     kind = cells[row_class, row_slot, number, slot] = len(weights)
                     weights.append(int(self.labels[element, 2]))
+                    memory.append(self._cell_memory(at, element - self.columns[at]))
                     type_classes.append((row_class, number))
                     along.setdefault((row_class, row_slot), []).append(2 * kind)
                     along.setdefault((number, slot), []).append(2 * kind + 1)
                     for entry_set in self.sets_of_membership[memberships[element]]:
                         set_types[entry_set].add(kind)
 
-        costs: Counter[tuple[int, int, tuple[int, ...]]] = Counter()
+        costs: Counter[tuple[int, int, tuple[int, ...], bool]] = Counter()
         for number, own in enumerate(class_nets):
             for (at, entry_set, net_slots), times in own.items():
                 pins: list[int] = []
@@ -383,7 +399,7 @@ class _Search:
                 layer = graph.layers[at]
                 cost = graph.map_bytes(layer, modelling.batch_size, modelling.bytes_per_element)
                 if len(pins) > 1 or entry_set:
-                    costs[number, entry_set, tuple(pins)] += times * cost
+                    costs[number, entry_set, tuple(pins), False] += times * cost
         for at, layer in self.layers:
             if self.splits[at] is None:
                 continue
@@ -394,21 +410,50 @@ class _Search:
             )
             for number, slot, _, _ in rows[layer.tied_to]:
                 pins = [2 * types[number, slot], *along.get((number, slot), [])]
-                costs[number, 0, tuple(pins)] += cost
+                costs[number, 0, tuple(pins), True] += cost
         nets = [(*key, cost) for key, cost in costs.items() if cost > 0]
         return Symmetry(
             class_units=np.array(class_units, dtype=np.int64),
             type_weights=np.array(weights, dtype=np.int64),
+            type_memory=np.array(memory, dtype=np.int64),
             type_classes=np.array(type_classes, dtype=np.int32).reshape(-1, 2),
             set_pointers=np.cumsum([0, *map(len, set_types)], dtype=np.int64),
             set_types=np.array([kind for own in set_types for kind in sorted(own)], dtype=np.int32),
             net_classes=np.array([net[0] for net in nets], dtype=np.int32),
             net_sets=np.array([net[1] for net in nets], dtype=np.int32),
-            net_costs=np.array([net[3] for net in nets], dtype=np.int64),
+            net_costs=np.array([net[4] for net in nets], dtype=np.int64),
+            net_gathers=np.array([net[3] for net in nets], dtype=bool),
             net_pointers=np.cumsum([0, *(len(net[2]) for net in nets)], dtype=np.int64),
             net_pins=np.array([pin for net in nets for pin in net[2]], dtype=np.int32),
             elements=Elements(self.tasks, self.columns, classes, units, slots, types, cells),
         )
+
+    def _memory(self, at: int, group: int) -> int:
+        """Bytes of a row's vertex: what is not its cells' of its parameters, and its map."""
+        graph, modelling = self.graph, self.modelling
+        bytes_kept = 0
+        for other, layer in self.layers:
+            if layer.tied_to != at:
+                continue
+            tasks = layer.tasks if modelling.is_solid(layer) else 1
+            held = -(-layer.parameters * tasks // layer.tasks)
+            if (read := self.splits[other]) is not None:
+                shares = channel_shares(read, layer.weights // layer.tasks)
+                held -= int(shares[group].sum())
+            made = graph.map_bytes(layer, modelling.batch_size, modelling.bytes_per_element)
+            bytes_kept += self._kept(layer, held) + tasks * made
+        return bytes_kept
+
+    def _cell_memory(self, at: int, column: int) -> int:
+        """Bytes of the parameters of a cell."""
+        layer, read = self.graph.layers[at], self.splits[at]
+        assert read is not None
+        shares = channel_shares(read, layer.weights // layer.tasks)
+        return self._kept(layer, int(shares.ravel()[column]))
+
+    def _kept(self, layer: Layer, parameters: int) -> int:
+        each = self.modelling.bytes_per_element or layer.bytes_per_element
+        return math.ceil(self.copies * parameters * each)
 
 
 def _unique_pairs(left: list[Int64], right: list[Int64]) -> Int64:

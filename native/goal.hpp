@@ -1,0 +1,23 @@
+// What a division is searched for; see hgpart/partition/goal.py.
+#pragma once
+
+#include <cstdint>
+
+#include "hypergraph.hpp"
+
+namespace hgpart {
+
+enum class Objective : std::int32_t {
+  kVolume,   // bytes that travel
+  kLargest,  // bytes that one part sends and receives, of the part with most
+  kLinks,    // bytes, each times the cost of the link that it takes
+};
+
+struct Goal {
+  Span<std::int64_t> capacities;  // work of each part
+  Span<std::int64_t> memory;      // bytes of each part; empty where they are not limited
+  Objective objective;
+  Span<std::int64_t> links;  // cost of a byte from part s to part r at s * k + r, 0 from s to s
+};
+
+}  // namespace hgpart

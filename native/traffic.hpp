@@ -1,0 +1,52 @@
+// What each part sends and receives, kept up to date for objectives that the volume does not tell.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "budget.hpp"
+#include "goal.hpp"
+
+namespace hgpart {
+
+// The part r of a net's root exchanges the net's cost with every other part of the net. With R(A, r)
+// what the nets of a set A cost whose root lies in r, and P(A, r, p) what those of them cost that
+// have a pin in p beside the set, part r sends to part p of these nets
+//
+//   R(A, r) where p holds a vertex of the set, P(A, r, p) where it doesn't.
+class Traffic {
+ public:
+  Traffic(const Goal& goal, std::int64_t sets, Budget& memory);
+
+  std::int64_t links() const { return links_cost_; }
+  std::int64_t largest() const;
+  // A mean that is near the largest, but falls with all of the larger ones.
+  double smooth_largest() const;
+
+  // Nets of that cost (less where it is negative) of a set, rooted in a part, have a pin in another
+  // one; `outside`: that one holds no vertex of the set.
+  void pin(std::int32_t set, std::int32_t root, std::int32_t part, std::int64_t cost, bool gathers,
+           bool outside) {
+    if (set > 0) pinned_[at(set, root) * k_ + part] += cost;
+    if (outside) exchange(root, part, cost, gathers);
+  }
+  // Nets of that cost of a set have their root in a part; `support` counts the set's vertices.
+  void root(std::int32_t set, std::int32_t part, std::int64_t cost, const std::int32_t* support);
+  // A part holds a vertex of the set from now on (or, sign -1, no longer).
+  void support(std::int32_t set, std::int32_t part, int sign);
+
+ private:
+  std::size_t at(std::int32_t set, std::int32_t part) const {
+    return static_cast<std::size_t>(set) * k_ + part;
+  }
+  void exchange(std::int32_t root, std::int32_t part, std::int64_t cost, bool gathers);
+
+  const std::int32_t k_;
+  const Span<std::int64_t> links_;
+  Budget& memory_;  // what is received is kept
+  std::vector<std::int64_t> rooted_, pinned_;  // R and P
+  std::vector<std::int64_t> exchanged_;        // of each part
+  std::int64_t links_cost_ = 0;
+};
+
+}  // namespace hgpart
