@@ -17,6 +17,8 @@ from hgpart.grains import cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int32, Int64
 from hgpart.json_files import JsonObject, quoted, read_json
+from hgpart.memory import MemoryLimits
+from hgpart.objectives import Objective, objective_named, over_links
 from hgpart.partition import FASTEST, SLOWEST, Partition, evaluated
 from hgpart.work import Work
 from hgpart.writing import replacing
@@ -40,7 +42,7 @@ class Plan:
         Of the model's ChannelGraph.
     versions : mapping
         Of hgpart, torch, the backend and Python.
-    modelling, k, eps, seed, backend, start, speeds, feasible
+    modelling, k, eps, seed, backend, start, speeds, objective, memory, feasible
         As in `Partition`.
     work : Work
     imbalance : float
@@ -62,6 +64,8 @@ class Plan:
     backend: str
     start: str
     speeds: tuple[float, ...] | None
+    objective: Objective
+    memory: MemoryLimits | None
     feasible: bool
     work: Work
     imbalance: float
@@ -90,6 +94,8 @@ def make_plan(
         backend=partition.backend,
         start=partition.start,
         speeds=partition.speeds,
+        objective=partition.objective,
+        memory=partition.memory,
         feasible=partition.feasible,
         work=work,
         imbalance=partition.evaluation.imbalance,
@@ -135,6 +141,8 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
         backend=plan.backend,
         start=plan.start,
         speeds=plan.speeds,
+        objective=plan.objective,
+        memory=plan.memory,
     )
     if found.evaluation.volume != plan.volume_bytes:
         raise PlanError(
@@ -176,6 +184,10 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "backend": plan.backend,
         "start": plan.start,
         "speeds": None if plan.speeds is None else list(plan.speeds),
+        "objective": plan.objective.name,
+        "links": None if plan.objective.links is None else plan.objective.links.tolist(),
+        "memory": None if plan.memory is None else list(plan.memory.bytes),
+        "memory_copies": None if plan.memory is None else plan.memory.copies,
         "feasible": plan.feasible,
         "imbalance": plan.imbalance,
         "volume_bytes": plan.volume_bytes,
@@ -261,6 +273,8 @@ def load_plan(path: Path | str) -> Plan:
         backend=head.string("backend"),
         start=head.string("start"),
         speeds=speeds,
+        objective=_objective(head, k),
+        memory=_memory(head, k),
         feasible=head.flag("feasible"),
         work=Work(
             np.array(per_task, dtype=np.int64),
@@ -273,6 +287,34 @@ def load_plan(path: Path | str) -> Plan:
         blocks=Blocks(tuple(rows), tuple(columns)),
         parts=parts.astype(np.int32),
     )
+
+
+def _objective(head: JsonObject, k: int) -> Objective:
+    """Read what was searched for: the volume, in files that do not say it."""
+    name = head.string("objective") if "objective" in head.fields else "volume"
+    wrong = "links" if name == "links" else "objective"
+    try:
+        if name != "links":
+            return objective_named(name)
+        found = over_links(head.items("links", k))
+    except ArgumentError as error:
+        raise head.wrong(wrong, str(error)) from None
+    assert found.links is not None
+    if len(found.links) != k:
+        raise head.wrong("links", f"{k} rows of {k} numbers")
+    return found
+
+
+def _memory(head: JsonObject, k: int) -> MemoryLimits | None:
+    if head.fields.get("memory") is None:
+        return None
+    limits = head.wholes("memory")
+    if len(limits) != k:
+        raise head.wrong("memory", f"a list of {k}")
+    try:
+        return MemoryLimits(tuple(limits), head.number("memory_copies"))
+    except ArgumentError as error:
+        raise head.wrong("memory", str(error)) from None
 
 
 def _versions(backend: str) -> dict[str, str]:

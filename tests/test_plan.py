@@ -21,7 +21,9 @@ from hgpart.errors import FormatError, HgpartError, OutputError, PlanError
 from hgpart.grains import cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.layering import channel_graph
+from hgpart.memory import MemoryLimits
 from hgpart.metrics import evaluate
+from hgpart.objectives import LARGEST, VOLUME, Objective, over_links
 from hgpart.partition import Partition, partition_graph
 from hgpart.plan import LARGEST_RUNS, Plan, load_plan, make_plan, restore, save_plan
 from hgpart.tracing import trace
@@ -81,6 +83,8 @@ def plain(value: Any) -> Any:
     modellings,
     st.integers(0, 2**63 - 1),
     st.one_of(st.none(), st.lists(st.floats(1e-9, 1e9), min_size=PARTS, max_size=PARTS)),
+    st.sampled_from([VOLUME, LARGEST, over_links([[0, 1, 0.1], [2, 0, 3], [4, 5.5, 0]])]),
+    st.sampled_from([None, MemoryLimits((1, 2**50, 0), 1.5)]),
 )
 def test_any_plan_comes_back_whole(
     tmp_path: Path,
@@ -88,10 +92,13 @@ def test_any_plan_comes_back_whole(
     modelling: Modelling,
     seed: int,
     speeds: list[float] | None,
+    objective: Objective,
+    memory: MemoryLimits | None,
 ) -> None:
     graph, work = graph_and_work
     speeds = speeds and tuple(speeds)
     partition = partition_of(graph, work, modelling, seed, speeds=speeds)
+    partition = replace(partition, objective=objective, memory=memory)
     if partition.model.hypergraph.vertices < PARTS:
         return
     plan = make_plan(partition, graph, work, 'timm:ä\n"x"', (3, 8, 8))
@@ -101,6 +108,7 @@ def test_any_plan_comes_back_whole(
     restored = restore(loaded, graph)
     expected = plain(partition)
     expected["feasible"] = restored.feasible
+    expected["memory_bytes"] = plain(restored.memory_bytes)
     assert plain(restored) == expected
 
 
@@ -149,7 +157,7 @@ def test_the_file_is_compact_and_for_people_too(saved: Path) -> None:
     assert content["model"] == "file.py:make"
     assert content["volume_bytes"] == PARTITION.evaluation.volume
     assert content["layers"][1] == {"work": 10, "rows": [1, 8], "columns": [1, 1]}
-    assert len(saved.read_text().splitlines()) == 26 + len(GRAPH.layers) + 3
+    assert len(saved.read_text().splitlines()) == 30 + len(GRAPH.layers) + 3
 
 
 # ------------------------------------------------------------------ another model
@@ -219,22 +227,26 @@ def test_what_does_not_fit_the_model_is_refused(changes: dict[str, Any], message
         ('"input_vertex": true', '"input_vertex": 1', 11, "true or false"),
         ('"k": 3', '"k": 0', 13, '"k": a whole number from 1'),
         ('"k": 3', '"k": 99999999', 13, '"k": a whole number from 1 to 16384'),
-        ('"k": 3', '"k": 1', 25, '"parts": pairs of a number up to 0'),
+        ('"k": 3', '"k": 1', 29, '"parts": pairs of a number up to 0'),
         ('"eps": 0.1', '"eps": -1', 14, "a number >= 0"),
         ('"eps": 0.1', '"eps": NaN', 14, "a finite number"),
         ('"seed": 1', '"seed": 1.0', 15, "a whole number from 0"),
         ('"speeds": null', '"speeds": [1, 1]', 18, "a list of 3"),
         ('"speeds": null', '"speeds": [1, 1, 0]', 18, "3 numbers from 1e-09 to 1e+09"),
         ('"speeds": null', '"speeds": [1, 1, NaN]', 18, "3 numbers from"),
-        ('"feasible": false', '"feasible": null', 19, "true or false"),
-        ('"work_units": 1', '"work_units": 0', 24, "from 1"),
-        ('"layer_count": 4', '"layer_count": 5', 27, '"layers": a list of 5'),
-        ('"rows": [1, 8]', '"rows": [1, -8]', 29, "whole numbers from 0"),
-        ('"rows": [1, 8]', '"rows": [1, 0]', 29, "a count from 1"),
-        ('"rows": [1, 8]', '"rows": [1]', 29, "pairs of a number"),
-        ('"rows": [1, 8]', f'"rows": [1, {LARGEST_RUNS}]', 29, f"{LARGEST_RUNS} in all"),
-        ('"rows": [1, 8]', '"rows": [99999999999, 8]', 29, "a number up to"),
-        ('"work": 10,', '"work": true,', 29, '"work": a whole number'),
+        ('"objective": "volume"', '"objective": "cut"', 19, "accepted are volume, largest"),
+        ('"objective": "volume"', '"objective": "links"', 20, '"links": a list of 3'),
+        ('"memory": null', '"memory": [1, 2]', 21, '"memory": a list of 3'),
+        ('"memory": null', '"memory": [1, 2, 3]', 22, '"memory_copies": a number'),
+        ('"feasible": false', '"feasible": null', 23, "true or false"),
+        ('"work_units": 1', '"work_units": 0', 28, "from 1"),
+        ('"layer_count": 4', '"layer_count": 5', 31, '"layers": a list of 5'),
+        ('"rows": [1, 8]', '"rows": [1, -8]', 33, "whole numbers from 0"),
+        ('"rows": [1, 8]', '"rows": [1, 0]', 33, "a count from 1"),
+        ('"rows": [1, 8]', '"rows": [1]', 33, "pairs of a number"),
+        ('"rows": [1, 8]', f'"rows": [1, {LARGEST_RUNS}]', 33, f"{LARGEST_RUNS} in all"),
+        ('"rows": [1, 8]', '"rows": [99999999999, 8]', 33, "a number up to"),
+        ('"work": 10,', '"work": true,', 33, '"work": a whole number'),
     ],
 )
 def test_a_wrong_field_is_named_with_its_line(

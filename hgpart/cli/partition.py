@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,10 +27,12 @@ from hgpart.cli.options import (
     WorkSource,
     checked_unit,
     modelling_of,
+    names,
     work_of,
 )
 from hgpart.cli.outputs import check_outputs, show_report
 from hgpart.cli.stages import Stages, traced_model
+from hgpart.errors import ArgumentError
 
 
 def partition(
@@ -50,6 +52,35 @@ def partition(
     backend: Annotated[str, typer.Option(help="native, kahypar or mtkahypar.")] = "kahypar",
     seed: Seed = 0,
     speeds: Speeds = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="volume|largest",
+            help="Few bytes in all, or of the part that sends and receives most (native).",
+        ),
+    ] = "volume",
+    topology: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What a byte costs from device to device: little of that, instead (native).",
+        ),
+    ] = None,
+    memory: Annotated[
+        Any,
+        typer.Option(
+            parser=names,
+            metavar="M,M,...",
+            help="What each device has, or one for all: 2GiB, 512MB (native).",
+        ),
+    ] = None,
+    memory_copies: Annotated[
+        float,
+        typer.Option(
+            help="Of each parameter in it: 1 to infer, 2 to train by gradient descent, 3 with "
+            "momentum, 4 with Adam."
+        ),
+    ] = 4.0,
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds to search; the best found by then counts.")
     ] = None,
@@ -85,7 +116,9 @@ def partition(
     with Stages() as stage:
         with stage("import"):
             from hgpart.formats import write_partition
-            from hgpart.partition import check_arguments, partition_graph
+            from hgpart.memory import memory_limits
+            from hgpart.objectives import objective_named
+            from hgpart.partition import check_arguments, check_goal, partition_graph
             from hgpart.partition.backends import backend as backend_named
             from hgpart.partition_files import full_parts
             from hgpart.pipeline import evaluate_layerwise
@@ -93,10 +126,18 @@ def partition(
             from hgpart.plan import save_plan as write_plan
             from hgpart.report import Report
             from hgpart.shares import part_shares
+            from hgpart.topology import load_topology
             from hgpart.work import save_work as write_work
         unit = checked_unit(unit)
         backend_named(backend)
         check_arguments(k, eps, seed, speeds)
+        wanted = objective_named(objective)
+        if topology is not None:
+            if objective != "volume":
+                raise ArgumentError(f"--objective {objective} and --topology: accepted is one")
+            wanted = load_topology(topology, k)
+        limits = None if memory is None else memory_limits(memory, k, memory_copies)
+        check_goal(k, backend, wanted, limits)
         modelling = modelling_of(
             grain, linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
         )
@@ -116,6 +157,8 @@ def partition(
                 backend=backend,
                 seed=seed,
                 speeds=speeds,
+                objective=wanted,
+                memory=limits,
                 time_limit=time_limit,
                 best_effort=best_effort,
                 effort=effort,
@@ -146,6 +189,9 @@ def partition(
         evaluation=found.evaluation,
         shares=shares,
         layerwise=layerwise,
+        objective=found.objective,
+        memory=found.memory,
+        memory_bytes=found.memory_bytes,
         seconds=stage.all_seconds(),
     )
     show_report(report, unit, json, csv)

@@ -80,4 +80,7 @@ def plan_report(plan: Plan, graph: ChannelGraph) -> Report:
             graph, plan.work, plan.modelling, plan.k, plan.speeds, plan.eps
         ),
         seconds={},
+        objective=found.objective,
+        memory=found.memory,
+        memory_bytes=found.memory_bytes,
     )

@@ -214,7 +214,7 @@ def partition_graph(
         memory=memory,
     )
     if not found.feasible and not best_effort:
-        if within(found.evaluation.loads, shares, eps):
+        if not _in_memory(memory, found.memory_bytes):
             raise InfeasibleError(_too_little_memory(found))
         reached = found.evaluation.imbalance
         raise InfeasibleError(
@@ -223,6 +223,10 @@ def partition_graph(
             f"task, {heaviest}, is {100 * heaviest_work / max(1, total):.3g} % of all work"
         )
     return found
+
+
+def _in_memory(memory: MemoryLimits | None, needed: Int64 | None) -> bool:
+    return memory is None or needed is None or bool((needed <= memory.bytes).all())
 
 
 def _too_little_memory(found: Partition) -> str:
@@ -268,8 +272,7 @@ def evaluated(
         start=start,
         speeds=speeds,
         evaluation=evaluation,
-        feasible=within(evaluation.loads, speeds or [1] * k, eps)
-        and (needed is None or memory is None or bool((needed <= memory.bytes).all())),
+        feasible=within(evaluation.loads, speeds or [1] * k, eps) and _in_memory(memory, needed),
         objective=objective,
         memory=memory,
         memory_bytes=needed,

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from hgpart.blocks import Modelling
 from hgpart.graph import ChannelGraph, Layer
-from hgpart.hypergraph import Hypergraph
+from hgpart.hypergraph import Hypergraph, Int64
+from hgpart.memory import MemoryLimits
 from hgpart.metrics import Evaluation
+from hgpart.objectives import VOLUME, Objective
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table, table_lines
 from hgpart.shares import PartShares
 from hgpart.work import Work
@@ -50,6 +53,8 @@ class Report:
         Of the best split between layers (`evaluate_layerwise`).
     seconds : mapping
         Wall time by stage, and ``total``.
+    objective, memory, memory_bytes
+        What was searched for, and what each part may need and needs, as in `Partition`.
     """
 
     model: str
@@ -69,6 +74,9 @@ class Report:
     shares: PartShares
     layerwise: Evaluation
     seconds: Mapping[str, float]
+    objective: Objective = VOLUME
+    memory: MemoryLimits | None = None
+    memory_bytes: Int64 | None = None
 
 
 # ------------------------------------------------------------------ for programs
@@ -118,6 +126,9 @@ def _fields(report: Report) -> dict[str, Any]:
         "output_vertex": modelling.output_vertex,
         "work_unit": report.work.unit,
         "work_source": report.work.source,
+        "objective": report.objective.name,
+        "objective_value": report.objective.value(found.traffic),
+        "memory_copies": None if report.memory is None else report.memory.copies,
         "feasible": report.feasible,
         "imbalance": found.imbalance,
         "max_work": _in_units(report.work, found.max_load),
@@ -148,7 +159,7 @@ def _part_fields(report: Report) -> list[dict[str, int | float]]:
     found, shares = report.evaluation, report.shares
     total = max(1, int(found.loads.sum()))
     sent, received = found.messages.sum(axis=1), found.messages.sum(axis=0)
-    return [
+    fields = [
         {
             "part": part,
             "work": _in_units(report.work, int(found.loads[part])),
@@ -162,6 +173,12 @@ def _part_fields(report: Report) -> list[dict[str, int | float]]:
         }
         for part in range(report.k)
     ]
+    if report.memory is not None and report.memory_bytes is not None:
+        for own, needed, limit in zip(
+            fields, report.memory_bytes.tolist(), report.memory.bytes, strict=True
+        ):
+            own |= {"memory_bytes": needed, "memory_limit_bytes": limit}
+    return fields
 
 
 def _layer_fields(report: Report) -> list[dict[str, Any]]:
@@ -234,7 +251,8 @@ def answer(report: Report, unit: str) -> list[str]:
     """What came out and how it compares with cutting between layers, in a few lines."""
     found, layerwise, k = report.evaluation, report.layerwise, report.k
     devices = f"{k} device" if k == 1 else f"{k} devices"
-    allowed = "allowed" if report.feasible else "more than the allowed"
+    balanced = report.feasible or found.imbalance <= report.eps
+    allowed = "allowed" if balanced else "more than the allowed"
     by_layers = f"imbalance {layerwise.imbalance:.3f}, {_bytes(layerwise.volume, unit)}"
     idle = int((layerwise.loads == 0).sum())
     if idle:
@@ -248,6 +266,7 @@ def answer(report: Report, unit: str) -> list[str]:
         f"devices per forward pass of {_samples(report)}",
         f"Cut between layers instead ({which}): {by_layers}",
     ]
+    lines[1:1] = [*_objective_line(report, unit), *_memory_line(report, unit)]
     if report.start == "layerwise":
         lines.append(f"{report.backend} found nothing better than that cut, improved as it is here")
     work_ratio = (1 + found.imbalance) / (1 + layerwise.imbalance)
@@ -263,6 +282,29 @@ def answer(report: Report, unit: str) -> list[str]:
         work += " for its speed"
     lines.append(f"Compared with that, the busiest device has {work}, {link} {volume}")
     return lines
+
+
+def _objective_line(report: Report, unit: str) -> list[str]:
+    value = report.objective.value(report.evaluation.traffic)
+    if report.objective.name == "largest":
+        return [f"No device sends and receives more than {_bytes(int(value), unit)}"]
+    if report.objective.name == "links":
+        share = value / max(1, report.evaluation.volume)
+        return [f"A byte costs {share:.3g} on the links that it takes, on average"]
+    return []
+
+
+def _memory_line(report: Report, unit: str) -> list[str]:
+    if report.memory is None or report.memory_bytes is None:
+        return []
+    needed, limits = report.memory_bytes.tolist(), report.memory.bytes
+    part = max(range(report.k), key=lambda at: needed[at] - limits[at])
+    above = "more than the" if needed[part] > limits[part] else "of the"
+    return [
+        f"Part {part} is the shortest of memory: {_bytes(needed[part], unit)}, {above} "
+        f"{_bytes(limits[part], unit)} that it has, with {report.memory.copies:g} copies of its "
+        "parameters"
+    ]
 
 
 def _compared(ratio: float, less: str, more: str, much: str) -> str:
@@ -324,6 +366,13 @@ def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> 
     for heading, sizes in ((f"sends {unit}", found.sent), (f"receives {unit}", found.received)):
         headings.append(heading)
         columns.append(even_decimals((sizes / UNITS[unit]).tolist()))
+    if report.memory is not None and report.memory_bytes is not None:
+        for heading, sizes in (
+            (f"memory {unit}", report.memory_bytes),
+            ("limit", np.array(report.memory.bytes)),
+        ):
+            headings.append(heading)
+            columns.append(even_decimals((sizes / UNITS[unit]).tolist()))
     if report.speeds is not None:
         total = sum(report.speeds)
         headings.insert(3, "target")

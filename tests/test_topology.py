@@ -1,0 +1,50 @@
+"""Topology files: nodes of devices, or a cost for each link."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgpart.errors import ArgumentError, FormatError
+from hgpart.topology import FORMAT, load_topology
+
+
+def written(path: Path, **fields: Any) -> Path:
+    path.write_text(json.dumps({"format": FORMAT, **fields}))
+    return path
+
+
+def test_devices_in_nodes(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.json", nodes=[1, 2], inside=0.5, between=4)
+    assert load_topology(path, 3).links.tolist() == [[0, 4, 4], [4, 0, 0.5], [4, 0.5, 0]]
+
+
+def test_a_cost_for_each_link(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.json", links=[[7, 1], [2, 7]])
+    assert load_topology(path, 2).links.tolist() == [[0, 1], [2, 0]]
+
+
+def test_another_number_of_devices_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.json", nodes=[2, 2], inside=1, between=4)
+    with pytest.raises(ArgumentError, match="is for 4 devices, expected k=3"):
+        load_topology(path, 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, 'no "nodes"'),
+        ({"nodes": [2], "inside": 1}, 'no "between"'),
+        ({"nodes": [2, -1], "inside": 1, "between": 1}, "whole numbers from 0"),
+        ({"nodes": [2], "inside": -1, "between": 1}, '"inside": a number >= 0'),
+        ({"nodes": [2], "inside": 0, "between": 1}, "all link costs are 0"),
+        ({"links": [[0, 1]]}, "not a square"),
+        ({"links": 3}, "a list"),
+    ],
+)
+def test_what_is_malformed_is_named(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=message):
+        load_topology(written(tmp_path / "t.json", **fields), 2)
