@@ -20,6 +20,14 @@ from .blocks import single_blocks as single_blocks
 from .hypergraph import Hypergraph as Hypergraph
 from .grains import CnnHypergraph as CnnHypergraph
 from .grains import cnn_hypergraph as cnn_hypergraph
+from .objectives import LARGEST as LARGEST
+from .objectives import VOLUME as VOLUME
+from .objectives import Objective as Objective
+from .objectives import over_links as over_links
+from .topology import load_topology as load_topology
+from .memory import MemoryLimits as MemoryLimits
+from .memory import memory_limits as memory_limits
+from .memory import part_memory as part_memory
 from .partition import Partition as Partition
 from .partition import partition_graph as partition_graph
 from .metrics import Evaluation as Evaluation

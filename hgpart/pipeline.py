@@ -16,7 +16,9 @@ from hgpart.blocks import Modelling, layer_blocks
 from hgpart.grains import cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.layering import channel_graph
+from hgpart.memory import MemoryLimits
 from hgpart.metrics import Evaluation, evaluate
+from hgpart.objectives import VOLUME, Objective
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.balance import capacities
 from hgpart.partition.layerwise import layerwise, layerwise_within
@@ -88,8 +90,11 @@ def partition_model(
     backend: str = "kahypar",
     seed: int = 0,
     speeds: Sequence[float] | None = None,
+    objective: Objective = VOLUME,
+    memory: MemoryLimits | None = None,
     time_limit: float | None = None,
     best_effort: bool = False,
+    effort: float = 1.0,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> PartitionedModel:
     """Trace a model, build its hypergraph and partition it.
@@ -129,8 +134,11 @@ def partition_model(
             backend=backend,
             seed=seed,
             speeds=speeds,
+            objective=objective,
+            memory=memory,
             time_limit=time_limit,
             best_effort=best_effort,
+            effort=effort,
         )
     with stage("layer-wise"):
         compared = evaluate_layerwise(graph, measured, modelling, k, speeds, eps)

@@ -147,6 +147,40 @@ def test_work_is_measured_kept_and_passed_back(tmp_path):
     assert shown["work_source"].startswith("profile cpu")
 
 
+def test_the_busiest_device_has_less_to_send_where_that_is_asked_for(capsys, tmp_path):
+    command = ["partition", "alexnet", "--k", 4, "--backend", "native", "--effort", "0.1"]
+    exchanged = []
+    for objective in ("volume", "largest"):
+        hgpart(*command, "--objective", objective, "--json", tmp_path / "figures.json")
+        shown = json.loads((tmp_path / "figures.json").read_text())
+        both = [part["send_bytes"] + part["receive_bytes"] for part in shown["parts"]]
+        exchanged.append(max(both))
+    assert shown["objective"] == "largest"
+    assert shown["objective_value"] == exchanged[1] <= exchanged[0]
+    assert "No device sends and receives more than" in capsys.readouterr().out
+
+
+def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_path):
+    topology, plan = tmp_path / "topology.json", tmp_path / "plan.json"
+    topology.write_text(
+        '{"format": "hgpart topology 1", "nodes": [2, 2], "inside": 1, "between": 50}'
+    )
+    hgpart(
+        *("partition", "alexnet", "--k", 4, "--backend", "native", "--effort", "0.1"),
+        *("--topology", topology, "--memory", "400MB,400MB,400MB,700MB", "-o", plan),
+    )
+    first = capsys.readouterr().out
+    assert "A byte costs" in first
+    assert "with 4 copies of its parameters" in first
+    hgpart("show", plan, "--json", tmp_path / "figures.json")
+    assert capsys.readouterr().out.split("Seconds")[0] == first.split("Seconds")[0]
+    shown = json.loads((tmp_path / "figures.json").read_text())
+    assert shown["objective"] == "links"
+    assert shown["volume_bytes"] < shown["objective_value"] < 50 * shown["volume_bytes"]
+    for part in shown["parts"]:
+        assert part["memory_bytes"] <= part["memory_limit_bytes"]
+
+
 def test_best_effort_shows_what_is_not_allowed(capsys):
     hgpart("partition", "lenet5", "--k", 20, "--best-effort", "--json", "-")
     shown = json.loads(capsys.readouterr().out)
@@ -190,6 +224,7 @@ def test_models_lists_those_that_are_named(capsys):
 # ------------------------------------------------------------------ mistakes
 
 LENET = ["partition", "lenet5", "--k", "2"]
+NATIVE = [*LENET, "--backend", "native", "--effort", "0.01"]
 
 MISTAKES = {
     "no command": (["partitoin"], 2, "No such command 'partitoin'"),
@@ -220,6 +255,22 @@ MISTAKES = {
     "no such file": (["trace", "nowhere.py:net"], 4, "nowhere.py"),
     "input shape": ([*LENET, "--input-shape", "3,32,32"], 5, "2x3x32x32"),
     "no partition file": (["evaluate", "lenet5", "--partition", "none"], 6, "none"),
+    "objective": ([*LENET, "--objective", "cut"], 3, "volume, largest"),
+    "objective of others": (
+        [*LENET, "--backend", "kahypar", "--objective", "largest"],
+        3,
+        "backend 'kahypar' takes no objective 'largest': native does",
+    ),
+    "memory": ([*NATIVE, "--memory", "2 GiBi"], 3, "memory '2 GiBi': accepted is a number"),
+    "memory of others": ([*NATIVE, "--memory", "1GB,1GB,1GB"], 3, "3 memory limits for k=2"),
+    "memory copies": ([*NATIVE, "--memory", "1GB", "--memory-copies", "-1"], 3, "copies are -1"),
+    "too little memory": ([*NATIVE, "--memory", "10kB"], 8, "bytes of 10000"),
+    "no topology": ([*NATIVE, "--topology", "none"], 6, "can't read none"),
+    "topology and objective": (
+        [*NATIVE, "--topology", "none", "--objective", "largest"],
+        3,
+        "--objective largest and --topology: accepted is one",
+    ),
     "infeasible": (["partition", "lenet5", "--k", "20"], 8, "heaviest task"),
     "no such folder": ([*LENET, "--json", "nowhere/x.json"], 11, "nowhere"),
     "output is a folder": ([*LENET, "-o", "."], 11, "folder"),
