@@ -21,6 +21,7 @@ from hgpart import Modelling, builtin_models, load_model, partition_model, place
 from hgpart.blocks import layer_blocks
 from hgpart.errors import PlacementError, PlanError
 from hgpart.grains import cnn_hypergraph
+from hgpart.placement.program import receive, send
 from hgpart.plan import make_plan
 from hgpart.work import flops
 
@@ -304,12 +305,34 @@ def test_a_part_holds_its_slices_only_and_its_code_says_what_it_does():
     images = torch.randn(2, 3, 8, 8)
     plan = partition_model(model, images, k=2, eps=0.2)
     placed = place(model, plan)
-    for part in range(2):
-        code = placed.submodule(part).code
-        assert "receive" in code or "send" in code
+    sends, receives = (
+        [
+            sum(node.target is operator for node in placed.submodule(part).graph.nodes)
+            for part in range(2)
+        ]
+        for operator in (send, receive)
+    )
+    transfers = placed.transfers
+    assert sends == [sum(one.sender == part for one in transfers) for part in range(2)]
+    assert receives == [sum(one.receiver == part for one in transfers) for part in range(2)]
+    assert sum(sends) > 0
     sizes = [sum(p.numel() for p in placed.submodule(part).parameters()) for part in range(2)]
     assert sum(sizes) == sum(p.numel() for p in model.parameters())
     assert max(sizes) < sum(sizes)
+
+
+def test_what_moves_moves_in_both_modes():
+    # The tensors of the mode that was not current were left where they had been.
+    model, images, traced, graph = small("residual")
+    placed = place(model, placements.of_random_blocks(traced, graph, Modelling(), 2, 0))
+    images = [one.double() for one in images]
+    expected = copy.deepcopy(model).eval().double()(*images)
+    placed.eval()
+    placed.train()
+    placed.double()
+    placed.eval()
+    placed.load_state_dict({name: value.double() for name, value in model.state_dict().items()})
+    assert torch.allclose(placed(*images), expected, rtol=1e-10)
 
 
 def test_only_the_parts_asked_for():

@@ -66,7 +66,7 @@ def peer(name: str) -> nn.Module:
             with torch.device("meta"):
                 return getattr(models, name)(weights=None, aux_logits=False, init_weights=False)
         return load_model(f"torchvision:{name}", device="meta")[0]
-    except MissingPackageError as error:
+    except MissingPackageError as error:  # an optional package; `.[test]` brings timm
         pytest.skip(str(error))
 
 
@@ -258,7 +258,7 @@ def test_package_models_come_in_training_mode_with_their_input_shape(
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", refuse)
     try:
         model, found = load_model(spec, device="meta")
-    except MissingPackageError as error:
+    except MissingPackageError as error:  # an optional package; `.[test]` brings timm
         pytest.skip(str(error))
     assert found == shape
     assert model.training

@@ -60,8 +60,8 @@ class Receive:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """Compute a layer's share."""
+class Compute:
+    """Run the step that computes a layer's share."""
 
     find: Callable[[Any], Any]  # anew in each run: it may have been compiled or moved since
     operands: tuple[int, ...]
@@ -233,7 +233,7 @@ class _Preparation:
         elif node.op == "call_module":
             operands, results = self._read(node, *node.args), self._made(node)
             find = operator.attrgetter(target)
-            self._append(Step(find, operands, results), operands + results)
+            self._append(Compute(find, operands, results), operands + results)
         elif target is receive:
             transfer = self.transfers[self._constant(node, 0)]
             results = self._made(node, len(transfer.tensors))
