@@ -16,6 +16,7 @@ import numpy as np
 from hgpart.blocks import Modelling
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int64
+from hgpart.partition.chain_bound import chain_bound
 from hgpart.partition.symmetry import Symmetry, split_read, symmetry
 from hgpart.work import Work
 
@@ -37,7 +38,7 @@ def lower_bound(graph: ChannelGraph, work: Work, modelling: Modelling, capacitie
     """
     found = symmetry(graph, work, modelling)
     largest = np.sort(capacities)[::-1]
-    sets = _Sets(found, largest.tolist()).bound()
+    sets = max(_Sets(found, largest.tolist()).bound(), chain_bound(found, capacities))
     grids = sum(
         _grid_bound(graph, work, modelling, at, largest)
         for at, layer in enumerate(graph.layers)
