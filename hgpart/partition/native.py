@@ -28,7 +28,8 @@ from hgpart.partition.incremental import incremental
 from hgpart.partition.isolated import check
 from hgpart.partition.kahypar import kahypar
 from hgpart.partition.layerwise import layerwise_within
-from hgpart.partition.symmetry import Symmetry, split_read, symmetry
+from hgpart.partition.shares import layer_shares
+from hgpart.partition.symmetry import Symmetry, symmetry
 from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
 from hgpart.work import Work
 
@@ -38,8 +39,7 @@ STEPS = {
     "hypergraph": 100_000,
 }  # of each annealing of the first round, at effort 1
 KEPT = 4  # divisions that go from one round to the next
-FRACTIONS = 16  # of a task, in the search for shares that grids then realise
-SHARES_OF_EPS = (0.2, 0.4, 0.6, 0.8)  # of the room above the average, that these shares may use
+SHARES_OF_EPS = (0.4, 0.6, 0.8, 1.0)  # of the room above the average, that grids may use
 MOST_KAHYPAR_STEPS = 400_000  # k vertices + 4 pins, see `isolated`: about a second a run
 
 
@@ -223,35 +223,12 @@ class _Search:
         return division_of(self.graph, fine, self.modelling, whole, own)
 
     def _grids(self, fine: Symmetry, share_of_eps: float) -> Division:
-        """Shares of each layer, by annealing fractions of whole tasks, laid out as grids."""
-        graph, coarse = self.graph, symmetry(self.graph, self.work, self.coarse)
-        elements = coarse.elements
-        times = np.full(len(coarse.class_units), FRACTIONS, dtype=np.int64)
-        for at, layer in enumerate(graph.layers):
-            first = elements.tasks[at]
-            if first >= 0 and split_read(layer, self.modelling) is None:
-                count = 1 if self.modelling.is_solid(layer) else layer.tasks
-                times[np.unique(elements.classes[first : first + count])] = 1
-        rest = FRACTIONS // times
-        fractions = replace(
-            coarse,
-            class_units=coarse.class_units * times,
-            type_weights=coarse.type_weights * rest[coarse.type_classes[:, 0]],
-            net_costs=coarse.net_costs * rest[coarse.net_classes],
-        )
-        total = int(self.work.per_task @ [layer.tasks for layer in graph.layers])
+        """Each layer as a grid over parts of its own, as far as the parts go."""
+        total = int(self.work.per_task @ [layer.tasks for layer in self.graph.layers])
         even = self.capacities * (total / max(1, int(self.capacities.sum())))
-        room = even + share_of_eps * np.maximum(0, self.capacities - even)
-        model, parts = incremental(graph, self.work, self.coarse, self.k)
-        start = division_of(graph, coarse, self.coarse, model, parts)
-        start = Division(
-            [own * many for own, many in zip(start.sizes, times.tolist(), strict=True)], start.parts
-        )
-        schedule = self._schedule(self._steps("coarse", coarse), 0.01, 1e-5, 2.0, 4 * self.k)
-        capacities = (room * FRACTIONS).astype(np.int64)
-        best = self._anneal(fractions, [(start, schedule)], capacities=capacities)[0]
-        task_parts, shares = _shares(graph, self.coarse, coarse, best.division, times)
-        return grid_start(graph, fine, self.modelling, task_parts, shares)
+        rooms = even + share_of_eps * np.maximum(0, self.capacities - even)
+        shares = layer_shares(self.graph, self.work, self.modelling, rooms)
+        return grid_start(self.graph, fine, self.modelling, shares.tasks, shares.parts)
 
     # -------------------------------------------------------------- annealing
 
@@ -272,11 +249,9 @@ class _Search:
         found: Symmetry,
         chains: list[tuple[Division, Schedule]],
         known: list[Found] | None = None,
-        capacities: Int64 | None = None,
     ) -> list[Found]:
         """What was known and is found now, best first."""
-        room = self.capacities if capacities is None else capacities
-        results, interrupted = anneal(found, room, chains, self._left())
+        results, interrupted = anneal(found, self.capacities, chains, self._left())
         if interrupted:
             self.deadline = -math.inf
         ranked = sorted([*(known or []), *results], key=lambda one: one.rank)
@@ -288,32 +263,3 @@ class _Search:
 
     def _left(self) -> float:
         return self.deadline - time.monotonic()
-
-
-def _shares(
-    graph: ChannelGraph, modelling: Modelling, found: Symmetry, division: Division, times: Int64
-) -> tuple[list[Int64], list[dict[int, float]]]:
-    """Per layer the part of each task, and the share of each part, of a division of fractions."""
-    elements = found.elements
-    task_parts: list[Int64] = []
-    shares: list[dict[int, float]] = []
-    for at, layer in enumerate(graph.layers):
-        first = elements.tasks[at]
-        task_parts.append(np.zeros(0, np.int64))
-        shares.append({})
-        if first < 0:
-            continue
-        own = first + np.arange(1 if modelling.is_solid(layer) else layer.tasks)
-        parts = np.zeros(len(own), dtype=np.int64)
-        for number in np.unique(elements.classes[own]).tolist():
-            members = own[elements.classes[own] == number]
-            reach = np.cumsum(division.sizes[number]) / times[number]
-            for slot in np.unique(elements.slots[members]).tolist():
-                chosen = members[elements.slots[members] == slot]
-                kinds = division.parts[elements.types[number, slot]]
-                rows = np.searchsorted(reach, elements.units[chosen] + 0.5)
-                parts[chosen - first] = kinds[np.minimum(rows, len(kinds) - 1)]
-                for part, size in zip(kinds.tolist(), division.sizes[number].tolist(), strict=True):
-                    shares[-1][part] = shares[-1].get(part, 0.0) + size / float(times[number])
-        task_parts[-1] = parts
-    return task_parts, shares
