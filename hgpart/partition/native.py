@@ -34,13 +34,14 @@ from hgpart.partition.vertex_classes import division_of_parts, parts_of_division
 from hgpart.work import Work
 
 STEPS = {
-    "coarse": 800_000,
+    "coarse": 500_000,
     "fine": 250_000,
     "hypergraph": 100_000,
 }  # of each annealing of the first round, at effort 1
+MOST_ROWS = 16  # of a class, coarse-grain; more where a start has more
 KEPT = 4  # divisions that go from one round to the next
 SHARES_OF_EPS = (0.4, 0.6, 0.8, 1.0)  # of the room above the average, that grids may use
-MOST_KAHYPAR_STEPS = 400_000  # k vertices + 4 pins, see `isolated`: about a second a run
+MOST_KAHYPAR_STEPS = 700_000  # k vertices + 4 pins, see `isolated`: about two seconds a run
 
 
 def native(
@@ -115,7 +116,7 @@ class _Search:
 
     def run(self) -> tuple[CnnHypergraph, Int32]:
         found = symmetry(self.graph, self.work, self.coarse)
-        best = self._coarse(found)
+        best = self._coarse(found)[0]
         if self.modelling.grain == "coarse":
             return self._blocks(found, self.coarse, best)
         strips, strip_parts = self._blocks(found, self.coarse, best)
@@ -129,38 +130,42 @@ class _Search:
 
     # -------------------------------------------------------------- coarse-grain
 
-    def _coarse(self, found: Symmetry) -> Found:
+    def _coarse(self, found: Symmetry) -> list[Found]:
         """Anneal every start, then the best ones again."""
-        steps = self._steps("coarse", found)
-        starts = [
-            (division_of(self.graph, found, self.coarse, model, parts), temperatures)
-            for model, parts, temperatures in self._coarse_starts()
-        ]
+        steps = self._steps("coarse")
+        if self.modelling.grain == "fine":
+            steps //= 2  # it is only one of the starts
         chains = [
-            (division, self._schedule(steps, hottest, 1e-5, 2.0, 4 * self.k))
-            for division, temperatures in starts
+            (division, self._schedule(steps, hottest, min(hottest / 5, 5e-6), 4.0, MOST_ROWS))
+            for division, temperatures in self._coarse_starts(found)
             for hottest in temperatures
         ]
         best = self._anneal(found, chains)
-        for hottest in (1e-3, 3e-4):
+        for hottest in (3e-4, 1e-4, 3e-5):
             chains = [
-                (one.division, self._schedule(steps, hottest, 3e-6, 4.0, 4 * self.k))
+                (one.division, self._schedule(3 * steps // 2, hottest, 3e-6, 4.0, MOST_ROWS))
                 for one in best[:KEPT]
             ]
             best = self._anneal(found, chains, best)
-        return best[0]
+        return best
 
-    def _coarse_starts(self) -> Iterator[tuple[CnnHypergraph, Int32, tuple[float, ...]]]:
-        """Partitions to begin with, and how hot to begin."""
+    def _coarse_starts(self, found: Symmetry) -> Iterator[tuple[Division, tuple[float, ...]]]:
+        """Divisions to begin with, and how hot to begin."""
         model, parts = incremental(self.graph, self.work, self.coarse, self.k)
-        yield model, parts, (0.01, 0.003, 0.001)
+        yield self._division(found, model, parts), (0.003, 0.001)
+        yield self._runs(found, self.coarse, 1.0), (0.001, 0.0001)
         cut = layerwise_within(self.graph, self.work, self.coarse, self.capacities)
-        blocks = divide(self.graph, self.work, self.coarse, 8 * self.k)
-        model = cnn_hypergraph(self.graph, self.work, blocks, self.coarse)
-        if cut is not None:
-            yield model, cut.astype(np.int32)[model.vertex_layers], (0.001, 0.0001)
-        if (partition := self._by_kahypar(model)) is not None:
-            yield model, partition, (0.001, 0.0001)
+        for number, blocks_per_part in enumerate((8, 16)):
+            blocks = divide(self.graph, self.work, self.coarse, blocks_per_part * self.k)
+            model = cnn_hypergraph(self.graph, self.work, blocks, self.coarse)
+            if cut is not None and number == 0:
+                parts = cut.astype(np.int32)[model.vertex_layers]
+                yield self._division(found, model, parts), (0.001, 0.0001)
+            if (partition := self._by_kahypar(model)) is not None:
+                yield self._division(found, model, partition), (0.0001, 0.00001)
+
+    def _division(self, found: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
+        return division_of(self.graph, found, self.coarse, model, parts)
 
     def _by_kahypar(self, model: CnnHypergraph) -> Int32 | None:
         nets = model.hypergraph
@@ -182,9 +187,9 @@ class _Search:
 
     def _fine(self, fine: Symmetry, strips: CnnHypergraph, strip_parts: Int32) -> Found:
         """Anneal grids for several shares of the parts, and the strips of coarse-grain."""
-        steps = self._steps("fine", fine)
+        steps = self._steps("fine")
         starts = [self._strips(fine, strips, strip_parts)]
-        starts += [self._grids(fine, share) for share in SHARES_OF_EPS]
+        starts += [self._runs(fine, self.modelling, share) for share in SHARES_OF_EPS]
         chains = [
             (start, self._schedule(steps, hottest, 1e-6, 50.0, 6))
             for start in starts
@@ -222,20 +227,18 @@ class _Search:
                 own[layout.row_starts] = parts[coarse.finish : coarse.finish + count]
         return division_of(self.graph, fine, self.modelling, whole, own)
 
-    def _grids(self, fine: Symmetry, share_of_eps: float) -> Division:
-        """Each layer as a grid over parts of its own, as far as the parts go."""
+    # -------------------------------------------------------------- both
+
+    def _runs(self, found: Symmetry, modelling: Modelling, share_of_eps: float) -> Division:
+        """Runs of layers in parts of their own, as far as the parts go; fine-grain, as grids."""
         total = int(self.work.per_task @ [layer.tasks for layer in self.graph.layers])
         even = self.capacities * (total / max(1, int(self.capacities.sum())))
         rooms = even + share_of_eps * np.maximum(0, self.capacities - even)
-        shares = layer_shares(self.graph, self.work, self.modelling, rooms)
-        return grid_start(self.graph, fine, self.modelling, shares.tasks, shares.parts)
+        shares = layer_shares(self.graph, self.work, modelling, rooms)
+        return grid_start(self.graph, found, modelling, shares.tasks, shares.parts)
 
-    # -------------------------------------------------------------- annealing
-
-    def _steps(self, grain: str, found: Symmetry) -> int:
-        """More for models of more layers."""
-        size = min(3.0, max(1.0, math.sqrt(len(found.type_weights) / 20)))
-        return max(1, round(STEPS[grain] * self.effort * (size if grain == "coarse" else 1)))
+    def _steps(self, grain: str) -> int:
+        return max(1, round(STEPS[grain] * self.effort))
 
     def _schedule(
         self, steps: int, hottest: float, coldest: float, price: float, most_rows: int
