@@ -97,8 +97,14 @@ void Division::index() {
     std::fill(class_of_row_.begin() + first_row_[c], class_of_row_.begin() + first_row_[c + 1], c);
   }
   for (std::int32_t t = 0; t < model_.types(); ++t) {
-    first_vertex_.push_back(static_cast<std::int32_t>(vertices_.size()));
     const auto row_class = model_.type_classes[2 * t], column_class = model_.type_classes[2 * t + 1];
+    const auto first = static_cast<std::int32_t>(vertices_.size()), first_row = first_row_[row_class];
+    if (column_class < 0) {
+      places_.push_back({first - first_row, 1, false});
+    } else {
+      const auto columns = first_row_[column_class + 1] - first_row_[column_class];
+      places_.push_back({first - first_row * columns - first_row_[column_class], columns, true});
+    }
     class_types_[row_class].push_back(2 * t);
     if (column_class >= 0) class_types_[column_class].push_back(2 * t + 1);
     for (auto row = first_row_[row_class]; row < first_row_[row_class + 1]; ++row) {
@@ -157,16 +163,6 @@ void Division::index_neighbours() {
     types.erase(std::unique(types.begin(), types.end()), types.end());
     types.erase(std::remove(types.begin(), types.end(), type), types.end());
   }
-}
-
-std::int32_t Division::vertex_at(std::int32_t typed, std::int32_t row, std::int32_t other) const {
-  const auto type = typed / 2;
-  const auto row_class = model_.type_classes[2 * type], column_class = model_.type_classes[2 * type + 1];
-  if (column_class < 0) return first_vertex_[type] + row - first_row_[row_class];
-  if (typed % 2 == 1) std::swap(row, other);
-  const auto columns = first_row_[column_class + 1] - first_row_[column_class];
-  return first_vertex_[type] + (row - first_row_[row_class]) * columns + other -
-         first_row_[column_class];
 }
 
 Rows Division::rows() const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "budget.hpp"
@@ -64,7 +65,11 @@ class Division {
   // Types that share nets with one.
   const std::vector<std::int32_t>& adjacent(std::int32_t type) const { return adjacent_[type]; }
   // The vertex of a type (with axis, as above) in a row, and in a row of its other class.
-  std::int32_t vertex_at(std::int32_t typed, std::int32_t row, std::int32_t other) const;
+  std::int32_t vertex_at(std::int32_t typed, std::int32_t row, std::int32_t other) const {
+    const Place& place = places_[typed / 2];
+    if (typed % 2 == 1) std::swap(row, other);
+    return place.first + row * place.columns + (place.crossed ? other : 0);
+  }
   template <typename Visit>
   void for_each_vertex(std::int32_t row, Visit visit) const {
     for (const std::int32_t typed : class_types_[class_of_row_[row]]) {
@@ -103,6 +108,12 @@ class Division {
     std::int64_t before;
   };
 
+  // A type's vertex in a row (and a row of its second class): first + row columns (+ other).
+  struct Place {
+    std::int32_t first, columns;
+    bool crossed;
+  };
+
   void index();
   void index_neighbours();
   std::int64_t units(std::int32_t v) const {
@@ -134,7 +145,7 @@ class Division {
   // What the model says, by class, type and set.
   std::vector<std::int32_t> first_row_;                     // of each class, and the end
   std::vector<std::int32_t> class_of_row_;
-  std::vector<std::int32_t> first_vertex_;                  // of each type
+  std::vector<Place> places_;                               // of each type's vertices
   std::vector<std::vector<std::int32_t>> class_types_;      // 2 type + axis
   std::vector<std::vector<std::int32_t>> class_nets_;
   std::vector<std::vector<std::int32_t>> type_nets_;        // 2 net type + axis

@@ -27,25 +27,26 @@ from hgpart.partition.annealing import Found, Schedule, anneal
 from hgpart.partition.balance import pack
 from hgpart.partition.devices import cheapest_devices
 from hgpart.partition.divisions import Division, blocks_of, division_of
-from hgpart.partition.goal import Goal, goal_of
+from hgpart.partition.goal import goal_of
 from hgpart.partition.grids import grid_start
 from hgpart.partition.incremental import incremental
 from hgpart.partition.isolated import check
 from hgpart.partition.kahypar import kahypar
 from hgpart.partition.layerwise import layerwise_within
-from hgpart.partition.symmetry import Symmetry, split_read, symmetry
+from hgpart.partition.shares import layer_shares
+from hgpart.partition.symmetry import Symmetry, symmetry
 from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
 from hgpart.work import Work
 
 STEPS = {
-    "coarse": 800_000,
+    "coarse": 500_000,
     "fine": 250_000,
     "hypergraph": 100_000,
 }  # of each annealing of the first round, at effort 1
+MOST_ROWS = 16  # of a class, coarse-grain; more where a start has more
 KEPT = 4  # divisions that go from one round to the next
-FRACTIONS = 16  # of a task, in the search for shares that grids then realise
-SHARES_OF_EPS = (0.2, 0.4, 0.6, 0.8)  # of the room above the average, that these shares may use
-MOST_KAHYPAR_STEPS = 400_000  # k vertices + 4 pins, see `isolated`: about a second a run
+SHARES_OF_EPS = (0.4, 0.6, 0.8, 1.0)  # of the room above the average, that grids may use
+MOST_KAHYPAR_STEPS = 700_000  # k vertices + 4 pins, see `isolated`: about two seconds a run
 
 
 def native(
@@ -152,7 +153,7 @@ class _Search:
         if self.objective.links is not None:
             divisions += [self._on_devices(found, division) for division in divisions]
         most_rows, coldest = (6, 1e-6) if self.modelling.grain == "fine" else (4 * self.k, 1e-5)
-        steps = self._steps(self.modelling.grain, found)
+        steps = self._steps(self.modelling.grain)
         best = []
         for hottest in (3e-3, 3e-4):
             chains = [
@@ -177,36 +178,40 @@ class _Search:
 
     def _coarse(self, found: Symmetry) -> list[Found]:
         """Anneal every start, then the best ones again."""
-        steps = self._steps("coarse", found)
-        starts = [
-            (division_of(self.graph, found, self.coarse, model, parts), temperatures)
-            for model, parts, temperatures in self._coarse_starts()
-        ]
+        steps = self._steps("coarse")
+        if self.modelling.grain == "fine":
+            steps //= 2  # it is only one of the starts
         chains = [
-            (division, self._schedule(steps, hottest, 1e-5, 2.0, 4 * self.k))
-            for division, temperatures in starts
+            (division, self._schedule(steps, hottest, min(hottest / 5, 5e-6), 4.0, MOST_ROWS))
+            for division, temperatures in self._coarse_starts(found)
             for hottest in temperatures
         ]
         best = self._anneal(found, chains)
-        for hottest in (1e-3, 3e-4):
+        for hottest in (3e-4, 1e-4, 3e-5):
             chains = [
-                (one.division, self._schedule(steps, hottest, 3e-6, 4.0, 4 * self.k))
+                (one.division, self._schedule(3 * steps // 2, hottest, 3e-6, 4.0, MOST_ROWS))
                 for one in best[:KEPT]
             ]
             best = self._anneal(found, chains, best)
         return best
 
-    def _coarse_starts(self) -> Iterator[tuple[CnnHypergraph, Int32, tuple[float, ...]]]:
-        """Partitions to begin with, and how hot to begin."""
+    def _coarse_starts(self, found: Symmetry) -> Iterator[tuple[Division, tuple[float, ...]]]:
+        """Divisions to begin with, and how hot to begin."""
         model, parts = incremental(self.graph, self.work, self.coarse, self.k)
-        yield model, parts, (0.01, 0.003, 0.001)
+        yield self._division(found, model, parts), (0.003, 0.001)
+        yield self._runs(found, self.coarse, 1.0), (0.001, 0.0001)
         cut = layerwise_within(self.graph, self.work, self.coarse, self.capacities)
-        blocks = divide(self.graph, self.work, self.coarse, 8 * self.k)
-        model = cnn_hypergraph(self.graph, self.work, blocks, self.coarse)
-        if cut is not None:
-            yield model, cut.astype(np.int32)[model.vertex_layers], (0.001, 0.0001)
-        if (partition := self._by_kahypar(model)) is not None:
-            yield model, partition, (0.001, 0.0001)
+        for number, blocks_per_part in enumerate((8, 16)):
+            blocks = divide(self.graph, self.work, self.coarse, blocks_per_part * self.k)
+            model = cnn_hypergraph(self.graph, self.work, blocks, self.coarse)
+            if cut is not None and number == 0:
+                parts = cut.astype(np.int32)[model.vertex_layers]
+                yield self._division(found, model, parts), (0.001, 0.0001)
+            if (partition := self._by_kahypar(model)) is not None:
+                yield self._division(found, model, partition), (0.0001, 0.00001)
+
+    def _division(self, found: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
+        return division_of(self.graph, found, self.coarse, model, parts)
 
     def _by_kahypar(self, model: CnnHypergraph) -> Int32 | None:
         nets = model.hypergraph
@@ -228,9 +233,9 @@ class _Search:
 
     def _fine(self, fine: Symmetry, strips: CnnHypergraph, strip_parts: Int32) -> list[Found]:
         """Anneal grids for several shares of the parts, and the strips of coarse-grain."""
-        steps = self._steps("fine", fine)
+        steps = self._steps("fine")
         starts = [self._strips(fine, strips, strip_parts)]
-        starts += [self._grids(fine, share) for share in SHARES_OF_EPS]
+        starts += [self._runs(fine, self.modelling, share) for share in SHARES_OF_EPS]
         chains = [
             (start, self._schedule(steps, hottest, 1e-6, 50.0, 6))
             for start in starts
@@ -268,43 +273,18 @@ class _Search:
                 own[layout.row_starts] = parts[coarse.finish : coarse.finish + count]
         return division_of(self.graph, fine, self.modelling, whole, own)
 
-    def _grids(self, fine: Symmetry, share_of_eps: float) -> Division:
-        """Shares of each layer, by annealing fractions of whole tasks, laid out as grids."""
-        graph, coarse = self.graph, symmetry(self.graph, self.work, self.coarse)
-        elements = coarse.elements
-        times = np.full(len(coarse.class_units), FRACTIONS, dtype=np.int64)
-        for at, layer in enumerate(graph.layers):
-            first = elements.tasks[at]
-            if first >= 0 and split_read(layer, self.modelling) is None:
-                count = 1 if self.modelling.is_solid(layer) else layer.tasks
-                times[np.unique(elements.classes[first : first + count])] = 1
-        rest = FRACTIONS // times
-        fractions = replace(
-            coarse,
-            class_units=coarse.class_units * times,
-            type_weights=coarse.type_weights * rest[coarse.type_classes[:, 0]],
-            net_costs=coarse.net_costs * rest[coarse.net_classes],
-        )
-        total = int(self.work.per_task @ [layer.tasks for layer in graph.layers])
+    # -------------------------------------------------------------- both
+
+    def _runs(self, found: Symmetry, modelling: Modelling, share_of_eps: float) -> Division:
+        """Runs of layers in parts of their own, as far as the parts go; fine-grain, as grids."""
+        total = int(self.work.per_task @ [layer.tasks for layer in self.graph.layers])
         even = self.capacities * (total / max(1, int(self.capacities.sum())))
-        room = even + share_of_eps * np.maximum(0, self.capacities - even)
-        model, parts = incremental(graph, self.work, self.coarse, self.k)
-        start = division_of(graph, coarse, self.coarse, model, parts)
-        start = Division(
-            [own * many for own, many in zip(start.sizes, times.tolist(), strict=True)], start.parts
-        )
-        schedule = self._schedule(self._steps("coarse", coarse), 0.01, 1e-5, 2.0, 4 * self.k)
-        capacities = (room * FRACTIONS).astype(np.int64)
-        best = self._anneal(fractions, [(start, schedule)], goal=goal_of(capacities))[0]
-        task_parts, shares = _shares(graph, self.coarse, coarse, best.division, times)
-        return grid_start(graph, fine, self.modelling, task_parts, shares)
+        rooms = even + share_of_eps * np.maximum(0, self.capacities - even)
+        shares = layer_shares(self.graph, self.work, modelling, rooms)
+        return grid_start(self.graph, found, modelling, shares.tasks, shares.parts)
 
-    # -------------------------------------------------------------- annealing
-
-    def _steps(self, grain: str, found: Symmetry) -> int:
-        """More for models of more layers."""
-        size = min(3.0, max(1.0, math.sqrt(len(found.type_weights) / 20)))
-        return max(1, round(STEPS[grain] * self.effort * (size if grain == "coarse" else 1)))
+    def _steps(self, grain: str) -> int:
+        return max(1, round(STEPS[grain] * self.effort))
 
     def _schedule(
         self, steps: int, hottest: float, coldest: float, price: float, most_rows: int
@@ -318,10 +298,9 @@ class _Search:
         found: Symmetry,
         chains: list[tuple[Division, Schedule]],
         known: list[Found] | None = None,
-        goal: Goal | None = None,
     ) -> list[Found]:
         """What was known and is found now, best first."""
-        results, interrupted = anneal(found, goal or self.goal, chains, self._left())
+        results, interrupted = anneal(found, self.goal, chains, self._left())
         if interrupted:
             self.deadline = -math.inf
         ranked = sorted([*(known or []), *results], key=lambda one: one.rank)
@@ -333,32 +312,3 @@ class _Search:
 
     def _left(self) -> float:
         return self.deadline - time.monotonic()
-
-
-def _shares(
-    graph: ChannelGraph, modelling: Modelling, found: Symmetry, division: Division, times: Int64
-) -> tuple[list[Int64], list[dict[int, float]]]:
-    """Per layer the part of each task, and the share of each part, of a division of fractions."""
-    elements = found.elements
-    task_parts: list[Int64] = []
-    shares: list[dict[int, float]] = []
-    for at, layer in enumerate(graph.layers):
-        first = elements.tasks[at]
-        task_parts.append(np.zeros(0, np.int64))
-        shares.append({})
-        if first < 0:
-            continue
-        own = first + np.arange(1 if modelling.is_solid(layer) else layer.tasks)
-        parts = np.zeros(len(own), dtype=np.int64)
-        for number in np.unique(elements.classes[own]).tolist():
-            members = own[elements.classes[own] == number]
-            reach = np.cumsum(division.sizes[number]) / times[number]
-            for slot in np.unique(elements.slots[members]).tolist():
-                chosen = members[elements.slots[members] == slot]
-                kinds = division.parts[elements.types[number, slot]]
-                rows = np.searchsorted(reach, elements.units[chosen] + 0.5)
-                parts[chosen - first] = kinds[np.minimum(rows, len(kinds) - 1)]
-                for part, size in zip(kinds.tolist(), division.sizes[number].tolist(), strict=True):
-                    shares[-1][part] = shares[-1].get(part, 0.0) + size / float(times[number])
-        task_parts[-1] = parts
-    return task_parts, shares
