@@ -125,6 +125,8 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
             f"{model.hypergraph.vertices}"
         )
     found = evaluated(
+        graph,
+        plan.work,
         model,
         plan.modelling,
         plan.parts,

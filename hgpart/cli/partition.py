@@ -47,11 +47,14 @@ def partition(
     work: WorkSource = "flops",
     profile_device: ProfileDevice = None,
     save_work: SaveWork = None,
-    backend: Annotated[str, typer.Option(help="native, kahypar or mtkahypar.")] = "kahypar",
+    backend: Annotated[str, typer.Option(help="native, kahypar, mtkahypar or exact.")] = "kahypar",
     seed: Seed = 0,
     speeds: Speeds = None,
     time_limit: Annotated[
-        float | None, typer.Option(help="Seconds to search; the best found by then counts.")
+        float | None,
+        typer.Option(
+            help="Seconds to search; the best found by then counts. 60 for exact by default."
+        ),
     ] = None,
     effort: Annotated[
         float, typer.Option(min=0, help="How long the native solver searches, 1 by default.")

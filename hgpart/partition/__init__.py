@@ -20,6 +20,8 @@ from hgpart.hypergraph import Int32, Int64
 from hgpart.metrics import Evaluation, communication_volume, evaluate, imbalance, part_loads
 from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.balance import capacities, pack, within
+from hgpart.partition.bound import lower_bound, relative_gap
+from hgpart.partition.exact import exact_partition
 from hgpart.partition.layerwise import layerwise_within
 from hgpart.partition.native import native_partition
 from hgpart.partition.project import project
@@ -61,6 +63,9 @@ class Partition:
     evaluation : Evaluation
     feasible : bool
         Whether every part's load is at most (1 + eps) times its share.
+    lower_bound : int
+        Bytes that every partition whose loads are within eps sends at least: of
+        `bound.lower_bound`, or more where the backend proves more.
     """
 
     model: CnnHypergraph
@@ -74,6 +79,15 @@ class Partition:
     speeds: tuple[float, ...] | None
     evaluation: Evaluation
     feasible: bool
+    lower_bound: int
+
+    @property
+    def gap(self) -> float:
+        """Share of the volume that a better partition within eps might do without; 0.0: none.
+
+        Negative where less than the lower bound is sent, which only an infeasible one can.
+        """
+        return relative_gap(self.evaluation.volume, self.lower_bound)
 
 
 def partition_graph(
@@ -108,14 +122,15 @@ def partition_graph(
     modelling : Modelling, optional
         Grain, batch size and what counts; coarse-grain at batch 32 when left out.
     backend : str
-        "native", "kahypar" or "mtkahypar".
+        "native", "kahypar" or "mtkahypar"; or "exact" (coarse-grain only, small k), which proves
+        how good its partition is.
     seed : int
         The same seed gives the same partition.
     speeds : sequence of k numbers, optional
         Relative speeds of the devices; a part's share is in proportion.
     time_limit : float, optional
         Seconds for the backend and the improvement after it, each level of which it ends early;
-        results may then differ from run to run.
+        results may then differ from run to run. 60 s for "exact", where none is given.
     effort : float
         How long the native solver searches, relative to its default.
     best_effort : bool
@@ -124,7 +139,7 @@ def partition_graph(
     Raises
     ------
     ArgumentError
-        If an argument is out of range.
+        If an argument is out of range, or the backend can't take the model.
     InfeasibleError
         If eps can't be met; names the heaviest task and the smallest eps known to do.
     BackendError, MissingPackageError
@@ -157,11 +172,16 @@ def partition_graph(
         goal = capacities(total, shares, _round_up(smallest))
 
     deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-    if backend == "native":
-        start = backend
-        model, parts = native_partition(
-            graph, work, modelling, goal, seed=seed, effort=effort, deadline=deadline
-        )
+    start, proven = backend, 0
+    if backend in ("native", "exact"):
+        if backend == "native":
+            model, parts = native_partition(
+                graph, work, modelling, goal, seed=seed, effort=effort, deadline=deadline
+            )
+        else:
+            model, parts, proven = exact_partition(
+                graph, work, modelling, goal, seed=seed, effort=effort, time_limit=time_limit
+            )
         if _rank(model, parts, goal)[0] > 0:
             model, parts = _split_and_improve(
                 graph, work, modelling, model, parts, goal, seed, deadline
@@ -171,6 +191,8 @@ def partition_graph(
             graph, work, modelling, goal, backend, seed, eps, time_limit, deadline
         )
     found = evaluated(
+        graph,
+        work,
         model,
         modelling,
         parts,
@@ -180,6 +202,7 @@ def partition_graph(
         backend=backend,
         start=start,
         speeds=None if speeds is None else tuple(shares),
+        proven=proven,
     )
     if not found.feasible and not best_effort:
         reached = found.evaluation.imbalance
@@ -192,6 +215,8 @@ def partition_graph(
 
 
 def evaluated(
+    graph: ChannelGraph,
+    work: Work,
     model: CnnHypergraph,
     modelling: Modelling,
     parts: Int32,
@@ -202,8 +227,13 @@ def evaluated(
     backend: str,
     start: str,
     speeds: tuple[float, ...] | None = None,
+    proven: int = 0,
 ) -> Partition:
-    """Put a partition, whoever made it, together with its figures by hgpart's own metrics."""
+    """Put a partition, whoever made it, together with its figures by hgpart's own metrics.
+
+    `proven` is the backend's own lower bound of the volume.
+    """
+    room = capacities(int(model.hypergraph.weights.sum()), speeds or [1] * k, eps)
     evaluation = evaluate(model.hypergraph, parts, k, speeds)
     return Partition(
         model=model,
@@ -217,6 +247,7 @@ def evaluated(
         speeds=speeds,
         evaluation=evaluation,
         feasible=within(evaluation.loads, speeds or [1] * k, eps),
+        lower_bound=max(proven, lower_bound(graph, work, modelling, room)),
     )
 
 

@@ -46,6 +46,17 @@ def lower_bound(graph: ChannelGraph, work: Work, modelling: Modelling, capacitie
     return sets + grids
 
 
+def relative_gap(volume: int, bound: int) -> float:
+    """Share of a volume that lies above a lower bound of it; 0.0 where there is none.
+
+    Examples
+    --------
+    >>> relative_gap(8, 6), relative_gap(0, 0)
+    (0.25, 0.0)
+    """
+    return (volume - bound) / volume if volume else 0.0
+
+
 @dataclass(frozen=True)
 class _Senders:
     """The nets that one set of readers shares.
