@@ -147,6 +147,7 @@ def partition(
         hypergraph=found.model.hypergraph,
         feasible=found.feasible,
         evaluation=found.evaluation,
+        lower_bound=found.lower_bound,
         shares=shares,
         layerwise=layerwise,
         seconds=stage.all_seconds(),
