@@ -63,7 +63,7 @@ def class_variables(found: Symmetry, k: int) -> list[int]:
     sizes = [0] * len(found.class_units)
     for number in found.type_classes[:, 0].tolist():
         sizes[number] += 2 * k
-    for (pins, _), _ in _nets(found).items():
+    for pins, _ in _nets(found):
         sizes[int(found.type_classes[pins[0], 0])] += 2 * k
     for number, pin_sets in _pin_sets(found).items():
         if not _is_forest(pin_sets):
