@@ -132,6 +132,7 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
         )
     found = evaluated(
         graph,
+        plan.work,
         model,
         plan.modelling,
         plan.parts,

@@ -33,4 +33,5 @@ def partitioned_graphs(draw: st.DrawFn, most_parts: int = 4) -> tuple[ChannelGra
         speeds=None,
         evaluation=evaluate(model.hypergraph, parts, k),
         feasible=False,
+        lower_bound=0,
     )

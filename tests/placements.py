@@ -48,6 +48,7 @@ def partitioned(
         speeds=None,
         evaluation=evaluation,
         feasible=False,
+        lower_bound=0,
     )
     return PartitionedModel(traced, graph, flops(graph), partition, evaluation, {})
 

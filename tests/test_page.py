@@ -107,6 +107,7 @@ def make_report(layers, k, name=NASTY):
         hypergraph=blocks.hypergraph,
         feasible=found.imbalance <= 0.1,
         evaluation=found,
+        lower_bound=0,
         shares=part_shares(graph, blocks, modelling, parts, k),
         layerwise=evaluate_layerwise(graph, work, modelling, k),
         seconds={"total": 1.0},

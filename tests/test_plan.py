@@ -25,6 +25,8 @@ from hgpart.memory import MemoryLimits
 from hgpart.metrics import evaluate
 from hgpart.objectives import LARGEST, VOLUME, Objective, over_links
 from hgpart.partition import Partition, partition_graph
+from hgpart.partition.balance import capacities
+from hgpart.partition.bound import lower_bound
 from hgpart.plan import LARGEST_RUNS, Plan, load_plan, make_plan, restore, save_plan
 from hgpart.tracing import trace
 from hgpart.work import Work, flops
@@ -47,8 +49,10 @@ def partition_of(
         "backend": "kahypar",
         "start": "kahypar",
         "speeds": speeds,
+        "feasible": False,
+        "lower_bound": 0,
     }
-    return Partition(model, modelling, parts, PARTS, **given, evaluation=found, feasible=False)
+    return Partition(model, modelling, parts, PARTS, **given, evaluation=found)
 
 
 GRAPH, WORK = chain([8, 4], [80, 40], [3, 2])
@@ -109,6 +113,8 @@ def test_any_plan_comes_back_whole(
     expected = plain(partition)
     expected["feasible"] = restored.feasible
     expected["memory_bytes"] = plain(restored.memory_bytes)
+    room = capacities(int(partition.evaluation.loads.sum()), speeds or [1] * PARTS, 0.1)
+    expected["lower_bound"] = lower_bound(graph, work, modelling, room)
     assert plain(restored) == expected
 
 

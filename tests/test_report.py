@@ -50,6 +50,7 @@ def make_report(graph, k, work=None, best_effort=False, speeds=None, **modelling
         hypergraph=found.model.hypergraph,
         feasible=found.feasible,
         evaluation=found.evaluation,
+        lower_bound=found.lower_bound,
         shares=part_shares(graph, found.model, modelling, found.parts, k),
         layerwise=evaluate_layerwise(graph, work, modelling, k, speeds, 0.1),
         seconds={"partition": 0.25, "total": 1.5},
@@ -91,7 +92,8 @@ def volume_of(hypergraph, parts):
 def test_json_has_every_key_that_was_promised(result):
     promised = (
         "model grain linear k eps seed backend batch_size bytes_per_element feasible imbalance "
-        "volume_bytes layerwise_imbalance layerwise_volume_bytes parts seconds"
+        "volume_bytes lower_bound_bytes gap layerwise_imbalance layerwise_volume_bytes parts "
+        "seconds"
     )
     found = figures(result[0])
     assert set(promised.split()) <= set(found)
@@ -145,6 +147,25 @@ def test_the_answer_comes_first(result):
     assert f"imbalance {report.layerwise.imbalance:.3f}" in second
     ratio = report.layerwise.max_load / report.evaluation.max_load
     assert f"the busiest device has {ratio:.1f} times less work, but " in third
+
+
+def test_what_is_known_of_the_least_volume_is_said(result):
+    report, found = result
+    volume = found.evaluation.volume
+    for bound, said in (
+        (0, " MB between devices"),
+        (volume // 2, f" MB (at least {volume // 2 / 10**6:.4f} MB: gap 50.0%) between devices"),
+        (volume, " MB (proven optimal) between devices"),
+    ):
+        shown = dataclasses.replace(report, lower_bound=bound)
+        assert f"{volume / 10**6:.4f}{said}" in printed(shown, width=1000).splitlines()[0]
+        assert figures(shown)["gap"] == pytest.approx(1 - bound / volume)
+
+
+def test_nothing_is_proven_of_what_is_not_allowed(crowded):
+    bound = crowded.evaluation.volume
+    first, *_ = printed(dataclasses.replace(crowded, lower_bound=bound)).splitlines()
+    assert "proven" not in first
 
 
 def test_an_imbalance_that_is_not_allowed_is_called_so(crowded):

@@ -68,7 +68,8 @@ def evaluate(
             from hgpart.formats import read_partition
             from hgpart.metrics import evaluate as evaluate_parts
             from hgpart.partition import check_arguments
-            from hgpart.partition.balance import within
+            from hgpart.partition.balance import capacities, within
+            from hgpart.partition.bound import lower_bound
             from hgpart.partition_files import blocks_of_parts
             from hgpart.pipeline import evaluate_layerwise
             from hgpart.report import Report
@@ -89,6 +90,8 @@ def evaluate(
         with stage("evaluate"):
             blocks, parts = blocks_of_parts(graph, done, modelling, every)
             found = evaluate_parts(blocks.hypergraph, parts, k, speeds)
+            room = capacities(int(found.loads.sum()), speeds or [1] * k, eps)
+            bound = lower_bound(graph, done, modelling, room)
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)
         shares = part_shares(graph, blocks, modelling, parts, k)
@@ -107,6 +110,7 @@ def evaluate(
         hypergraph=blocks.hypergraph,
         feasible=within(found.loads, speeds or [1] * k, eps),
         evaluation=found,
+        lower_bound=bound,
         shares=shares,
         layerwise=layerwise,
         seconds=stage.all_seconds(),

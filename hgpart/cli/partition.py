@@ -49,7 +49,7 @@ def partition(
     work: WorkSource = "flops",
     profile_device: ProfileDevice = None,
     save_work: SaveWork = None,
-    backend: Annotated[str, typer.Option(help="native, kahypar or mtkahypar.")] = "kahypar",
+    backend: Annotated[str, typer.Option(help="native, kahypar, mtkahypar or exact.")] = "kahypar",
     seed: Seed = 0,
     speeds: Speeds = None,
     objective: Annotated[
@@ -82,7 +82,10 @@ def partition(
         ),
     ] = 4.0,
     time_limit: Annotated[
-        float | None, typer.Option(help="Seconds to search; the best found by then counts.")
+        float | None,
+        typer.Option(
+            help="Seconds to search; the best found by then counts. 60 for exact by default."
+        ),
     ] = None,
     effort: Annotated[
         float, typer.Option(min=0, help="How long the native solver searches, 1 by default.")
@@ -187,6 +190,7 @@ def partition(
         hypergraph=found.model.hypergraph,
         feasible=found.feasible,
         evaluation=found.evaluation,
+        lower_bound=found.lower_bound,
         shares=shares,
         layerwise=layerwise,
         objective=found.objective,

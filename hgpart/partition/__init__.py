@@ -22,6 +22,8 @@ from hgpart.metrics import Evaluation, communication_volume, evaluate, imbalance
 from hgpart.objectives import VOLUME, Objective
 from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.balance import capacities, pack, within
+from hgpart.partition.bound import lower_bound, relative_gap
+from hgpart.partition.exact import exact_partition
 from hgpart.partition.layerwise import layerwise_within
 from hgpart.partition.native import native_partition
 from hgpart.partition.project import project
@@ -64,6 +66,9 @@ class Partition:
     feasible : bool
         Whether every part's load is at most (1 + eps) times its share, and its memory within its
         limit.
+    lower_bound : int
+        Bytes that every partition whose loads are within eps sends at least: of
+        `bound.lower_bound`, or more where the backend proves more.
     objective : Objective
         What the search was for.
     memory : MemoryLimits or None
@@ -83,9 +88,19 @@ class Partition:
     speeds: tuple[float, ...] | None
     evaluation: Evaluation
     feasible: bool
+    lower_bound: int
     objective: Objective = VOLUME
     memory: MemoryLimits | None = None
     memory_bytes: Int64 | None = None
+
+    @property
+    def gap(self) -> float:
+        """Share of the objective that a better partition within eps might do without; 0.0: none.
+
+        Negative where it is less than the lower bound, which only an infeasible one can be.
+        """
+        least = self.objective.least(self.lower_bound, self.k)
+        return relative_gap(self.objective.value(self.evaluation.traffic), least)
 
 
 def partition_graph(
@@ -122,7 +137,8 @@ def partition_graph(
     modelling : Modelling, optional
         Grain, batch size and what counts; coarse-grain at batch 32 when left out.
     backend : str
-        "native", "kahypar" or "mtkahypar".
+        "native", "kahypar" or "mtkahypar"; or "exact" (coarse-grain only, small k), which proves
+        how good its partition is.
     seed : int
         The same seed gives the same partition.
     speeds : sequence of k numbers, optional
@@ -134,7 +150,7 @@ def partition_graph(
         Bytes that each part may need. Of the native solver.
     time_limit : float, optional
         Seconds for the backend and the improvement after it, each level of which it ends early;
-        results may then differ from run to run.
+        results may then differ from run to run. 60 s for "exact", where none is given.
     effort : float
         How long the native solver searches, relative to its default.
     best_effort : bool
@@ -143,7 +159,7 @@ def partition_graph(
     Raises
     ------
     ArgumentError
-        If an argument is out of range.
+        If an argument is out of range, or the backend can't take the model.
     InfeasibleError
         If eps can't be met, and then it names the heaviest task and the smallest eps known to do,
         or a memory limit can't.
@@ -178,19 +194,24 @@ def partition_graph(
         goal = capacities(total, shares, _round_up(smallest))
 
     deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-    if backend == "native":
-        start = backend
-        model, parts = native_partition(
-            graph,
-            work,
-            modelling,
-            goal,
-            objective=objective,
-            memory=memory,
-            seed=seed,
-            effort=effort,
-            deadline=deadline,
-        )
+    start, proven = backend, 0
+    if backend in ("native", "exact"):
+        if backend == "native":
+            model, parts = native_partition(
+                graph,
+                work,
+                modelling,
+                goal,
+                objective=objective,
+                memory=memory,
+                seed=seed,
+                effort=effort,
+                deadline=deadline,
+            )
+        else:
+            model, parts, proven = exact_partition(
+                graph, work, modelling, goal, seed=seed, effort=effort, time_limit=time_limit
+            )
         if memory is None and _rank(model, parts, goal)[0] > 0:
             model, parts = _split_and_improve(
                 graph, work, modelling, model, parts, goal, seed, deadline
@@ -201,6 +222,7 @@ def partition_graph(
         )
     found = evaluated(
         graph,
+        work,
         model,
         modelling,
         parts,
@@ -212,6 +234,7 @@ def partition_graph(
         speeds=None if speeds is None else tuple(shares),
         objective=objective,
         memory=memory,
+        proven=proven,
     )
     if not found.feasible and not best_effort:
         if not _in_memory(memory, found.memory_bytes):
@@ -243,6 +266,7 @@ def _too_little_memory(found: Partition) -> str:
 
 def evaluated(
     graph: ChannelGraph,
+    work: Work,
     model: CnnHypergraph,
     modelling: Modelling,
     parts: Int32,
@@ -255,8 +279,13 @@ def evaluated(
     speeds: tuple[float, ...] | None = None,
     objective: Objective = VOLUME,
     memory: MemoryLimits | None = None,
+    proven: int = 0,
 ) -> Partition:
-    """Put a partition, whoever made it, together with its figures by hgpart's own metrics."""
+    """Put a partition, whoever made it, together with its figures by hgpart's own metrics.
+
+    `proven` is the backend's own lower bound of the volume.
+    """
+    room = capacities(int(model.hypergraph.weights.sum()), speeds or [1] * k, eps)
     evaluation = evaluate(model.hypergraph, parts, k, speeds)
     needed = None
     if memory is not None:
@@ -273,6 +302,7 @@ def evaluated(
         speeds=speeds,
         evaluation=evaluation,
         feasible=within(evaluation.loads, speeds or [1] * k, eps) and _in_memory(memory, needed),
+        lower_bound=max(proven, lower_bound(graph, work, modelling, room)),
         objective=objective,
         memory=memory,
         memory_bytes=needed,

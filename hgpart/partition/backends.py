@@ -6,6 +6,7 @@ from typing import Protocol
 
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph import Hypergraph, Int32, Int64
+from hgpart.partition.exact import exact
 from hgpart.partition.kahypar import kahypar
 from hgpart.partition.mtkahypar import mtkahypar
 from hgpart.partition.native import native
@@ -60,6 +61,7 @@ BACKENDS: dict[str, Backend] = {
     "native": native,
     "kahypar": kahypar,
     "mtkahypar": mtkahypar,
+    "exact": exact,
 }
 
 

@@ -39,12 +39,24 @@ def lower_bound(graph: ChannelGraph, work: Work, modelling: Modelling, capacitie
     found = symmetry(graph, work, modelling)
     largest = np.sort(capacities)[::-1]
     sets = max(_Sets(found, largest.tolist()).bound(), chain_bound(found, capacities))
+    readers = _operands_that_read(graph, modelling)
     grids = sum(
-        _grid_bound(graph, work, modelling, at, largest)
+        _grid_bound(graph, work, modelling, at, largest, readers)
         for at, layer in enumerate(graph.layers)
         if modelling.has_vertices(layer)
     )
     return sets + grids
+
+
+def relative_gap(volume: float, bound: float) -> float:
+    """Share of a volume that lies above a lower bound of it; 0.0 where there is none.
+
+    Examples
+    --------
+    >>> relative_gap(8, 6), relative_gap(0, 0)
+    (0.25, 0.0)
+    """
+    return (volume - bound) / volume if volume else 0.0
 
 
 @dataclass(frozen=True)
@@ -173,7 +185,12 @@ class _Sets:
 
 
 def _grid_bound(
-    graph: ChannelGraph, work: Work, modelling: Modelling, at: int, largest: Int64
+    graph: ChannelGraph,
+    work: Work,
+    modelling: Modelling,
+    at: int,
+    largest: Int64,
+    readers: Int64,
 ) -> int:
     """What the partial sums and the maps of one task matrix cost at least."""
     layer = graph.layers[at]
@@ -183,7 +200,7 @@ def _grid_bound(
     if any(other.tied_to == at for other in graph.layers[at + 1 :]):
         return 0
     tasks = graph.task_of_channel[read.channels]
-    if len(np.unique(tasks)) < len(tasks) or _read_elsewhere(graph, modelling, at, tasks):
+    if len(np.unique(tasks)) < len(tasks) or (readers[tasks] > 1).any():
         return 0
     each = modelling.batch_size * (modelling.bytes_per_element or layer.bytes_per_element)
     partial = layer.tasks * layer.partial_elements * each
@@ -209,11 +226,11 @@ def _grid_bound(
     return max(0, math.floor(total * (1 - 1e-9) - partial - int(costs.sum())) - 1)
 
 
-def _read_elsewhere(graph: ChannelGraph, modelling: Modelling, at: int, tasks: Int64) -> bool:
-    """Whether any other operand reads one of the tasks' maps."""
+def _operands_that_read(graph: ChannelGraph, modelling: Modelling) -> Int64:
+    """How many operands read each task's map, or channels of it."""
     times = np.zeros(int(graph.first_task[-1]), dtype=np.int64)
     for layer in graph.layers:
         if modelling.has_vertices(layer):
             for read in layer.reads:
                 np.add.at(times, graph.task_of_channel[read.channels[read.channels >= 0]], 1)
-    return bool((times[tasks] > 1).any())
+    return times

@@ -68,7 +68,9 @@ def partition_of_kind(
         cut = layerwise(graph, work, replace(modelling, grain="coarse"), k)
         model = cnn_hypergraph(graph, work, layer_blocks(graph, modelling), modelling)
         parts = cut.astype(np.int32)[model.vertex_layers]
-    return evaluated(graph, model, modelling, parts, k, eps, seed=seed, backend=kind, start=kind)
+    return evaluated(
+        graph, work, model, modelling, parts, k, eps, seed=seed, backend=kind, start=kind
+    )
 
 
 def check_kind(kind: str) -> None:

@@ -196,7 +196,7 @@ class _Search:
                     continue
                 split = self.splits[at] is read
                 groups = known if split else known * read.groups // len(read.channels)
-                pairs = np.unique(np.stack([tasks, groups], axis=1), axis=0)
+                pairs = _unique_pairs([tasks], [groups])
                 _, inverse, counts = np.unique(pairs[:, 0], return_inverse=True, return_counts=True)
                 local = counts[inverse] <= MOST_LOCAL_SETS
                 if not split and not _is_local(layer, read):
@@ -299,10 +299,7 @@ class _Search:
             pins = (slot, *sorted(others))
             nets.setdefault(component, []).append((at, number, pins))
 
-        _, kinds = np.unique(
-            np.concatenate([self.labels, memberships[:, None]], axis=1), axis=0, return_inverse=True
-        )
-        kinds = kinds.ravel()
+        kinds = _numbers_of_rows(np.concatenate([self.labels, memberships[:, None]], axis=1))
         ordered_kinds = kinds[order].tolist()
         ordered = order.tolist()
         signatures: dict[tuple[object, ...], int] = {}
@@ -456,6 +453,17 @@ class _Search:
         return math.ceil(self.copies * parameters * each)
 
 
+def _numbers_of_rows(rows: Int64) -> Int64:
+    """The same number for equal rows."""
+    order = np.lexsort(rows.T)
+    numbers = np.zeros(len(rows), dtype=np.int64)
+    numbers[order[1:]] = np.cumsum((np.diff(rows[order], axis=0) != 0).any(axis=1))
+    return numbers
+
+
 def _unique_pairs(left: list[Int64], right: list[Int64]) -> Int64:
-    pairs = np.stack([np.concatenate(left), np.concatenate(right)], axis=1)
-    return np.unique(pairs, axis=0).astype(np.int64)
+    """Pairs of numbers >= 0 in order, each once."""
+    first, second = np.concatenate(left), np.concatenate(right)
+    width = int(second.max(initial=0)) + 1
+    found = np.unique(first * width + second)
+    return np.stack([found // width, found % width], axis=1)

@@ -21,6 +21,7 @@ from hgpart.hypergraph import Hypergraph, Int64
 from hgpart.memory import MemoryLimits
 from hgpart.metrics import Evaluation
 from hgpart.objectives import VOLUME, Objective
+from hgpart.partition.bound import relative_gap
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table, table_lines
 from hgpart.shares import PartShares
 from hgpart.work import Work
@@ -48,6 +49,8 @@ class Report:
         The blocks that were partitioned.
     feasible : bool
     evaluation : Evaluation
+    lower_bound : int
+        Bytes that every partition within eps sends at least.
     shares : PartShares
     layerwise : Evaluation
         Of the best split between layers (`evaluate_layerwise`).
@@ -71,6 +74,7 @@ class Report:
     hypergraph: Hypergraph
     feasible: bool
     evaluation: Evaluation
+    lower_bound: int
     shares: PartShares
     layerwise: Evaluation
     seconds: Mapping[str, float]
@@ -137,6 +141,8 @@ def _fields(report: Report) -> dict[str, Any]:
         "max_over_min_work": found.max_over_min,
         "max_over_average_work": found.max_over_average,
         "volume_bytes": found.volume,
+        "lower_bound_bytes": report.lower_bound,
+        "gap": relative_gap(found.volume, report.lower_bound),
         "max_part_volume_bytes": found.max_part_volume,
         "average_part_volume_bytes": found.average_part_volume,
         "max_over_average_part_volume": found.max_over_average_part_volume,
@@ -262,7 +268,7 @@ def answer(report: Report, unit: str) -> list[str]:
         which = f"none is within {report.eps:g}; the most even one"
     lines = [
         f"{report.model} on {devices}, {report.modelling.grain}-grain: imbalance "
-        f"{found.imbalance:.3f} ({allowed} {report.eps:g}), {_bytes(found.volume, unit)} between "
+        f"{found.imbalance:.3f} ({allowed} {report.eps:g}), {_volume(report, unit)} between "
         f"devices per forward pass of {_samples(report)}",
         f"Cut between layers instead ({which}): {by_layers}",
     ]
@@ -285,12 +291,15 @@ def answer(report: Report, unit: str) -> list[str]:
 
 
 def _objective_line(report: Report, unit: str) -> list[str]:
-    value = report.objective.value(report.evaluation.traffic)
-    if report.objective.name == "largest":
-        return [f"No device sends and receives more than {_bytes(int(value), unit)}"]
-    if report.objective.name == "links":
+    objective = report.objective
+    value = objective.value(report.evaluation.traffic)
+    least = objective.least(report.lower_bound, report.k)
+    gap = f"gap at most {relative_gap(value, least):.1%}"
+    if objective.name == "largest":
+        return [f"No device sends and receives more than {_bytes(int(value), unit)} ({gap})"]
+    if objective.name == "links":
         share = value / max(1, report.evaluation.volume)
-        return [f"A byte costs {share:.3g} on the links that it takes, on average"]
+        return [f"A byte costs {share:.3g} on the links that it takes, on average ({gap})"]
     return []
 
 
@@ -305,6 +314,17 @@ def _memory_line(report: Report, unit: str) -> list[str]:
         f"{_bytes(limits[part], unit)} that it has, with {report.memory.copies:g} copies of its "
         "parameters"
     ]
+
+
+def _volume(report: Report, unit: str) -> str:
+    """The volume, and what is known of the least within eps, if anything."""
+    volume, bound = report.evaluation.volume, report.lower_bound
+    said = _bytes(volume, unit)
+    if report.feasible and volume == bound:
+        return f"{said} (proven optimal)"
+    if report.feasible and bound > 0:
+        return f"{said} (at least {_bytes(bound, unit)}: gap {relative_gap(volume, bound):.1%})"
+    return said
 
 
 def _compared(ratio: float, less: str, more: str, much: str) -> str:
@@ -338,10 +358,12 @@ def _load_table(report: Report, work_size: float) -> Table:
 
 
 def _communication_table(report: Report, unit: str) -> Table:
-    table = ruled_table(["", "volume", "max part sends", "average", "max/average", "messages"])
+    headings = ["volume", "at least", "max part sends", "average", "max/average", "messages"]
+    table = ruled_table(["", *headings])
     both = (report.evaluation, report.layerwise)
     columns = [
         even_decimals([found.volume / UNITS[unit] for found in both]),
+        [*even_decimals([report.lower_bound / UNITS[unit]]), "-"],
         even_decimals([found.max_part_volume / UNITS[unit] for found in both]),
         even_decimals([found.average_part_volume / UNITS[unit] for found in both]),
         [f"{found.max_over_average_part_volume:.3f}" for found in both],

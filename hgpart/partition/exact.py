@@ -1,0 +1,179 @@
+"""ChannelGraph + work + capacities -> partition of least volume, and the proof, by OR-Tools CP-SAT.
+
+What counts is how many units of each class lie in each part (`counts`), which is a small integer
+program: for a few parts it is solved, for more its bound says how far the best can be. It begins
+at the native solver's partition and never returns a worse one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from hgpart.blocks import Modelling
+from hgpart.errors import ArgumentError, MissingPackageError
+from hgpart.grains import CnnHypergraph
+from hgpart.graph import ChannelGraph
+from hgpart.hypergraph import Hypergraph, Int32, Int64
+from hgpart.metrics import communication_volume, part_loads
+from hgpart.partition.bound import lower_bound
+from hgpart.partition.counts import class_variables, solve_counts
+from hgpart.partition.divisions import blocks_of, division_of
+from hgpart.partition.isolated import check
+from hgpart.partition.native import native, native_partition
+from hgpart.partition.symmetry import Symmetry, symmetry
+from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
+from hgpart.work import Work
+
+TIME_LIMIT = 60.0  # seconds, where none is given
+EFFORT = 0.3  # of the native solver, for a start
+SHARE_OF_START = 0.25  # of the time, that the start may take
+MOST_VARIABLES = 100_000
+
+
+def exact(
+    hypergraph: Hypergraph, capacities: Int64, *, seed: int = 0, time_limit: float | None = None
+) -> Int32:
+    """Partition a small hypergraph by the counts program of its equal vertices; see `backends`.
+
+    After 60 s, where there is no other time limit, the best by then is returned. A model is better
+    partitioned by `exact_partition`, which knows more of it.
+
+    Raises
+    ------
+    ArgumentError
+        Also if the hypergraph is too large.
+    """
+    check(hypergraph, capacities, seed, time_limit)
+    check_installed()
+    limit = TIME_LIMIT if time_limit is None else time_limit
+    deadline = time.monotonic() + limit
+    k = len(capacities)
+    parts = native(hypergraph, capacities, seed=seed, time_limit=limit * SHARE_OF_START)
+    volume = communication_volume(hypergraph, parts, k)
+    is_within = bool((part_loads(hypergraph, parts, k) <= capacities).all())
+    if is_within and volume == 0:
+        return parts
+    found = vertex_classes(hypergraph)
+    _check_size(found, k, "vertices like vertex {}".format)
+    solved = solve_counts(
+        found,
+        capacities,
+        division_of_parts(found, parts, k),
+        volume if is_within else None,
+        0,
+        seed=seed,
+        seconds=deadline - time.monotonic(),
+    )
+    if solved.interrupted:
+        raise KeyboardInterrupt
+    if solved.division is None:
+        return parts
+    other = parts_of_division(found, solved.division)
+    better = not is_within or communication_volume(hypergraph, other, k) < volume
+    return other if better else parts
+
+
+def exact_partition(
+    graph: ChannelGraph,
+    work: Work,
+    modelling: Modelling,
+    capacities: Int64,
+    *,
+    seed: int = 0,
+    effort: float = 1.0,
+    time_limit: float | None = None,
+) -> tuple[CnnHypergraph, Int32, int]:
+    """Partition a model, and prove how far from the least volume that is.
+
+    The same seed and effort give the same partition if it is proven optimal before the time limit
+    (60 s where there is none), whatever the number of cores. Ctrl-C returns the best by then.
+
+    Parameters
+    ----------
+    effort : float
+        Of the native solver's search for a start, relative to a third or so of its default.
+
+    Returns
+    -------
+    CnnHypergraph, int32 array and int
+        The largest blocks that the partition keeps whole, the part of each vertex, and bytes that
+        every partition within the capacities sends at least. The capacities may be exceeded where
+        none within them was found.
+
+    Raises
+    ------
+    ArgumentError
+        If the model is fine-grain, or the program would be too large.
+    MissingPackageError
+        If OR-Tools is not installed.
+    """
+    check_installed()
+    if modelling.grain != "coarse":
+        raise ArgumentError(
+            f"grain is {modelling.grain!r}, expected 'coarse' for backend exact: rows and columns "
+            "of tasks are not counted; take backend native"
+        )
+    limit = TIME_LIMIT if time_limit is None else time_limit
+    begin = time.monotonic()
+    k = len(capacities)
+    found = symmetry(graph, work, modelling)
+    _check_size(found, k, lambda element: f"the tasks of {_layer_name(graph, found, element)}")
+    model, parts = native_partition(
+        graph,
+        work,
+        modelling,
+        capacities,
+        seed=seed,
+        effort=EFFORT * effort,
+        deadline=begin + SHARE_OF_START * limit,
+    )
+    volume = communication_volume(model.hypergraph, parts, k)
+    is_within = bool((part_loads(model.hypergraph, parts, k) <= capacities).all())
+    bound = lower_bound(graph, work, modelling, capacities)
+    if is_within and volume == bound:
+        return model, parts, bound
+    solved = solve_counts(
+        found,
+        capacities,
+        division_of(graph, found, modelling, model, parts),
+        volume if is_within else None,
+        bound,
+        seed=seed,
+        seconds=begin + limit - time.monotonic(),
+    )
+    if solved.division is not None:
+        other, other_parts = blocks_of(graph, work, found, modelling, solved.division)
+        if not is_within or communication_volume(other.hypergraph, other_parts, k) < volume:
+            model, parts = other, other_parts
+    return model, parts, solved.bound
+
+
+def check_installed() -> None:
+    """Raise a MissingPackageError unless OR-Tools is installed."""
+    if importlib.util.find_spec("ortools") is None:
+        raise MissingPackageError(
+            "the package ortools is not installed: pip install 'hgpart[exact]'"
+        )
+
+
+def _check_size(found: Symmetry, k: int, name: Callable[[int], str]) -> None:
+    """Refuse what no program of reasonable size describes; `name` tells what an element is."""
+    sizes = class_variables(found, k)
+    if sum(sizes) <= MOST_VARIABLES:
+        return
+    largest = int(np.argmax(sizes))
+    element = int(np.flatnonzero(found.elements.classes == largest)[0])
+    raise ArgumentError(
+        f"k is {k}, which makes {sum(sizes):,} variables for backend exact, {sizes[largest]:,} of "
+        f"them for {name(element)}, expected at most {MOST_VARIABLES:,}: take a smaller k, or "
+        "backend native"
+    )
+
+
+def _layer_name(graph: ChannelGraph, found: Symmetry, element: int) -> str:
+    named = zip(found.elements.tasks, graph.layers, strict=True)
+    return max((task, layer.name) for task, layer in named if 0 <= task <= element)[1]
