@@ -87,7 +87,7 @@ def partition_model(
     *,
     modelling: Modelling | None = None,
     work: Work | Callable[[ChannelGraph], Work] = flops,
-    backend: str = "kahypar",
+    backend: str = "native",
     seed: int = 0,
     speeds: Sequence[float] | None = None,
     objective: Objective = VOLUME,

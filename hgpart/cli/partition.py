@@ -49,7 +49,7 @@ def partition(
     work: WorkSource = "flops",
     profile_device: ProfileDevice = None,
     save_work: SaveWork = None,
-    backend: Annotated[str, typer.Option(help="native, kahypar, mtkahypar or exact.")] = "kahypar",
+    backend: Annotated[str, typer.Option(help="native, kahypar, mtkahypar or exact.")] = "native",
     seed: Seed = 0,
     speeds: Speeds = None,
     objective: Annotated[

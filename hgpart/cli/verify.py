@@ -50,7 +50,7 @@ def verify(
     ] = "good",
     grain: Grain = "coarse",
     eps: Eps = 0.1,
-    backend: Annotated[str, typer.Option(help="kahypar or mtkahypar.")] = "kahypar",
+    backend: Annotated[str, typer.Option(help="native, kahypar, mtkahypar or exact.")] = "native",
     plan: Annotated[
         Path | None,
         typer.Option(

@@ -110,7 +110,7 @@ def partition_graph(
     eps: float,
     *,
     modelling: Modelling | None = None,
-    backend: str = "kahypar",
+    backend: str = "native",
     seed: int = 0,
     speeds: Sequence[float] | None = None,
     objective: Objective = VOLUME,
@@ -121,7 +121,8 @@ def partition_graph(
 ) -> Partition:
     """Divide a model's tasks among k devices within eps, with as little traffic as possible.
 
-    Layers become blocks of equal work, and the backend partitions those; the best cut between
+    The native solver counts how many of a layer's equal tasks lie in each part; see `native`. For
+    the others layers become blocks of equal work, which they partition; the best cut between
     layers within eps takes its place where it is better. Then blocks are split and single ones
     moved while that lowers the volume or until the balance holds, down to single tasks
     (coarse-grain) or channels of tasks (fine-grain).

@@ -36,7 +36,7 @@ def partition_of_kind(
     eps: float,
     *,
     modelling: Modelling | None = None,
-    backend: str = "kahypar",
+    backend: str = "native",
     seed: int = 0,
 ) -> Partition:
     """Divide a model in some way; all but the good one are balanced only by chance.
