@@ -116,17 +116,17 @@ class _Search:
 
     def run(self) -> tuple[CnnHypergraph, Int32]:
         found = symmetry(self.graph, self.work, self.coarse)
-        best = self._coarse(found)[0]
+        best = self._coarse(found)
         if self.modelling.grain == "coarse":
-            return self._blocks(found, self.coarse, best)
-        strips, strip_parts = self._blocks(found, self.coarse, best)
-        fine = symmetry(self.graph, self.work, self.modelling)
-        return self._blocks(fine, self.modelling, self._fine(fine, strips, strip_parts))
+            return self._blocks(found, self.coarse, best[0])
+        strips = [self._blocks(found, self.coarse, one) for one in best[:2]]
+        found = symmetry(self.graph, self.work, self.modelling)
+        return self._blocks(found, self.modelling, self._fine(found, strips))
 
     def _blocks(
-        self, found: Symmetry, modelling: Modelling, best: Found
+        self, found: Symmetry, modelling: Modelling, one: Found
     ) -> tuple[CnnHypergraph, Int32]:
-        return blocks_of(self.graph, self.work, found, modelling, best.division)
+        return blocks_of(self.graph, self.work, found, modelling, one.division)
 
     # -------------------------------------------------------------- coarse-grain
 
@@ -185,15 +185,16 @@ class _Search:
 
     # -------------------------------------------------------------- fine-grain
 
-    def _fine(self, fine: Symmetry, strips: CnnHypergraph, strip_parts: Int32) -> Found:
+    def _fine(self, fine: Symmetry, strips: list[tuple[CnnHypergraph, Int32]]) -> Found:
         """Anneal grids for several shares of the parts, and the strips of coarse-grain."""
         steps = self._steps("fine")
-        starts = [self._strips(fine, strips, strip_parts)]
-        starts += [self._runs(fine, self.modelling, share) for share in SHARES_OF_EPS]
+        starts = [(self._strips(fine, *one), 3e-5) for one in strips]
+        for share in SHARES_OF_EPS:
+            runs = self._runs(fine, self.modelling, share)
+            starts += [(runs, 3e-5), (runs, 3e-6)]
         chains = [
-            (start, self._schedule(steps, hottest, 1e-6, 50.0, 6))
-            for start in starts
-            for hottest in (1e-5, 3e-5)
+            (start, self._schedule(steps, hottest, min(hottest / 5, 1e-6), 50.0, 6))
+            for start, hottest in starts
         ]
         best = self._anneal(fine, chains)
         for hottest in (3e-5, 1e-5):
