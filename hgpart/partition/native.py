@@ -132,9 +132,9 @@ class _Search:
         found = symmetry(self.graph, self.work, self.coarse, self.copies)
         best = self._coarse(found)
         if self.modelling.grain == "fine":
-            strips, strip_parts = self._blocks(found, self.coarse, best[0].division)
+            strips = [self._blocks(found, self.coarse, one.division) for one in best[:2]]
             found = symmetry(self.graph, self.work, self.modelling, self.copies)
-            best = self._fine(found, strips, strip_parts)
+            best = self._fine(found, strips)
         if self.objective is not VOLUME:
             best = self._toward_objective(found, best)
         return self._blocks(found, self.modelling, best[0].division)
@@ -231,15 +231,16 @@ class _Search:
 
     # -------------------------------------------------------------- fine-grain
 
-    def _fine(self, fine: Symmetry, strips: CnnHypergraph, strip_parts: Int32) -> list[Found]:
+    def _fine(self, fine: Symmetry, strips: list[tuple[CnnHypergraph, Int32]]) -> list[Found]:
         """Anneal grids for several shares of the parts, and the strips of coarse-grain."""
         steps = self._steps("fine")
-        starts = [self._strips(fine, strips, strip_parts)]
-        starts += [self._runs(fine, self.modelling, share) for share in SHARES_OF_EPS]
+        starts = [(self._strips(fine, *one), 3e-5) for one in strips]
+        for share in SHARES_OF_EPS:
+            runs = self._runs(fine, self.modelling, share)
+            starts += [(runs, 3e-5), (runs, 3e-6)]
         chains = [
-            (start, self._schedule(steps, hottest, 1e-6, 50.0, 6))
-            for start in starts
-            for hottest in (1e-5, 3e-5)
+            (start, self._schedule(steps, hottest, min(hottest / 5, 1e-6), 50.0, 6))
+            for start, hottest in starts
         ]
         best = self._anneal(fine, chains)
         for hottest in (3e-5, 1e-5):

@@ -109,7 +109,7 @@ class _Layers:
         self.partials = np.full(len(self.layers), math.inf)  # inf where tasks are not split
         self.dense = np.zeros(len(self.layers), dtype=np.bool_)
         self.made = np.zeros(len(self.layers))
-        self.readers: list[list[int]] = [[] for _ in self.layers]
+        edges: set[tuple[int, int]] = set()
         for index, at in enumerate(self.layers):
             layer = graph.layers[at]
             self.made[index] = layer.tasks * graph.map_bytes(layer, modelling.batch_size, 1)
@@ -121,7 +121,7 @@ class _Layers:
                 for source, times in zip(*np.unique(sources, return_counts=True), strict=True):
                     if source not in place:
                         continue
-                    self.readers[place[int(source)]].append(index)
+                    edges.add((place[int(source)], index))
                     if read.groups == 1:
                         each = graph.map_bytes(graph.layers[source], modelling.batch_size, 1)
                         self.maps[index] += float(each * times)
@@ -129,6 +129,8 @@ class _Layers:
             if split is not None:
                 partial = layer.partial_elements * modelling.batch_size
                 self.partials[index] = float(partial * layer.tasks)
+        self.edges = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)  # layer and reader
+        self.saved = np.minimum(self.made, self.partials)  # where both lie in the same parts
 
     def load(self, begin: int, end: int) -> float:
         return float(self.reach[end] - self.reach[begin])
@@ -198,11 +200,12 @@ class _Layers:
         columns = np.divide(table, rows, out=np.zeros_like(table), where=rows > 0)
         columns = np.where(self.dense[begin:end, None], columns, table)
         cost = float((maps * columns).sum() + (np.where(split, partials, 0) * rows).sum())
-        for index in range(begin, end):
-            inside = [at - begin for at in self.readers[index] if begin <= at < end]
-            if inside:
-                share = max(
-                    float(np.minimum(rows[index - begin], columns[at]).sum()) for at in inside
-                )
-                cost -= min(1.0, share) * min(self.made[index], self.partials[index])
+        first, last = np.searchsorted(self.edges[:, 0], [begin, end])
+        inside = self.edges[first:last]
+        inside = inside[(inside[:, 1] >= begin) & (inside[:, 1] < end)]
+        if len(inside):
+            shared = np.minimum(rows[inside[:, 0] - begin], columns[inside[:, 1] - begin])
+            most = np.zeros(end - begin)
+            np.maximum.at(most, inside[:, 0] - begin, np.minimum(1, shared.sum(axis=1)))
+            cost -= float(most @ self.saved[begin:end])
         return cost
