@@ -34,7 +34,7 @@ def test_no_worse_than_kahypar_and_above_the_bound(name: str, grain: str) -> Non
     graph, modelling = graph_of(name), Modelling(grain=grain)
     work = flops(graph)
     try:
-        other = partition_graph(graph, work, 3, 0.1, modelling=modelling)
+        other = partition_graph(graph, work, 3, 0.1, modelling=modelling, backend="kahypar")
     except InfeasibleError:
         return
     found = solve(graph, work, 3, 0.1, modelling=modelling)

@@ -147,7 +147,7 @@ class _Search:
     def _number_elements(self) -> None:
         graph = self.graph
         self.tasks, self.columns = [-1] * len(graph.layers), [-1] * len(graph.layers)
-        labels = []  # of each element: its layer, its group where that matters, what it spans
+        labels = []  # of each element: its layer, its group where that matters, work and what it spans
         first = 0
         for at, layer in self.layers:
             if layer.tied_to != at:
@@ -160,15 +160,17 @@ class _Search:
             groups = np.zeros(count, np.int64)
             if read is not None:
                 groups = np.arange(count) * read.groups // layer.tasks
-            labels.append(np.stack([np.full(count, at), groups, np.full(count, -1)], axis=1))
+            none = np.full(count, -1)
+            labels.append(np.stack([np.full(count, at), groups, none, none], axis=1))
             first += count
             if read is not None:
                 self.columns[at] = first
                 channels = len(read.channels)
                 groups = np.arange(channels) * read.groups // channels
-                labels.append(np.stack([np.full(channels, at), groups, self._shares(at)], axis=1))
+                own = np.full(channels, at), groups, self._shares(at), read.sizes
+                labels.append(np.stack(own, axis=1))
                 first += channels
-        self.labels = np.concatenate(labels or [np.zeros((0, 3), np.int64)])
+        self.labels = np.concatenate(labels or [np.zeros((0, 4), np.int64)])
 
     def _shares(self, at: int) -> Int64:
         """Work of a cell of each column, that of tied layers together."""
@@ -346,7 +348,7 @@ class _Search:
         whole: dict[int, int] = {}
         for number, elements in enumerate(first_elements):
             for slot, element in enumerate(elements):
-                at, group, share = self.labels[element].tolist()
+                at, group, share, _ = self.labels[element].tolist()
                 entry = (number, slot, group, element)
                 if share >= 0:
                     columns.setdefault(at, []).append(entry)
@@ -442,11 +444,13 @@ class _Search:
         return bytes_kept
 
     def _cell_memory(self, at: int, column: int) -> int:
-        """Bytes of the parameters of a cell."""
-        layer, read = self.graph.layers[at], self.splits[at]
-        assert read is not None
-        shares = channel_shares(read, layer.weights // layer.tasks)
-        return self._kept(layer, int(shares.ravel()[column]))
+        """Bytes of the parameters of a cell, with those of tied layers."""
+        bytes_kept = 0
+        for other, layer in self.layers:
+            if layer.tied_to == at and (read := self.splits[other]) is not None:
+                shares = channel_shares(read, layer.weights // layer.tasks)
+                bytes_kept += self._kept(layer, int(shares.ravel()[column]))
+        return bytes_kept
 
     def _kept(self, layer: Layer, parameters: int) -> int:
         each = self.modelling.bytes_per_element or layer.bytes_per_element
