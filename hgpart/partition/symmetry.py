@@ -147,7 +147,7 @@ class _Search:
     def _number_elements(self) -> None:
         graph = self.graph
         self.tasks, self.columns = [-1] * len(graph.layers), [-1] * len(graph.layers)
-        labels = []  # of each element: its layer, its group where that matters, work and what it spans
+        labels = []  # of each element: layer, group where that matters, work, and what it spans
         first = 0
         for at, layer in self.layers:
             if layer.tied_to != at:
