@@ -8,6 +8,8 @@
 
 namespace hgpart {
 
+constexpr std::int64_t kStepsBetweenQuestions = 1024;
+
 struct AnnealingOptions {
   std::uint64_t seed;
   std::int64_t steps;
@@ -21,8 +23,8 @@ struct AnnealingResult {
   std::int64_t volume, overload;
 };
 
-// The best division that is met: least overload first, then least volume. `go_on` is asked now and
-// then; when it says no, the best so far is returned.
+// The best division that is met: least overload first, then least volume. `go_on` is asked before
+// every kStepsBetweenQuestions steps; when it says no, the best so far is returned.
 AnnealingResult anneal(const SymmetricModel& model, Span<std::int64_t> capacities,
                        const Rows& start, const AnnealingOptions& options,
                        const std::function<bool()>& go_on);

@@ -21,7 +21,7 @@ from hgpart.metrics import Evaluation, communication_volume, evaluate, imbalance
 from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.balance import capacities, pack, within
 from hgpart.partition.layerwise import layerwise_within
-from hgpart.partition.native import native_partition
+from hgpart.partition.native import Progress, native_partition
 from hgpart.partition.project import project
 from hgpart.work import Work
 
@@ -89,6 +89,7 @@ def partition_graph(
     time_limit: float | None = None,
     best_effort: bool = False,
     effort: float = 1.0,
+    on_progress: Progress | None = None,
 ) -> Partition:
     """Divide a model's tasks among k devices within eps, with as little traffic as possible.
 
@@ -120,6 +121,9 @@ def partition_graph(
         How long the native solver searches, relative to its default.
     best_effort : bool
         Return the best that was found, marked infeasible, where eps can't be met.
+    on_progress : function of a float and an int or None, optional
+        Called several times a second by the native solver: the share of its search that is done,
+        and the volume in bytes of the best partition so far, None at first.
 
     Raises
     ------
@@ -160,7 +164,14 @@ def partition_graph(
     if backend == "native":
         start = backend
         model, parts = native_partition(
-            graph, work, modelling, goal, seed=seed, effort=effort, deadline=deadline
+            graph,
+            work,
+            modelling,
+            goal,
+            seed=seed,
+            effort=effort,
+            deadline=deadline,
+            on_progress=on_progress,
         )
         if _rank(model, parts, goal)[0] > 0:
             model, parts = _split_and_improve(

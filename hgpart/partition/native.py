@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -33,12 +33,15 @@ from hgpart.partition.symmetry import Symmetry, symmetry
 from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
 from hgpart.work import Work
 
+Progress = Callable[[float, "int | None"], object]  # share done, volume of the best so far
+
 STEPS = {
     "coarse": 500_000,
     "fine": 250_000,
     "hypergraph": 100_000,
 }  # of each annealing of the first round, at effort 1
 MOST_ROWS = 16  # of a class, coarse-grain; more where a start has more
+ROUNDS = {"coarse": 4, "fine": 3}
 KEPT = 4  # divisions that go from one round to the next
 SHARES_OF_EPS = (0.4, 0.6, 0.8, 1.0)  # of the room above the average, that grids may use
 MOST_KAHYPAR_STEPS = 700_000  # k vertices + 4 pins, see `isolated`: about two seconds a run
@@ -83,18 +86,21 @@ def native_partition(
     seed: int = 0,
     effort: float = 1.0,
     deadline: float = math.inf,
+    on_progress: Progress | None = None,
 ) -> tuple[CnnHypergraph, Int32]:
     """Partition a model; the capacities may be exceeded where nothing better was found.
 
     The same seed and effort give the same partition, whatever the number of threads, unless the
     deadline (of `time.monotonic`) or Ctrl-C ends the search: the best by then is returned.
+    Several times a second `on_progress` gets the share of the search that is done, and the volume
+    of the best partition that has been found, None at first.
 
     Returns
     -------
     CnnHypergraph and int32 array
         The largest blocks that the partition keeps whole, and the part of each vertex.
     """
-    return _Search(graph, work, modelling, capacities, seed, effort, deadline).run()
+    return _Search(graph, work, modelling, capacities, seed, effort, deadline, on_progress).run()
 
 
 class _Search:
@@ -107,12 +113,15 @@ class _Search:
         seed: int,
         effort: float,
         deadline: float,
+        on_progress: Progress | None,
     ) -> None:
         self.graph, self.work, self.modelling = graph, work, modelling
         self.coarse = replace(modelling, grain="coarse")
         self.capacities, self.k = capacities, len(capacities)
         self.seed, self.effort, self.deadline = seed, effort, deadline
-        self.chains = 0
+        self.on_progress = on_progress
+        self.chains = self.rounds = 0
+        self.volume: int | None = None  # of the best so far
 
     def run(self) -> tuple[CnnHypergraph, Int32]:
         found = symmetry(self.graph, self.work, self.coarse)
@@ -182,6 +191,9 @@ class _Search:
             )
         except (BackendError, MissingPackageError):
             return None  # one start of several
+        except KeyboardInterrupt:
+            self.deadline = -math.inf
+            return None
 
     # -------------------------------------------------------------- fine-grain
 
@@ -255,7 +267,13 @@ class _Search:
         known: list[Found] | None = None,
     ) -> list[Found]:
         """What was known and is found now, best first."""
-        results, interrupted = anneal(found, self.capacities, chains, self._left())
+        results, interrupted = anneal(
+            found,
+            self.capacities,
+            chains,
+            self._left(),
+            on_progress=self._tell,
+        )
         if interrupted:
             self.deadline = -math.inf
         ranked = sorted([*(known or []), *results], key=lambda one: one.rank)
@@ -263,7 +281,14 @@ class _Search:
         for one in ranked:
             if not different or one.rank != different[-1].rank:
                 different.append(one)
+        self.rounds += 1
+        self.volume = different[0].volume if different else self.volume
         return different
+
+    def _tell(self, done: float) -> None:
+        if self.on_progress is not None:
+            rounds = sum(ROUNDS[grain] for grain in {"coarse", self.modelling.grain})
+            self.on_progress((self.rounds + done) / rounds, self.volume)
 
     def _left(self) -> float:
         return self.deadline - time.monotonic()
