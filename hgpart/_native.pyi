@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hgpart.hypergraph import Bool, Hypergraph, Int32, Int64
@@ -20,5 +20,10 @@ def refine(
     hypergraph: Hypergraph, parts: Int32, capacities: Int64, seed: int, seconds: float = ...
 ) -> Int32: ...
 def anneal(
-    symmetry: Any, goal: Any, chains: Sequence[Any], threads: int, seconds: float = ...
+    symmetry: Any,
+    goal: Any,
+    chains: Sequence[Any],
+    threads: int,
+    seconds: float = ...,
+    on_progress: Callable[[float], object] | None = None,
 ) -> tuple[list[tuple[list[Int64], list[Int32], int, float]], bool]: ...

@@ -8,7 +8,6 @@ namespace hgpart {
 
 namespace {
 
-constexpr std::int64_t kStepsBetweenQuestions = 1024;
 constexpr int kLargestCluster = 8;
 constexpr int kMostExchanges = 3;  // moves that make room after the first
 

@@ -8,6 +8,8 @@
 
 namespace hgpart {
 
+constexpr std::int64_t kStepsBetweenQuestions = 1024;
+
 struct AnnealingOptions {
   std::uint64_t seed;
   std::int64_t steps;
@@ -22,8 +24,8 @@ struct AnnealingResult {
   double excess;      // of work and memory, as shares of their limits
 };
 
-// The best division that is met: least excess first, then least cost. `go_on` is asked now and
-// then; when it says no, the best so far is returned.
+// The best division that is met: least excess first, then least cost. `go_on` is asked before every
+// kStepsBetweenQuestions steps; when it says no, the best so far is returned.
 AnnealingResult anneal(const SymmetricModel& model, const Goal& goal, const Rows& start,
                        const AnnealingOptions& options, const std::function<bool()>& go_on);
 

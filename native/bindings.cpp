@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <initializer_list>
 #include <limits>
 #include <memory>
@@ -22,6 +23,8 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
+
+constexpr std::chrono::milliseconds kBetweenReports{200};
 
 std::string describe(nb::handle object) {
   if (!nb::hasattr(object, "dtype") || !nb::hasattr(object, "shape")) {
@@ -206,9 +209,10 @@ hgpart::Rows rows_of(nb::handle sizes, nb::handle parts) {
 }
 
 // Anneals each (sizes, parts, seed, steps, hottest, coldest, price, most rows); returns a list of
-// (sizes, parts, cost, excess), and whether Ctrl-C ended them.
+// (sizes, parts, cost, excess), and whether Ctrl-C ended them. `on_progress` gets the share that is
+// done, several times a second.
 nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int threads,
-                  double seconds) {
+                  double seconds, nb::handle on_progress) {
   using Clock = std::chrono::steady_clock;
   const SymmetryInput arrays(symmetry);
   const GoalInput wanted(goal);
@@ -224,20 +228,32 @@ nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int t
                        nb::cast<std::int64_t>(chain.attr("most_rows"))});
   }
   const auto begin = Clock::now();
+  auto told = begin;
   bool interrupted = false;
-  const auto go_on = [&] {
+  std::exception_ptr error;  // threads are running: it has to wait
+  const auto go_on = [&](double done) {
     nb::gil_scoped_acquire with_gil;
-    if (PyErr_CheckSignals() != 0) {
-      interrupted = true;
-      PyErr_Clear();
+    try {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (!on_progress.is_none() && Clock::now() - told > kBetweenReports) {
+        told = Clock::now();
+        on_progress(done);
+      }
+    } catch (nb::python_error& raised) {
+      if (raised.matches(PyExc_KeyboardInterrupt)) {
+        interrupted = true;
+      } else {
+        error = std::current_exception();
+      }
     }
-    return !interrupted && std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
+    return !interrupted && !error && std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
   };
   std::vector<hgpart::AnnealingResult> results;
   {
     nb::gil_scoped_release without_gil;
     results = hgpart::anneal_all(arrays.view(), wanted.view(), starts, options, threads, go_on);
   }
+  if (error) std::rethrow_exception(error);
   nb::list found;
   for (auto& result : results) {
     nb::list sizes, parts;
@@ -298,7 +314,7 @@ NB_MODULE(_native, module) {
 
   module.def("contract", &contract, "hypergraph"_a, "clusters"_a, "count"_a);
   module.def("anneal", &anneal, "symmetry"_a, "goal"_a, "chains"_a, "threads"_a,
-             "seconds"_a = std::numeric_limits<double>::infinity());
+             "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());
   module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,
              "seconds"_a = std::numeric_limits<double>::infinity());
 }

@@ -13,9 +13,12 @@ namespace hgpart {
 std::vector<AnnealingResult> anneal_all(const SymmetricModel& model, const Goal& goal,
                                         const std::vector<Rows>& starts,
                                         const std::vector<AnnealingOptions>& options, int threads,
-                                        const std::function<bool()>& go_on) {
+                                        const std::function<bool(double)>& go_on) {
   std::vector<AnnealingResult> results(starts.size());
   std::atomic<bool> stop{false};
+  std::atomic<std::int64_t> steps{0};
+  std::int64_t all_steps = 1;
+  for (const auto& own : options) all_steps += own.steps;
   std::atomic<std::size_t> next{0};
   std::exception_ptr error;
   std::mutex mutex;
@@ -26,7 +29,10 @@ std::vector<AnnealingResult> anneal_all(const SymmetricModel& model, const Goal&
   const auto work = [&] {
     try {
       for (auto at = next++; at < starts.size(); at = next++) {
-        results[at] = anneal(model, goal, starts[at], options[at], [&] { return !stop; });
+        results[at] = anneal(model, goal, starts[at], options[at], [&] {
+          steps += kStepsBetweenQuestions;
+          return !stop;
+        });
       }
     } catch (...) {
       const std::lock_guard<std::mutex> lock(mutex);
@@ -43,7 +49,8 @@ std::vector<AnnealingResult> anneal_all(const SymmetricModel& model, const Goal&
     while (working > 0) {
       one_is_done.wait_for(lock, std::chrono::milliseconds(20));
       lock.unlock();
-      if (!stop && !go_on()) stop = true;
+      const double done = static_cast<double>(steps) / static_cast<double>(all_steps);
+      if (!stop && !go_on(std::min(1.0, done))) stop = true;
       lock.lock();
     }
   }

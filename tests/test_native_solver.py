@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partitioned_models import MODELS, chain, channel_graphs, graph_of, modellings
+from partitioned_models import (
+    MODELS,
+    GraphMaker,
+    chain,
+    channel_graphs,
+    graph_of,
+    modellings,
+    read,
+)
 
 from hgpart.blocks import Modelling, full_vertices
 from hgpart.errors import InfeasibleError
-from hgpart.graph import ChannelGraph
+from hgpart.graph import INPUT, ChannelGraph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.annealing import Schedule, anneal
 from hgpart.partition.balance import capacities
@@ -24,8 +32,8 @@ from hgpart.work import Work, flops
 
 
 def solve(graph: ChannelGraph, work: Work, k: int, eps: float, **options: Any) -> Partition:
-    """Search a twentieth of what is usual: these models are tiny."""
-    return partition_graph(graph, work, k, eps, backend="native", **{"effort": 0.01, **options})
+    """Search 3 % of what is usual: these models are tiny."""
+    return partition_graph(graph, work, k, eps, backend="native", **{"effort": 0.03, **options})
 
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
@@ -124,6 +132,75 @@ def test_as_many_parts_as_tasks() -> None:
     assert found.evaluation.loads.tolist() == [1] * 5
 
 
+@pytest.mark.parametrize("k", [3, 5, 7, 12])
+def test_numbers_of_parts_that_are_no_power_of_two_balance_exactly(k: int) -> None:
+    """Two layers of 420 tasks of work 3 and 5."""
+    graph, work = chain([420, 420], [420 * 3, 420 * 5], [2, 1])
+    found = solve(graph, work, k, 0)
+    assert found.evaluation.loads.tolist() == [420 * 8 // k] * k
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_a_hundred_parts(grain: str) -> None:
+    graph, work = chain([128, 256, 256], [128_000, 256_000, 256_000], [8, 4, 1])
+    modelling = Modelling(grain=grain)
+    found = solve(graph, work, 100, 0.1, modelling=modelling, effort=0.005)
+    assert found.feasible
+    room = capacities(640_000, [1] * 100, 0.1)
+    assert found.evaluation.volume >= lower_bound(graph, work, modelling, room)
+
+
+def test_one_part_less_than_there_are_tasks() -> None:
+    """Two of the equal tasks share a part, which is 12 / 7 of the average."""
+    graph, work = chain([4, 3], [4, 3], [1, 1])
+    modelling = Modelling(input_vertex=False, output_vertex=False)
+    found = solve(graph, work, 6, 1, modelling=modelling)
+    assert found.evaluation.max_load == 2
+    with pytest.raises(InfeasibleError):
+        solve(graph, work, 6, 0.1, modelling=modelling)
+
+
+def test_eps_of_a_thousandth() -> None:
+    graph, work = chain([1000, 1000], [1000 * 7, 1000 * 11], [3, 1])
+    found = solve(graph, work, 7, 0.001)
+    assert found.evaluation.imbalance <= 0.001
+
+
+def test_of_three_towers_in_two_parts_one_is_cut_where_it_must() -> None:
+    """Maps of 6 tasks, of 4 elements each, are all that travels where a tower is cut."""
+    maker = GraphMaker()
+    for _ in range(3):
+        image = maker.add(INPUT, 1, elements=40)
+        maps = maker.add("dense", 6, (read(image, partial=True),), elements=4)
+        maker.add("dense", 6, (read(maps, partial=True),), elements=4)
+    graph, work = maker.graph(), Work(np.array([0, 10, 10] * 3), "MAC", 1, "test")
+    modelling = Modelling(batch_size=1, bytes_per_element=1)
+    assert solve(graph, work, 2, 0.34, modelling=modelling).evaluation.volume == 0
+    assert solve(graph, work, 2, 0, modelling=modelling).evaluation.volume == 6 * 4
+
+
+@pytest.mark.parametrize("k", [2, 4, 8])
+def test_depthwise_layers_alone_are_parted_for_nothing(k: int) -> None:
+    graph = graph_of("depthwise")
+    modelling = Modelling(input_vertex=False, output_vertex=False)
+    found = solve(graph, flops(graph), k, 0, modelling=modelling)
+    assert found.evaluation.imbalance == 0
+    assert found.evaluation.volume == 0
+
+
+def test_a_heavy_task_that_fills_a_part_has_it() -> None:
+    """Half of all work is one task: only the maps that it reads travel."""
+    maker = GraphMaker()
+    image = maker.add(INPUT, 1, elements=40)
+    maps = maker.add("dense", 10, (read(image, partial=True),), elements=4)
+    maker.add("whole", 1, (read(maps),))
+    graph, work = maker.graph(), Work(np.array([0, 10, 100]), "MAC", 1, "test")
+    modelling = Modelling(batch_size=1, bytes_per_element=1)
+    found = solve(graph, work, 2, 0, modelling=modelling)
+    assert found.evaluation.loads.tolist() == [100, 100]
+    assert found.evaluation.volume == 10 * 4
+
+
 def test_one_heavy_task_is_alone() -> None:
     graph = graph_of("heavy")
     work = flops(graph)
@@ -134,3 +211,41 @@ def test_one_heavy_task_is_alone() -> None:
 def test_time_that_is_up_returns_the_best_so_far() -> None:
     graph = graph_of("residual")
     assert solve(graph, flops(graph), 3, 0.1, time_limit=0.001, effort=100).feasible
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_progress_goes_up_and_no_volume_is_below_what_is_found(grain: str) -> None:
+    graph, told = graph_of("residual"), []
+    found = solve(
+        graph,
+        flops(graph),
+        3,
+        0.1,
+        effort=0.2,
+        modelling=Modelling(grain=grain),
+        on_progress=lambda done, volume: told.append((done, volume)),
+    )
+    shares = [done for done, _ in told]
+    assert shares == sorted(shares)
+    assert shares
+    assert 0 <= shares[0] <= shares[-1] <= 1
+    assert all(volume >= found.evaluation.volume for _, volume in told if volume is not None)
+
+
+def test_what_progress_raises_ends_the_search() -> None:
+    graph = graph_of("residual")
+
+    def stop(done: float, volume: int | None) -> None:
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        solve(graph, flops(graph), 3, 0.1, effort=100, on_progress=stop)
+
+
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    graph = graph_of("residual")
+
+    def interrupt(done: float, volume: int | None) -> None:
+        raise KeyboardInterrupt
+
+    assert solve(graph, flops(graph), 3, 0.1, effort=100, on_progress=interrupt).feasible

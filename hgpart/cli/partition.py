@@ -165,6 +165,7 @@ def partition(
                 time_limit=time_limit,
                 best_effort=best_effort,
                 effort=effort,
+                on_progress=stage.search,
             )
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)

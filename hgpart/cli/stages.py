@@ -49,6 +49,12 @@ class Stages:
         if self.status is not None:
             self.status.stop()
 
+    def search(self, done: float, volume: int | None) -> None:
+        """Show how far a search is, and the bytes of the best that it has found."""
+        if self.status is not None:
+            best = "" if volume is None else f", {volume / 10**6:,.2f} MB so far"
+            self.status.update(f"partition: {done:.0%}{best}")
+
     def all_seconds(self) -> dict[str, float]:
         """Seconds of each stage, and since the command began."""
         return {**self.seconds, "total": time.perf_counter() - STARTED}

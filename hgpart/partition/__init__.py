@@ -25,7 +25,7 @@ from hgpart.partition.balance import capacities, pack, within
 from hgpart.partition.bound import lower_bound, relative_gap
 from hgpart.partition.exact import exact_partition
 from hgpart.partition.layerwise import layerwise_within
-from hgpart.partition.native import native_partition
+from hgpart.partition.native import Progress, native_partition
 from hgpart.partition.project import project
 from hgpart.work import Work
 
@@ -118,6 +118,7 @@ def partition_graph(
     time_limit: float | None = None,
     best_effort: bool = False,
     effort: float = 1.0,
+    on_progress: Progress | None = None,
 ) -> Partition:
     """Divide a model's tasks among k devices within eps, with as little traffic as possible.
 
@@ -156,6 +157,9 @@ def partition_graph(
         How long the native solver searches, relative to its default.
     best_effort : bool
         Return the best that was found, marked infeasible, where eps can't be met.
+    on_progress : function of a float and an int or None, optional
+        Called several times a second by the native solver: the share of its search that is done,
+        and the volume in bytes of the best partition so far, None at first.
 
     Raises
     ------
@@ -208,6 +212,7 @@ def partition_graph(
                 seed=seed,
                 effort=effort,
                 deadline=deadline,
+                on_progress=on_progress,
             )
         else:
             model, parts, proven = exact_partition(

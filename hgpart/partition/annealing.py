@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,8 +77,12 @@ def anneal(
     chains: Sequence[tuple[Division, Schedule]],
     seconds: float = math.inf,
     threads: int | None = None,
+    on_progress: Callable[[float], object] | None = None,
 ) -> tuple[list[Found], bool]:
     """Anneal each division by its schedule, on all cores; at least as good as it was.
+
+    Several times a second `on_progress` gets the share of the steps that is done; what it raises
+    ends the annealing.
 
     Returns
     -------
@@ -96,7 +100,7 @@ def anneal(
         for division, schedule in chains
     ]
     results, interrupted = _native.anneal(
-        symmetry, goal, packed, threads or os.cpu_count() or 1, seconds
+        symmetry, goal, packed, threads or os.cpu_count() or 1, seconds, on_progress
     )
     found = [
         Found(_shaped(symmetry, sizes, parts), cost, excess)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,7 @@ from hgpart.metrics import traffic
 from hgpart.objectives import VOLUME, Objective
 from hgpart.partition.annealing import Found, Schedule, anneal
 from hgpart.partition.balance import pack
+from hgpart.partition.bound import lower_bound
 from hgpart.partition.devices import cheapest_devices
 from hgpart.partition.divisions import Division, blocks_of, division_of
 from hgpart.partition.goal import goal_of
@@ -38,12 +39,17 @@ from hgpart.partition.symmetry import Symmetry, symmetry
 from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
 from hgpart.work import Work
 
+Progress = Callable[[float, "int | None"], object]  # share done, volume of the best so far
+
 STEPS = {
     "coarse": 500_000,
     "fine": 250_000,
     "hypergraph": 100_000,
 }  # of each annealing of the first round, at effort 1
+FULL_SIZE, LEAST_SIZE = 200, 0.03  # layers x parts that take so many; the least share of them
 MOST_ROWS = 16  # of a class, coarse-grain; more where a start has more
+ROUNDS = {"coarse": 4, "fine": 3}
+HOTTEST_TOWARD_OBJECTIVE = (3e-3, 3e-4)  # a round each, where that is not the volume
 KEPT = 4  # divisions that go from one round to the next
 SHARES_OF_EPS = (0.4, 0.6, 0.8, 1.0)  # of the room above the average, that grids may use
 MOST_KAHYPAR_STEPS = 700_000  # k vertices + 4 pins, see `isolated`: about two seconds a run
@@ -90,11 +96,14 @@ def native_partition(
     seed: int = 0,
     effort: float = 1.0,
     deadline: float = math.inf,
+    on_progress: Progress | None = None,
 ) -> tuple[CnnHypergraph, Int32]:
     """Partition a model; what the parts may hold is exceeded where nothing better was found.
 
     The same seed and effort give the same partition, whatever the number of threads, unless the
     deadline (of `time.monotonic`) or Ctrl-C ends the search: the best by then is returned.
+    Several times a second `on_progress` gets the share of the search that is done, and the volume
+    of the best partition that has been found, None at first.
 
     Returns
     -------
@@ -102,7 +111,7 @@ def native_partition(
         The largest blocks that the partition keeps whole, and the part of each vertex.
     """
     return _Search(
-        graph, work, modelling, capacities, objective, memory, seed, effort, deadline
+        graph, work, modelling, capacities, objective, memory, seed, effort, deadline, on_progress
     ).run()
 
 
@@ -118,6 +127,7 @@ class _Search:
         seed: int,
         effort: float,
         deadline: float,
+        on_progress: Progress | None,
     ) -> None:
         self.graph, self.work, self.modelling = graph, work, modelling
         self.coarse = replace(modelling, grain="coarse")
@@ -126,16 +136,21 @@ class _Search:
         self.copies = 0.0 if memory is None else memory.copies
         self.goal = goal_of(capacities, VOLUME, memory)
         self.seed, self.effort, self.deadline = seed, effort, deadline
-        self.chains = 0
+        self.on_progress = on_progress
+        self.chains = self.rounds = 0
+        self.volume: int | None = None  # of the best so far
+        self.size = 1.0
+        self.bound = lower_bound(graph, work, modelling, capacities)
 
     def run(self) -> tuple[CnnHypergraph, Int32]:
         found = symmetry(self.graph, self.work, self.coarse, self.copies)
+        self.size = min(1.0, max(LEAST_SIZE, len(found.type_weights) * self.k / FULL_SIZE))
         best = self._coarse(found)
         if self.modelling.grain == "fine":
             strips = [self._blocks(found, self.coarse, one.division) for one in best[:2]]
             found = symmetry(self.graph, self.work, self.modelling, self.copies)
             best = self._fine(found, strips)
-        if self.objective is not VOLUME:
+        if self.objective.name != "volume":
             best = self._toward_objective(found, best)
         return self._blocks(found, self.modelling, best[0].division)
 
@@ -155,7 +170,7 @@ class _Search:
         most_rows, coldest = (6, 1e-6) if self.modelling.grain == "fine" else (4 * self.k, 1e-5)
         steps = self._steps(self.modelling.grain)
         best = []
-        for hottest in (3e-3, 3e-4):
+        for hottest in HOTTEST_TOWARD_OBJECTIVE:
             chains = [
                 (division, self._schedule(steps, hottest, coldest, 4.0, most_rows))
                 for division in divisions
@@ -188,6 +203,8 @@ class _Search:
         ]
         best = self._anneal(found, chains)
         for hottest in (3e-4, 1e-4, 3e-5):
+            if self._optimal(best):
+                break
             chains = [
                 (one.division, self._schedule(3 * steps // 2, hottest, 3e-6, 4.0, MOST_ROWS))
                 for one in best[:KEPT]
@@ -228,6 +245,9 @@ class _Search:
             )
         except (BackendError, MissingPackageError):
             return None  # one start of several
+        except KeyboardInterrupt:
+            self.deadline = -math.inf
+            return None
 
     # -------------------------------------------------------------- fine-grain
 
@@ -244,6 +264,8 @@ class _Search:
         ]
         best = self._anneal(fine, chains)
         for hottest in (3e-5, 1e-5):
+            if self._optimal(best):
+                break
             chains = [
                 (one.division, self._schedule(3 * steps, hottest, 1e-6, 50.0, 6))
                 for one in best[:KEPT]
@@ -284,8 +306,11 @@ class _Search:
         shares = layer_shares(self.graph, self.work, modelling, rooms)
         return grid_start(self.graph, found, modelling, shares.tasks, shares.parts)
 
+    def _optimal(self, best: list[Found]) -> bool:
+        return bool(best) and best[0].excess == 0 and best[0].cost <= self.bound
+
     def _steps(self, grain: str) -> int:
-        return max(1, round(STEPS[grain] * self.effort))
+        return max(1, round(STEPS[grain] * self.effort * self.size))
 
     def _schedule(
         self, steps: int, hottest: float, coldest: float, price: float, most_rows: int
@@ -301,7 +326,9 @@ class _Search:
         known: list[Found] | None = None,
     ) -> list[Found]:
         """What was known and is found now, best first."""
-        results, interrupted = anneal(found, self.goal, chains, self._left())
+        results, interrupted = anneal(
+            found, self.goal, chains, self._left(), on_progress=self._tell
+        )
         if interrupted:
             self.deadline = -math.inf
         ranked = sorted([*(known or []), *results], key=lambda one: one.rank)
@@ -309,7 +336,16 @@ class _Search:
         for one in ranked:
             if not different or one.rank != different[-1].rank:
                 different.append(one)
+        self.rounds += 1
+        if different and self.goal.objective == 0:
+            self.volume = different[0].cost
         return different
+
+    def _tell(self, done: float) -> None:
+        if self.on_progress is not None:
+            rounds = sum(ROUNDS[grain] for grain in {"coarse", self.modelling.grain})
+            rounds += len(HOTTEST_TOWARD_OBJECTIVE) * (self.objective.name != "volume")
+            self.on_progress((self.rounds + done) / rounds, self.volume)
 
     def _left(self) -> float:
         return self.deadline - time.monotonic()
