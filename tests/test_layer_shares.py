@@ -10,7 +10,7 @@ from partitioned_models import chain, channel_graphs, modellings
 
 from hgpart.blocks import Modelling
 from hgpart.graph import ChannelGraph
-from hgpart.partition.shares import layer_shares
+from hgpart.partition.layer_shares import layer_shares
 from hgpart.work import Work
 
 

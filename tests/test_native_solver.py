@@ -32,8 +32,8 @@ from hgpart.work import Work, flops
 
 
 def solve(graph: ChannelGraph, work: Work, k: int, eps: float, **options: Any) -> Partition:
-    """Search 3 % of what is usual: these models are tiny."""
-    return partition_graph(graph, work, k, eps, backend="native", **{"effort": 0.03, **options})
+    """Search a fifth of what is usual: these models are tiny."""
+    return partition_graph(graph, work, k, eps, backend="native", **{"effort": 0.2, **options})
 
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])

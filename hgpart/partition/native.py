@@ -33,8 +33,8 @@ from hgpart.partition.grids import grid_start
 from hgpart.partition.incremental import incremental
 from hgpart.partition.isolated import check
 from hgpart.partition.kahypar import kahypar
+from hgpart.partition.layer_shares import layer_shares
 from hgpart.partition.layerwise import layerwise_within
-from hgpart.partition.shares import layer_shares
 from hgpart.partition.symmetry import Symmetry, symmetry
 from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
 from hgpart.work import Work
@@ -339,6 +339,7 @@ class _Search:
         self.rounds += 1
         if different and self.goal.objective == 0:
             self.volume = different[0].cost
+        self._tell(0.0)
         return different
 
     def _tell(self, done: float) -> None:
