@@ -339,7 +339,10 @@ class _Search:
         self.rounds += 1
         if different and self.goal.objective == 0:
             self.volume = different[0].cost
-        self._tell(0.0)
+        try:
+            self._tell(0.0)
+        except KeyboardInterrupt:  # the best so far is returned, wherever it comes
+            self.deadline = -math.inf
         return different
 
     def _tell(self, done: float) -> None:
