@@ -15,6 +15,7 @@ of a class are divided by the parts of all their vertices (*ways*).
 from __future__ import annotations
 
 import itertools
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +84,7 @@ def solve_counts(
     bound: int,
     *,
     seed: int,
-    seconds: float,
+    deadline: float,
 ) -> Solved:
     """Solve the counts program of a hypergraph.
 
@@ -100,13 +101,17 @@ def solve_counts(
         What the start sends, if it is within the capacities.
     bound : int
         Bytes that are known to be sent at least.
+    deadline : float
+        Of `time.monotonic`.
 
     Raises
     ------
     ArgumentError
         If weights or costs are too large for CP-SAT.
+    BackendError
+        If CP-SAT contradicts what is known.
     """
-    return _Program(found, capacities, start).solve(volume, bound, seed, seconds)
+    return _Program(found, capacities, start).solve(volume, bound, seed, deadline)
 
 
 def _nets(found: Symmetry) -> dict[tuple[Pins, int], int]:
@@ -403,7 +408,7 @@ class _Program:
 
     # -------------------------------------------------------------- the solution
 
-    def solve(self, volume: int | None, bound: int, seed: int, seconds: float) -> Solved:
+    def solve(self, volume: int | None, bound: int, seed: int, deadline: float) -> Solved:
         from ortools.sat.python import cp_model
 
         if self.reaches:
@@ -421,7 +426,7 @@ class _Program:
         settings.use_feasibility_jump = False
         settings.catch_sigint_signal = False  # it would be kept from Python
         settings.random_seed = seed % 2**31
-        settings.max_time_in_seconds = max(0.0, seconds)
+        settings.max_time_in_seconds = max(0.0, deadline - time.monotonic())
         with ThreadPoolExecutor(1) as pool:  # the main thread is to see Ctrl-C
             solving = pool.submit(solver.solve, self.model)
             try:
@@ -431,6 +436,10 @@ class _Program:
                 status, interrupted = solving.result(), True
         if status == cp_model.MODEL_INVALID:
             raise BackendError(f"CP-SAT refuses its program: {self.model.validate()}")
+        if status == cp_model.INFEASIBLE and volume is not None:
+            raise BackendError(
+                "CP-SAT says that no division is within the capacities; one is known"
+            )
         division = None
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             division = self._division(solver)

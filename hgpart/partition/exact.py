@@ -66,7 +66,7 @@ def exact(
         volume if is_within else None,
         0,
         seed=seed,
-        seconds=deadline - time.monotonic(),
+        deadline=deadline,
     )
     if solved.interrupted:
         raise KeyboardInterrupt
@@ -143,7 +143,7 @@ def exact_partition(
         volume if is_within else None,
         bound,
         seed=seed,
-        seconds=begin + limit - time.monotonic(),
+        deadline=begin + limit,
     )
     if solved.division is not None:
         other, other_parts = blocks_of(graph, work, found, modelling, solved.division)
