@@ -46,7 +46,7 @@ STEPS = {
     "fine": 250_000,
     "hypergraph": 100_000,
 }  # of each annealing of the first round, at effort 1
-FULL_SIZE, LEAST_SIZE = 200, 0.03  # layers x parts that take so many; the least share of them
+FULL_SIZE, LEAST_SIZE = 100, 0.03  # layers x parts that take so many; the least share of them
 MOST_ROWS = 16  # of a class, coarse-grain; more where a start has more
 ROUNDS = {"coarse": 4, "fine": 3}
 HOTTEST_TOWARD_OBJECTIVE = (3e-3, 3e-4)  # a round each, where that is not the volume
