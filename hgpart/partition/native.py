@@ -219,8 +219,7 @@ class _Search:
         yield self._runs(found, self.coarse, 1.0), (0.001, 0.0001)
         cut = layerwise_within(self.graph, self.work, self.coarse, self.capacities)
         for number, blocks_per_part in enumerate((8, 16)):
-            blocks = divide(self.graph, self.work, self.coarse, blocks_per_part * self.k)
-            model = cnn_hypergraph(self.graph, self.work, blocks, self.coarse)
+            model = self._divided(self.coarse, blocks_per_part)
             if cut is not None and number == 0:
                 parts = cut.astype(np.int32)[model.vertex_layers]
                 yield self._division(found, model, parts), (0.001, 0.0001)
@@ -229,6 +228,10 @@ class _Search:
 
     def _division(self, found: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
         return division_of(self.graph, found, self.coarse, model, parts)
+
+    def _divided(self, modelling: Modelling, blocks_per_part: int) -> CnnHypergraph:
+        blocks = divide(self.graph, self.work, modelling, blocks_per_part * self.k)
+        return cnn_hypergraph(self.graph, self.work, blocks, modelling)
 
     def _by_kahypar(self, model: CnnHypergraph) -> Int32 | None:
         nets = model.hypergraph
@@ -254,10 +257,18 @@ class _Search:
     def _fine(self, fine: Symmetry, strips: list[tuple[CnnHypergraph, Int32]]) -> list[Found]:
         """Anneal grids for several shares of the parts, and the strips of coarse-grain."""
         steps = self._steps("fine")
-        starts = [(self._strips(fine, *one), 3e-5) for one in strips]
+        starts = [
+            (self._strips(fine, *one), hottest)
+            for one, hottest in zip(strips, (1e-4, 3e-4), strict=False)
+        ]
         for share in SHARES_OF_EPS:
             runs = self._runs(fine, self.modelling, share)
             starts += [(runs, 3e-5), (runs, 3e-6)]
+        starts += [(runs, 1e-2), (runs, 1e-3)]  # for small models, where a step changes much
+        model = self._divided(self.modelling, 16)
+        if (parts := self._by_kahypar(model)) is not None:
+            start = division_of(self.graph, fine, self.modelling, model, parts)
+            starts += [(start, 3e-3), (start, 3e-5)]
         chains = [
             (start, self._schedule(steps, hottest, min(hottest / 5, 1e-6), 50.0, 6))
             for start, hottest in starts
