@@ -92,8 +92,8 @@ def native_partition(
 
     The same seed and effort give the same partition, whatever the number of threads, unless the
     deadline (of `time.monotonic`) or Ctrl-C ends the search: the best by then is returned.
-    Several times a second `on_progress` gets the share of the search that is done, and the volume
-    of the best partition that has been found, None at first.
+    Several times a second, and after each round, `on_progress` gets the share of the search that is
+    done, and the volume of the best partition that has been found, None at first.
 
     Returns
     -------
@@ -294,6 +294,10 @@ class _Search:
                 different.append(one)
         self.rounds += 1
         self.volume = different[0].volume if different else self.volume
+        try:
+            self._tell(0.0)
+        except KeyboardInterrupt:
+            self.deadline = -math.inf
         return different
 
     def _tell(self, done: float) -> None:
