@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph import Int64
 
+MOST_COST = 1e9  # of a byte on a link, relative to others
 OBJECTIVES = ("volume", "largest")  # by name; links have costs
 
 
@@ -80,7 +81,7 @@ def over_links(costs: Sequence[Sequence[float]]) -> Objective:
     Raises
     ------
     ArgumentError
-        If they are not a square of finite numbers >= 0, or all of them are 0.
+        If they are not a square of numbers from 0 to 1e9, or all of them are 0.
     """
     try:
         links = np.array(costs, dtype=np.float64)
@@ -88,8 +89,8 @@ def over_links(costs: Sequence[Sequence[float]]) -> Objective:
         links = np.zeros(0)
     if links.ndim != 2 or links.shape[0] != links.shape[1]:
         raise ArgumentError("link costs are not a square of numbers, expected k rows of k numbers")
-    if not (np.isfinite(links) & (links >= 0)).all():
-        raise ArgumentError("a link cost is negative or not finite, expected numbers >= 0")
+    if not ((links >= 0) & (links <= MOST_COST)).all():
+        raise ArgumentError(f"a link cost is not a number from 0 to {MOST_COST:g}")
     np.fill_diagonal(links, 0.0)
     if len(links) > 1 and links.max() == 0:
         raise ArgumentError("all link costs are 0, expected one above 0")

@@ -48,6 +48,8 @@ class Plan:
     imbalance : float
     volume_bytes : int
         What the file says; `restore` recomputes both.
+    lower_bound_bytes : int
+        What was known, or proven, of the least volume.
     blocks : Blocks
     parts : int32 array
         Part of each vertex of the blocks' hypergraph.
@@ -70,6 +72,7 @@ class Plan:
     work: Work
     imbalance: float
     volume_bytes: int
+    lower_bound_bytes: int
     blocks: Blocks
     parts: Int32
 
@@ -100,6 +103,7 @@ def make_plan(
         work=work,
         imbalance=partition.evaluation.imbalance,
         volume_bytes=partition.evaluation.volume,
+        lower_bound_bytes=partition.lower_bound,
         blocks=partition.model.blocks,
         parts=partition.parts,
     )
@@ -144,6 +148,7 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
         speeds=plan.speeds,
         objective=plan.objective,
         memory=plan.memory,
+        proven=plan.lower_bound_bytes,
     )
     if found.evaluation.volume != plan.volume_bytes:
         raise PlanError(
@@ -192,6 +197,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "feasible": plan.feasible,
         "imbalance": plan.imbalance,
         "volume_bytes": plan.volume_bytes,
+        "lower_bound_bytes": plan.lower_bound_bytes,
         "work_source": plan.work.source,
         "work_unit": plan.work.unit,
         "work_units": plan.work.units,
@@ -285,6 +291,7 @@ def load_plan(path: Path | str) -> Plan:
         ),
         imbalance=head.number("imbalance"),
         volume_bytes=head.whole("volume_bytes"),
+        lower_bound_bytes=head.whole("lower_bound_bytes"),
         blocks=Blocks(tuple(rows), tuple(columns)),
         parts=parts.astype(np.int32),
     )

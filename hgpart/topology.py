@@ -17,7 +17,7 @@ import numpy as np
 
 from hgpart.errors import ArgumentError
 from hgpart.json_files import JsonObject, read_json
-from hgpart.objectives import Objective, over_links
+from hgpart.objectives import MOST_COST, Objective, over_links
 
 FORMAT = "hgpart topology 1"
 WHAT = f'{{"format": "{FORMAT}", "nodes": [4, 4], "inside": 1, "between": 10}}'
@@ -52,8 +52,8 @@ def _of_nodes(head: JsonObject) -> Objective:
     sizes = head.wholes("nodes", high=2**14)
     costs = {name: head.number(name) for name in ("inside", "between")}
     for name, cost in costs.items():
-        if cost < 0:
-            raise head.wrong(name, "a number >= 0")
+        if not 0 <= cost <= MOST_COST:
+            raise head.wrong(name, f"a number from 0 to {MOST_COST:g}")
     node = np.repeat(np.arange(len(sizes)), sizes)
     links = np.where(node[:, None] == node[None, :], costs["inside"], costs["between"])
     try:

@@ -46,7 +46,7 @@ class Annealing {
     scale_ = std::max(1.0, division_.smooth_cost());
     for (Price* price : {&work_, &memory_}) {
       price->now = options.price * scale_ /
-                   std::max(1.0, static_cast<double>(price->budget.total()));
+                   std::max(1.0, price->budget.total());
       price->least = 0.1 * price->now;
     }
     best_.cost = std::numeric_limits<std::int64_t>::max();

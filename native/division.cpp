@@ -207,7 +207,7 @@ double Division::excess() const {
   for (const Budget* budget : {&work_, &memory_}) {
     if (budget->excess() > 0) {
       sum += static_cast<double>(budget->excess()) /
-             std::max(1.0, static_cast<double>(budget->total()));
+             std::max(1.0, budget->total());
     }
   }
   return sum;

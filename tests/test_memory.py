@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from partitioned_models import MODELS, graph_of
+from partitioned_models import MODELS, chain, graph_of
 
 from hgpart.blocks import Modelling, single_blocks
 from hgpart.errors import ArgumentError, InfeasibleError
@@ -53,6 +53,16 @@ def test_a_partition_keeps_its_limits(grain: str) -> None:
     )
     assert found.memory_bytes.max() <= limits.bytes[0]
     assert found.evaluation.imbalance <= 0.3
+
+
+def test_a_limit_that_does_not_matter_does_not_matter() -> None:
+    """Balance that only single tasks can bring was not looked for where memory was limited."""
+    graph, work = chain([8, 5, 5, 5], [416, 110, 45, 25], [3, 2, 1, 1])
+    options = {"backend": "native", "effort": 0.1}
+    free = partition_graph(graph, work, 4, 0.01, **options)
+    found = partition_graph(graph, work, 4, 0.01, memory=MemoryLimits((2**40,) * 4), **options)
+    assert free.feasible
+    assert found.feasible
 
 
 def test_what_does_not_fit_is_said() -> None:

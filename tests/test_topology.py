@@ -39,7 +39,7 @@ def test_another_number_of_devices_is_refused(tmp_path: Path) -> None:
         ({}, 'no "nodes"'),
         ({"nodes": [2], "inside": 1}, 'no "between"'),
         ({"nodes": [2, -1], "inside": 1, "between": 1}, "whole numbers from 0"),
-        ({"nodes": [2], "inside": -1, "between": 1}, '"inside": a number >= 0'),
+        ({"nodes": [2], "inside": -1, "between": 1}, '"inside": a number from 0'),
         ({"nodes": [2], "inside": 0, "between": 1}, "all link costs are 0"),
         ({"links": [[0, 1]]}, "not a square"),
         ({"links": 3}, "a list"),

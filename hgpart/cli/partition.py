@@ -121,7 +121,7 @@ def partition(
             from hgpart.formats import write_partition
             from hgpart.memory import memory_limits
             from hgpart.objectives import objective_named
-            from hgpart.partition import check_arguments, check_goal, partition_graph
+            from hgpart.partition import check_arguments, check_goal, check_search, partition_graph
             from hgpart.partition.backends import backend as backend_named
             from hgpart.partition_files import full_parts
             from hgpart.pipeline import evaluate_layerwise
@@ -134,6 +134,7 @@ def partition(
         unit = checked_unit(unit)
         backend_named(backend)
         check_arguments(k, eps, seed, speeds)
+        check_search(time_limit, effort)
         wanted = objective_named(objective)
         if topology is not None:
             if objective != "volume":

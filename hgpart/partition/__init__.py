@@ -24,12 +24,14 @@ from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.balance import capacities, pack, within
 from hgpart.partition.bound import lower_bound, relative_gap
 from hgpart.partition.exact import exact_partition
+from hgpart.partition.isolated import LONGEST_LIMIT
 from hgpart.partition.layerwise import layerwise_within
 from hgpart.partition.native import Progress, native_partition
 from hgpart.partition.project import project
 from hgpart.work import Work
 
 SLOWEST, FASTEST = 1e-9, 1e9  # speeds of devices are relative
+MOST_EFFORT = 1000
 
 # Blocks for each part, so that a block is a small share of a part; more for fine-grain, where a
 # layer's blocks are a grid. With more, KaHyPar merges them again and finds nothing better, unless
@@ -173,6 +175,7 @@ def partition_graph(
     """
     modelling = modelling or Modelling()
     check_arguments(k, eps, seed, speeds)
+    check_search(time_limit, effort)
     if k > (tasks := full_vertices(graph, modelling)):
         raise ArgumentError(f"k is {k}, expected at most {tasks}, the number of tasks")
     check_work(graph, work)
@@ -218,10 +221,11 @@ def partition_graph(
             model, parts, proven = exact_partition(
                 graph, work, modelling, goal, seed=seed, effort=effort, time_limit=time_limit
             )
-        if memory is None and _rank(model, parts, goal)[0] > 0:
-            model, parts = _split_and_improve(
-                graph, work, modelling, model, parts, goal, seed, deadline
-            )
+        if _rank(model, parts, goal)[0] > 0:
+            better = _split_and_improve(graph, work, modelling, model, parts, goal, seed, deadline)
+            needed = _memory_bytes(graph, modelling, memory, *better, k)
+            if _in_memory(memory, needed):
+                model, parts = better
     else:
         model, parts, start = _by_blocks(
             graph, work, modelling, goal, backend, seed, eps, time_limit, deadline
@@ -252,6 +256,19 @@ def partition_graph(
             f"task, {heaviest}, is {100 * heaviest_work / max(1, total):.3g} % of all work"
         )
     return found
+
+
+def _memory_bytes(
+    graph: ChannelGraph,
+    modelling: Modelling,
+    memory: MemoryLimits | None,
+    model: CnnHypergraph,
+    parts: Int32,
+    k: int,
+) -> Int64 | None:
+    if memory is None:
+        return None
+    return part_memory(graph, model, modelling, parts, k, memory.copies)
 
 
 def _in_memory(memory: MemoryLimits | None, needed: Int64 | None) -> bool:
@@ -293,9 +310,7 @@ def evaluated(
     """
     room = capacities(int(model.hypergraph.weights.sum()), speeds or [1] * k, eps)
     evaluation = evaluate(model.hypergraph, parts, k, speeds)
-    needed = None
-    if memory is not None:
-        needed = part_memory(graph, model, modelling, parts, k, memory.copies)
+    needed = _memory_bytes(graph, modelling, memory, model, parts, k)
     return Partition(
         model=model,
         modelling=modelling,
@@ -490,6 +505,17 @@ def check_arguments(k: int, eps: float, seed: int, speeds: Sequence[float] | Non
             raise ArgumentError(
                 f"speed is {speed}, expected a number from {SLOWEST:g} to {FASTEST:g}"
             )
+
+
+def check_search(time_limit: float | None, effort: float) -> None:
+    """Raise an ArgumentError for what no search can take."""
+    accepted = time_limit is None or (_is_number(time_limit) and 0 < time_limit <= LONGEST_LIMIT)
+    if not accepted:
+        raise ArgumentError(
+            f"time limit is {time_limit} s, expected more than 0 and at most {LONGEST_LIMIT:g}"
+        )
+    if not _is_number(effort) or not 0 <= effort <= MOST_EFFORT:
+        raise ArgumentError(f"effort is {effort}, expected 0 to {MOST_EFFORT}, 1 by default")
 
 
 def check_goal(k: int, backend: str, objective: Objective, memory: MemoryLimits | None) -> None:

@@ -12,6 +12,9 @@ Parts 0 and 2 have much to say to each other, devices 0 and 1 a fast link:
 
 from __future__ import annotations
 
+import math
+import time
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,17 +22,22 @@ from hgpart.hypergraph import Int32, Int64
 
 
 def cheapest_devices(
-    traffic: Int64, links: NDArray[np.float64], capacities: NDArray[np.int64]
+    traffic: Int64,
+    links: NDArray[np.float64],
+    capacities: NDArray[np.int64],
+    deadline: float = math.inf,
 ) -> Int32:
     """Exchange the devices of two parts as long as that makes the traffic cheaper.
 
-    A quadratic assignment, by pairwise exchange (Heider, 1972), over devices that are equal.
+    A quadratic assignment, by the best exchange of a pair at a time (Heider, 1972), over devices
+    that are equal, until the deadline (of `time.monotonic`).
 
     Parameters
     ----------
     traffic : int64 array, shape (k, k)
         Bytes that part s sends to part r at ``[s, r]``.
     links : float64 array, shape (k, k)
+        The diagonal is 0.
     capacities : array, shape (k, limits)
         Devices whose rows are equal are equal.
 
@@ -39,37 +47,22 @@ def cheapest_devices(
         The device of each part.
     """
     k = len(traffic)
-    bytes_sent = traffic.astype(np.float64)
-    np.fill_diagonal(bytes_sent, 0.0)
+    sent = traffic.astype(np.float64)
+    np.fill_diagonal(sent, 0.0)
     device = np.arange(k)
-    better = True
-    while better:
-        better = False
-        for one in range(k):
-            for other in range(one + 1, k):
-                if (capacities[device[one]] != capacities[device[other]]).any():
-                    continue
-                exchanged = device.copy()
-                exchanged[[one, other]] = device[[other, one]]
-                pair = [one, other]
-                before = _of_parts(bytes_sent, links, device, pair)
-                after = _of_parts(bytes_sent, links, exchanged, pair)
-                if after < before * (1 - 1e-9):
-                    device, better = exchanged, True
+    equal = (capacities[:, None] == capacities[None, :]).all(axis=2)
+    while time.monotonic() < deadline:
+        price = links[np.ix_(device, device)]
+        # What each part's traffic costs at the device of each other one, that one still there.
+        moved = sent @ price.T + sent.T @ price
+        now = moved.diagonal()
+        between = sent * price + (sent * price).T
+        turned = sent * price.T + (sent * price.T).T
+        change = moved + moved.T + turned - now[:, None] - now[None, :] + between
+        change[~equal[np.ix_(device, device)]] = 0.0
+        np.fill_diagonal(change, 0.0)
+        one, other = np.unravel_index(int(change.argmin()), change.shape)
+        if not change[one, other] < -1e-9 * max(1.0, float((sent * price).sum())):
+            break
+        device[[one, other]] = device[[other, one]]
     return device.astype(np.int32)
-
-
-def _of_parts(
-    bytes_sent: NDArray[np.float64],
-    links: NDArray[np.float64],
-    device: NDArray[np.int64],
-    parts: list[int],
-) -> float:
-    """What the traffic from and to two parts costs."""
-    own = device[parts]
-    sent = (bytes_sent[parts] * links[own][:, device]).sum()
-    received = (bytes_sent[:, parts] * links[device][:, own]).sum()
-    one, other = parts
-    twice = bytes_sent[one, other] * links[own[0], own[1]]
-    twice += bytes_sent[other, one] * links[own[1], own[0]]
-    return float(sent + received - twice)

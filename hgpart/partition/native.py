@@ -139,27 +139,43 @@ class _Search:
         self.on_progress = on_progress
         self.chains = self.rounds = 0
         self.volume: int | None = None  # of the best so far
+        self.by_coarse: Symmetry | None = None
+        self.best: tuple[Symmetry, Division] | None = None
         self.size = 1.0
         self.bound = lower_bound(graph, work, modelling, capacities)
 
     def run(self) -> tuple[CnnHypergraph, Int32]:
-        found = symmetry(self.graph, self.work, self.coarse, self.copies)
+        """Search until all is done or time is up, or Ctrl-C, once there is something to return."""
+        try:
+            self._search()
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+        assert self.best is not None
+        found, division = self.best
+        if found is not self.by_coarse or self.modelling.grain == "coarse":
+            return self._blocks(found, self.modelling, division)
+        model, parts = self._blocks(found, self.coarse, division)
+        found = symmetry(self.graph, self.work, self.modelling, self.copies)
+        return self._blocks(found, self.modelling, self._strips(found, model, parts))
+
+    def _search(self) -> None:
+        found = self.by_coarse = symmetry(self.graph, self.work, self.coarse, self.copies)
         self.size = min(1.0, max(LEAST_SIZE, len(found.type_weights) * self.k / FULL_SIZE))
         best = self._coarse(found)
-        if self.modelling.grain == "fine":
+        if self.modelling.grain == "fine" and self._left() > 0:
             strips = [self._blocks(found, self.coarse, one.division) for one in best[:2]]
             found = symmetry(self.graph, self.work, self.modelling, self.copies)
             best = self._fine(found, strips)
-        if self.objective.name != "volume":
-            best = self._toward_objective(found, best)
-        return self._blocks(found, self.modelling, best[0].division)
+        if self.objective.name != "volume" and self._left() > 0:
+            self._toward_objective(found, best)
 
     def _blocks(
         self, found: Symmetry, modelling: Modelling, division: Division
     ) -> tuple[CnnHypergraph, Int32]:
         return blocks_of(self.graph, self.work, found, modelling, division)
 
-    def _toward_objective(self, found: Symmetry, best: list[Found]) -> list[Found]:
+    def _toward_objective(self, found: Symmetry, best: list[Found]) -> None:
         """Anneal what sends little in all until it also has little of what is asked for."""
         units = found.class_units[found.net_classes]
         most_bytes = int((found.net_costs * units).sum()) * self.k
@@ -177,7 +193,6 @@ class _Search:
             ]
             best = self._anneal(found, chains, best)
             divisions = [one.division for one in best[:KEPT]]
-        return best
 
     def _on_devices(self, found: Symmetry, division: Division) -> Division:
         """Give each part the device that its traffic is cheapest from."""
@@ -185,7 +200,10 @@ class _Search:
         model, parts = self._blocks(found, self.modelling, division)
         room = [self.capacities, *([] if self.memory is None else [np.array(self.memory.bytes)])]
         device = cheapest_devices(
-            traffic(model.hypergraph, parts, self.k), self.objective.links, np.stack(room, axis=1)
+            traffic(model.hypergraph, parts, self.k),
+            self.objective.links,
+            np.stack(room, axis=1),
+            self.deadline,
         )
         return Division(division.sizes, [device[own] for own in division.parts])
 
@@ -216,6 +234,8 @@ class _Search:
         """Divisions to begin with, and how hot to begin."""
         model, parts = incremental(self.graph, self.work, self.coarse, self.k)
         yield self._division(found, model, parts), (0.003, 0.001)
+        if self._left() <= 0:
+            return
         yield self._runs(found, self.coarse, 1.0), (0.001, 0.0001)
         cut = layerwise_within(self.graph, self.work, self.coarse, self.capacities)
         for number, blocks_per_part in enumerate((8, 16)):
@@ -236,6 +256,8 @@ class _Search:
     def _by_kahypar(self, model: CnnHypergraph) -> Int32 | None:
         nets = model.hypergraph
         if self.k * nets.vertices + 4 * len(nets.pins) > MOST_KAHYPAR_STEPS:
+            return None
+        if self._left() <= 0:
             return None
         left = self.deadline - time.monotonic()
         try:
@@ -262,9 +284,12 @@ class _Search:
             for one, hottest in zip(strips, (1e-4, 3e-4), strict=False)
         ]
         for share in SHARES_OF_EPS:
+            if self._left() <= 0:
+                break
             runs = self._runs(fine, self.modelling, share)
             starts += [(runs, 3e-5), (runs, 3e-6)]
-        starts += [(runs, 1e-2), (runs, 1e-3)]  # for small models, where a step changes much
+            if share == SHARES_OF_EPS[-1]:  # for small models, where a step changes much
+                starts += [(runs, 1e-2), (runs, 1e-3)]
         model = self._divided(self.modelling, 16)
         if (parts := self._by_kahypar(model)) is not None:
             start = division_of(self.graph, fine, self.modelling, model, parts)
@@ -348,8 +373,10 @@ class _Search:
             if not different or one.rank != different[-1].rank:
                 different.append(one)
         self.rounds += 1
-        if different and self.goal.objective == 0:
-            self.volume = different[0].cost
+        if different:
+            self.best = found, different[0].division
+            if self.goal.objective == 0 and different[0].excess == 0:
+                self.volume = different[0].cost
         try:
             self._tell(0.0)
         except KeyboardInterrupt:  # the best so far is returned, wherever it comes

@@ -104,11 +104,16 @@ def symmetry(
 
 
 def split_read(layer: Layer, modelling: Modelling) -> Read | None:
-    """The read whose channels split each task here: small groups stay whole."""
+    """The read whose channels split each task here.
+
+    A task that reads one channel stays whole where its partial sum is not less than its map:
+    nothing is won by doing one here and the other there.
+    """
     read = modelling.split_read(layer)
-    if read is None or _is_local(layer, read):
+    if read is None:
         return None
-    return read
+    single = len(read.channels) == read.groups and read.groups > 1
+    return None if single and layer.partial_elements >= layer.map_elements else read
 
 
 def _is_local(layer: Layer, read: Read) -> bool:

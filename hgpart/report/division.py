@@ -142,7 +142,7 @@ def _fields(report: Report) -> dict[str, Any]:
         "max_over_average_work": found.max_over_average,
         "volume_bytes": found.volume,
         "lower_bound_bytes": report.lower_bound,
-        "gap": relative_gap(found.volume, report.lower_bound),
+        "gap": _gap(report),
         "max_part_volume_bytes": found.max_part_volume,
         "average_part_volume_bytes": found.average_part_volume,
         "max_over_average_part_volume": found.max_over_average_part_volume,
@@ -293,14 +293,19 @@ def answer(report: Report, unit: str) -> list[str]:
 def _objective_line(report: Report, unit: str) -> list[str]:
     objective = report.objective
     value = objective.value(report.evaluation.traffic)
-    least = objective.least(report.lower_bound, report.k)
-    gap = f"gap at most {relative_gap(value, least):.1%}"
+    gap = f" (gap at most {_gap(report):.1%})" if _gap(report) < 1 else ""
     if objective.name == "largest":
-        return [f"No device sends and receives more than {_bytes(int(value), unit)} ({gap})"]
+        return [f"No device sends and receives more than {_bytes(int(value), unit)}{gap}"]
     if objective.name == "links":
         share = value / max(1, report.evaluation.volume)
-        return [f"A byte costs {share:.3g} on the links that it takes, on average ({gap})"]
+        return [f"A byte costs {share:.3g} on the links that it takes, on average{gap}"]
     return []
+
+
+def _gap(report: Report) -> float:
+    """Share of the objective that a better partition within eps might do without."""
+    value = report.objective.value(report.evaluation.traffic)
+    return relative_gap(value, report.objective.least(report.lower_bound, report.k))
 
 
 def _memory_line(report: Report, unit: str) -> list[str]:
@@ -320,6 +325,8 @@ def _volume(report: Report, unit: str) -> str:
     """The volume, and what is known of the least within eps, if anything."""
     volume, bound = report.evaluation.volume, report.lower_bound
     said = _bytes(volume, unit)
+    if report.objective.name != "volume":
+        return said
     if report.feasible and volume == bound:
         return f"{said} (proven optimal)"
     if report.feasible and bound > 0:
