@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,9 +21,13 @@ from partitioned_models import (
     read,
 )
 
-from hgpart.blocks import Modelling, full_vertices
-from hgpart.errors import InfeasibleError
+from hgpart.blocks import Modelling, full_vertices, single_blocks
+from hgpart.errors import ArgumentError, InfeasibleError
+from hgpart.grains import cnn_hypergraph
 from hgpart.graph import INPUT, ChannelGraph
+from hgpart.memory import MemoryLimits, part_memory
+from hgpart.metrics import evaluate, part_loads
+from hgpart.objectives import LARGEST, VOLUME, Objective, over_links
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.annealing import Schedule, anneal
 from hgpart.partition.balance import capacities
@@ -29,6 +36,8 @@ from hgpart.partition.divisions import Division
 from hgpart.partition.goal import goal_of
 from hgpart.partition.symmetry import symmetry
 from hgpart.work import Work, flops
+
+BARE = Modelling(input_vertex=False, output_vertex=False, batch_size=1, bytes_per_element=1)
 
 
 def solve(graph: ChannelGraph, work: Work, k: int, eps: float, **options: Any) -> Partition:
@@ -247,3 +256,37 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
         raise KeyboardInterrupt
 
     assert solve(graph, flops(graph), 3, 0.1, effort=100, on_progress=interrupt).feasible
+
+
+def by_hand(graph: ChannelGraph, work: Work, k: int, room: int) -> Iterator[tuple[Any, np.ndarray]]:
+    """Every partition of single tasks whose loads are within the room."""
+    model = cnn_hypergraph(graph, work, single_blocks(graph, BARE), BARE)
+    for parts in product(range(k), repeat=model.hypergraph.vertices):
+        found = np.array(parts, dtype=np.int32)
+        if part_loads(model.hypergraph, found, k).max() <= room:
+            yield model, found
+
+
+@pytest.mark.parametrize(
+    "objective", [VOLUME, LARGEST, over_links([[0, 1, 5], [1, 0, 5], [5, 5, 0]])], ids=str
+)
+@pytest.mark.parametrize("limit", [None, 10])
+def test_the_best_of_all_partitions_is_found(objective: Objective, limit: int | None) -> None:
+    graph, work = chain([2, 2, 2], [40, 60, 60], [4, 2, 3])
+    memory = None if limit is None else MemoryLimits((limit,) * 3, 0)
+    room = int(capacities(160, [1] * 3, 0.3)[0])
+    best = math.inf
+    for model, parts in by_hand(graph, work, 3, room):
+        if limit is None or part_memory(graph, model, BARE, parts, 3, 0).max() <= limit:
+            traffic = evaluate(model.hypergraph, parts, 3).traffic
+            best = min(best, objective.value(traffic))
+    assert best < math.inf
+    found = solve(graph, work, 3, 0.3, modelling=BARE, objective=objective, memory=memory)
+    assert objective.value(found.evaluation.traffic) == best
+    assert found.gap >= 0
+
+
+def test_more_parts_than_there_is_room_for_pairs_of() -> None:
+    graph, work = chain([3000, 3000], [3000, 3000], [1, 1])
+    with pytest.raises(ArgumentError, match="k is 6000, expected at most"):
+        solve(graph, work, 6000, 10, objective=LARGEST)

@@ -20,6 +20,8 @@ from hgpart.partition.chain_bound import chain_bound
 from hgpart.partition.symmetry import Symmetry, split_read, symmetry
 from hgpart.work import Work
 
+MOST_PARTS = 1024  # beyond, how many parts each layer lies in is not gone through: k^2 steps
+
 
 def lower_bound(graph: ChannelGraph, work: Work, modelling: Modelling, capacities: Int64) -> int:
     """Bytes that every partition within the capacities sends at least.
@@ -38,7 +40,9 @@ def lower_bound(graph: ChannelGraph, work: Work, modelling: Modelling, capacitie
     """
     found = symmetry(graph, work, modelling)
     largest = np.sort(capacities)[::-1]
-    sets = max(_Sets(found, largest.tolist()).bound(), chain_bound(found, capacities))
+    sets = chain_bound(found, capacities)
+    if len(capacities) <= MOST_PARTS:
+        sets = max(sets, _Sets(found, largest.tolist()).bound())
     readers = _operands_that_read(graph, modelling)
     grids = sum(
         _grid_bound(graph, work, modelling, at, largest, readers)

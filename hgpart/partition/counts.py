@@ -443,9 +443,9 @@ class _Program:
         division = None
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             division = self._division(solver)
-            if self.reaches:
-                least = solver.response_proto.inner_objective_lower_bound - self.once
-                bound = max(bound, least * self.cost_unit)
+        if self.reaches and status != cp_model.INFEASIBLE:
+            least = solver.response_proto.inner_objective_lower_bound - self.once
+            bound = max(bound, least * self.cost_unit)
         return Solved(division, bound, interrupted)
 
     def _reached(self, volume: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from hgpart import _native
 from hgpart.blocks import Blocks, Modelling, divide
-from hgpart.errors import BackendError, MissingPackageError
+from hgpart.errors import ArgumentError, BackendError, MissingPackageError
 from hgpart.grains import CnnHypergraph, cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
@@ -47,6 +47,7 @@ STEPS = {
     "hypergraph": 100_000,
 }  # of each annealing of the first round, at effort 1
 FULL_SIZE, LEAST_SIZE = 100, 0.03  # layers x parts that take so many; the least share of them
+MOST_PAIRS = 2**27  # sets of readers x parts x parts: 1 GiB a thread
 MOST_ROWS = 16  # of a class, coarse-grain; more where a start has more
 ROUNDS = {"coarse": 4, "fine": 3}
 HOTTEST_TOWARD_OBJECTIVE = (3e-3, 3e-4)  # a round each, where that is not the volume
@@ -161,6 +162,8 @@ class _Search:
 
     def _search(self) -> None:
         found = self.by_coarse = symmetry(self.graph, self.work, self.coarse, self.copies)
+        if self.memory is not None or self.objective.name != "volume":
+            self._check_pairs(len(found.set_pointers) - 1)
         self.size = min(1.0, max(LEAST_SIZE, len(found.type_weights) * self.k / FULL_SIZE))
         best = self._coarse(found)
         if self.modelling.grain == "fine" and self._left() > 0:
@@ -169,6 +172,15 @@ class _Search:
             best = self._fine(found, strips)
         if self.objective.name != "volume" and self._left() > 0:
             self._toward_objective(found, best)
+
+    def _check_pairs(self, sets: int) -> None:
+        """Refuse what the table of traffic between parts has no room for."""
+        if sets * self.k**2 > MOST_PAIRS:
+            most = math.isqrt(MOST_PAIRS // sets)
+            raise ArgumentError(
+                f"k is {self.k}, expected at most {most} for this model with a memory limit or an "
+                "objective other than the volume"
+            )
 
     def _blocks(
         self, found: Symmetry, modelling: Modelling, division: Division
