@@ -47,6 +47,7 @@ STEPS = {
     "hypergraph": 100_000,
 }  # of each annealing of the first round, at effort 1
 FULL_SIZE, LEAST_SIZE = 100, 0.03  # layers x parts that take so many; the least share of them
+PATIENT_SIZE = 200  # layers x parts, from which on a round without success is not the last
 MOST_PAIRS = 2**27  # sets of readers x parts x parts: 1 GiB a thread
 MOST_ROWS = 16  # of a class, coarse-grain; more where a start has more
 ROUNDS = {"coarse": 4, "fine": 3}
@@ -172,6 +173,8 @@ class _Search:
             best = self._fine(found, strips)
         if self.objective.name != "volume" and self._left() > 0:
             self._toward_objective(found, best)
+        if self.on_progress is not None:
+            self.on_progress(1.0, self.volume)
 
     def _check_pairs(self, sets: int) -> None:
         """Refuse what the table of traffic between parts has no room for."""
@@ -239,7 +242,9 @@ class _Search:
                 (one.division, self._schedule(3 * steps // 2, hottest, 3e-6, 4.0, MOST_ROWS))
                 for one in best[:KEPT]
             ]
-            best = self._anneal(found, chains, best)
+            before, best = best, self._anneal(found, chains, best)
+            if best[0].rank == before[0].rank and len(found.type_weights) * self.k < PATIENT_SIZE:
+                break  # where there is little to search, what one round misses the next does too
         return best
 
     def _coarse_starts(self, found: Symmetry) -> Iterator[tuple[Division, tuple[float, ...]]]:
