@@ -6,9 +6,9 @@ python benchmarks/quality.py [--models a,b] [--k 8,32] [--eps 0.1] [--grains coa
 Solvers: native; kahypar; mtkahypar-default, -quality, -highest: on our blocks, which hgpart then
 splits and improves. With -full behind its name (kahypar-full, mtkahypar-default-full) a partitioner
 gets the full hypergraph, one run of at most 10 minutes; what has more than 30 million pins is left
-out. A row that the CSV has already is not run again. The summary is a performance profile (the
-share of instances within a factor tau of the best) and geometric means of the ratio to the best
-other.
+out. A row that the CSV has already is not run again (`--models ""` runs none). The summary is a
+performance profile (the share of instances within a factor tau of the best) and geometric means of
+the ratio to the best other.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, default=Path("benchmarks/results/quality.csv"))
     options = parser.parse_args()
     done = {(*row.key, row.solver) for row in read(options.csv)}
-    for name in options.models.split(","):
+    for name in filter(None, options.models.split(",")):
         wanted = [
             (name, grain, int(k), float(eps), solver)
             for grain in options.grains.split(",")
