@@ -155,6 +155,11 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
             f"the plan says that {plan.volume_bytes} bytes travel, its partition's volume is "
             f"{found.evaluation.volume}: the file was changed"
         )
+    if found.feasible and plan.lower_bound_bytes > plan.volume_bytes:
+        raise PlanError(
+            f"the plan says that at least {plan.lower_bound_bytes} bytes travel, its partition's "
+            f"volume is {plan.volume_bytes}: the file was changed"
+        )
     if found.evaluation.imbalance != plan.imbalance:
         raise PlanError(
             f"the plan says that its imbalance is {plan.imbalance}, its partition's is "

@@ -132,6 +132,14 @@ def test_a_found_partition_comes_back(tmp_path: Path, speeds: list[float] | None
     assert loaded.fingerprint == graph.fingerprint
 
 
+def test_a_bound_above_what_is_reached_is_refused() -> None:
+    graph = graph_of("residual")
+    found = partition_graph(graph, flops(graph), 3, 0.2, effort=0.1)
+    plan = make_plan(found, graph, flops(graph), "residual", (3, 8, 8))
+    with pytest.raises(PlanError, match=r"at least \d+ bytes travel, its partition's volume is"):
+        restore(replace(plan, lower_bound_bytes=found.evaluation.volume + 1), graph)
+
+
 def test_a_layer_that_is_one_vertex_has_one_block() -> None:
     graph, modelling = graph_of("plain"), Modelling(linear="layer")
     plan = make_plan(

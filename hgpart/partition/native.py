@@ -274,17 +274,12 @@ class _Search:
         nets = model.hypergraph
         if self.k * nets.vertices + 4 * len(nets.pins) > MOST_KAHYPAR_STEPS:
             return None
-        if self._left() <= 0:
+        left = self._left()
+        if left <= 0:
             return None
-        left = self.deadline - time.monotonic()
+        limit = None if left == math.inf else left
         try:
-            return kahypar(
-                nets,
-                self.capacities,
-                seed=self.seed,
-                time_limit=None if left == math.inf else max(0.01, left),
-                most_runs=1,
-            )
+            return kahypar(nets, self.capacities, seed=self.seed, time_limit=limit, most_runs=1)
         except (BackendError, MissingPackageError):
             return None  # one start of several
         except KeyboardInterrupt:
