@@ -52,19 +52,7 @@ def division_of(
             cuts = model.blocks.columns[at]
             first, own = elements.columns[at], int(cuts[-1])
             blocks[first : first + own] = np.searchsorted(cuts, np.arange(own), "right") - 1
-    # Units whose elements lie in the same blocks are one row.
-    order = np.lexsort((elements.slots, elements.units, elements.classes))
-    bounds = np.searchsorted(elements.classes[order], np.arange(len(found.class_units) + 1))
-    sizes: list[Int64] = []
-    examples: list[Int64] = []  # per class, the elements of a unit of each row: (rows, slots)
-    for number, units in enumerate(found.class_units.tolist()):
-        own_elements = order[bounds[number] : bounds[number + 1]].reshape(units, -1)
-        _, first_of, counts = np.unique(
-            blocks[own_elements], axis=0, return_index=True, return_counts=True
-        )
-        appearance = np.argsort(first_of)
-        sizes.append(counts[appearance].astype(np.int64))
-        examples.append(own_elements[first_of[appearance]])
+    sizes, examples = rows_of_units(found, blocks)
     layer_of = _layer_of_elements(graph, elements, count)
     kinds: list[Int32] = [np.zeros(0, np.int32)] * len(found.type_weights)
     for (number, slot), kind in elements.types.items():
@@ -78,6 +66,32 @@ def division_of(
         assert layout is not None
         kinds[kind] = parts[layout.cell(blocks[chosen][:, None], blocks[crossing][None, :])]
     return Division(sizes, kinds)
+
+
+def rows_of_units(found: Symmetry, keys: Int64) -> tuple[list[Int64], list[Int64]]:
+    """Put the units of each class whose elements have the same keys into one row.
+
+    Returns
+    -------
+    list of int64 arrays
+        Per class the units of each row.
+    list of int64 arrays, shape (rows, slots)
+        Per class the elements of a unit of each row.
+    """
+    elements = found.elements
+    order = np.lexsort((elements.slots, elements.units, elements.classes))
+    bounds = np.searchsorted(elements.classes[order], np.arange(len(found.class_units) + 1))
+    sizes: list[Int64] = []
+    examples: list[Int64] = []
+    for number, units in enumerate(found.class_units.tolist()):
+        own_elements = order[bounds[number] : bounds[number + 1]].reshape(units, -1)
+        _, first_of, counts = np.unique(
+            keys[own_elements], axis=0, return_index=True, return_counts=True
+        )
+        appearance = np.argsort(first_of)
+        sizes.append(counts[appearance].astype(np.int64))
+        examples.append(own_elements[first_of[appearance]])
+    return sizes, examples
 
 
 def _layer_of_elements(graph: ChannelGraph, elements: Elements, count: int) -> Int64:

@@ -14,7 +14,7 @@ import numpy as np
 from hgpart.blocks import Modelling
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int64
-from hgpart.partition.divisions import Division
+from hgpart.partition.divisions import Division, rows_of_units
 from hgpart.partition.symmetry import Symmetry, split_read
 
 
@@ -89,17 +89,7 @@ def grid_start(
             span = slice(first, first + own)
             owner[span], place[span] = at, np.arange(own)
             keys[span] = np.unique(grids[at].cells.T, axis=0, return_inverse=True)[1].ravel()
-    order = np.lexsort((elements.slots, elements.units, elements.classes))
-    bounds = np.searchsorted(elements.classes[order], np.arange(len(found.class_units) + 1))
-    sizes, examples = [], []
-    for number, units in enumerate(found.class_units.tolist()):
-        own_elements = order[bounds[number] : bounds[number + 1]].reshape(units, -1)
-        _, first_of, counts = np.unique(
-            keys[own_elements], axis=0, return_index=True, return_counts=True
-        )
-        appearance = np.argsort(first_of)
-        sizes.append(counts[appearance].astype(np.int64))
-        examples.append(own_elements[first_of[appearance]])
+    sizes, examples = rows_of_units(found, keys)
     parts = [np.zeros(0, np.int32)] * len(found.type_weights)
     for (number, slot), kind in elements.types.items():
         parts[kind] = keys[examples[number][:, slot]].astype(np.int32)
