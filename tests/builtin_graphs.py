@@ -1,8 +1,10 @@
-"""The built-in models, traced on small images, once for all tests that ask."""
+"""The built-in models, traced on small images, once for all tests that ask: in one process."""
 
 from __future__ import annotations
 
 from functools import cache
+
+import pytest
 
 from hgpart.graph import ChannelGraph
 from hgpart.layering import channel_graph
@@ -17,6 +19,9 @@ IMAGES = {
     "inception_resnet_v2": (3, 107, 107),
     "unet": (3, 32, 32),
 }
+
+
+in_one_process = pytest.mark.xdist_group("built-in models")
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import math
 import os
 import signal
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from least_volumes import least_volume
 from ortools.sat.python import cp_model
 from partitioned_models import GraphMaker, chain, channel_graphs, graph_of, read
 from strategies import hypergraphs
@@ -36,20 +36,6 @@ from hgpart.work import Work, flops
 
 MOST_ASSIGNMENTS = 20_000
 MOST_VARIABLES = 1_000
-
-
-def least_volume(hypergraph: Hypergraph, room: np.ndarray) -> int | None:
-    """Of all assignments of the vertices to parts within the capacities; None if there is none."""
-    k = len(room)
-    every = np.array(list(itertools.product(range(k), repeat=hypergraph.vertices)), dtype=np.int32)
-    held = every[:, :, None] == np.arange(k)
-    loads = (held * hypergraph.weights[None, :, None]).sum(axis=1)
-    volumes = np.zeros(len(every), dtype=np.int64)
-    for net, cost in enumerate(hypergraph.costs.tolist()):
-        pins = hypergraph.pins[hypergraph.pointers[net] : hypergraph.pointers[net + 1]]
-        volumes += cost * (held[:, pins].any(axis=1).sum(axis=1) - 1)
-    fits = (loads <= room).all(axis=1)
-    return int(volumes[fits].min()) if fits.any() else None
 
 
 def together(found: Symmetry) -> Division:
@@ -190,19 +176,39 @@ def test_fine_grain_is_refused() -> None:
         solve(graph, flops(graph), 2, 0.1, modelling=Modelling(grain="fine"))
 
 
-def test_a_program_that_is_too_large_is_refused() -> None:
+def test_where_no_program_counts_what_one_part_holds_bounds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many parts, or a class whose units can lie in too many ways."""
+    monkeypatch.setattr("hgpart.partition.exact.solve_counts", None)
+    graph, work = LONG
+    found = solve(graph, work, 16, 0.1, time_limit=20)
+    room = capacities(int(found.evaluation.loads.sum()), [1] * 16, 0.1)
+    assert lower_bound(graph, work, found.modelling, room) < found.lower_bound
+    assert found.lower_bound <= found.evaluation.volume
     maker = GraphMaker()
-    image = maker.add(INPUT, 1, channels=3)
-    maps = maker.add("dense", 40, (read(image, partial=True),), weights=40)
-    for _ in range(3):
-        maker.add("norm", 40, (read(maps, groups=40),))
-    graph, work = maker.graph(), Work(np.array([0, 3, 1, 1, 1]), "MAC", 1, "test")
-    expected = (
-        r"^k is 14, which makes 4\d\d,\d\d\d variables .* for the tasks of layer1, "
-        "expected at most 100,000: take a smaller k, or backend native$"
+    maps = before = maker.add(INPUT, 12, channels=12)
+    for _ in range(6):
+        before = maker.add("add", 12, (read(maps, groups=12), read(before, groups=12)))
+    graph, work = maker.graph(), Work(np.array([0, 3, 1, 1, 1, 1, 1]), "MAC", 1, "test")
+    assert solve(graph, work, 8, 0.1, time_limit=5).feasible
+
+
+def test_a_hypergraph_that_is_too_large_is_refused() -> None:
+    """A path of vertices, all of which differ."""
+    vertices, k = 300, 100
+    hypergraph = Hypergraph(
+        weights=np.arange(100, 100 + vertices),
+        costs=np.ones(vertices - 1, dtype=np.int64),
+        pointers=np.arange(0, 2 * vertices - 1, 2),
+        pins=np.array([[at, at + 1] for at in range(vertices - 1)], dtype=np.int32).ravel(),
+        gathers=np.zeros(vertices - 1, dtype=np.bool_),
+        net_layers=np.zeros(vertices - 1, dtype=np.int32),
     )
-    with pytest.raises(ArgumentError, match=expected):
-        solve(graph, work, 14, 0.1)
+    with pytest.raises(
+        ArgumentError, match=r"^k is 100, .* 119,800 variables .* 400 of them for vertices like"
+    ):
+        exact(hypergraph, np.full(k, 1000))
 
 
 def test_costs_beyond_62_bits_are_refused() -> None:
@@ -229,12 +235,14 @@ def test_missing_package_names_the_install_command(monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ctrl-C while CP-SAT searches. Tests that run in the background ignore it otherwise."""
+    """Ctrl-C after CP-SAT began. Tests that run in the background ignore it otherwise."""
     search = cp_model.CpSolver.solve
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
 
-    def solve_and_interrupt(self: cp_model.CpSolver, model: cp_model.CpModel) -> Any:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        return search(self, model)
+    def solve_and_interrupt(self: cp_model.CpSolver, *arguments: Any) -> Any:
+        if timer.ident is None:
+            timer.start()
+        return search(self, *arguments)
 
     monkeypatch.setattr(cp_model.CpSolver, "solve", solve_and_interrupt)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -242,9 +250,11 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_returns_the_best_of_a_model(interrupted: None) -> None:
+@pytest.mark.parametrize("k", [4, 8])
+def test_ctrl_c_returns_the_best_of_a_model(interrupted: None, k: int) -> None:
+    """In the program of counts, and in that of what one part holds."""
     graph, work = LONG
-    assert solve(graph, work, 8, 0.03, time_limit=600).feasible
+    assert solve(graph, work, k, 0.03, time_limit=600).feasible
 
 
 def test_ctrl_c_reaches_the_caller_of_a_backend(interrupted: None) -> None:

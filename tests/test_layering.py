@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
-from builtin_graphs import builtin_graph
+from builtin_graphs import builtin_graph, in_one_process
 from perturbation import LayerRun, check_all, check_results, read_of_task
 from torch import fx, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
@@ -137,6 +137,7 @@ def parameter(*shape: int) -> nn.Parameter:
 # ------------------------------------------------------------------ the built-in models
 
 
+@in_one_process
 @pytest.mark.parametrize("name", builtin_models())
 def test_exactly_the_readers_of_a_channel_depend_on_it(name: str) -> None:
     traced, graph = builtin_graph(name)
@@ -155,6 +156,7 @@ def test_exactly_the_readers_of_a_channel_depend_on_it(name: str) -> None:
     check_results(traced, graph)
 
 
+@in_one_process
 @pytest.mark.parametrize("name", builtin_models())
 def test_built_in_models_hold_every_parameter_and_keep_nothing_whole(name: str) -> None:
     _, graph = builtin_graph(name)

@@ -75,7 +75,7 @@ def builtin(name: str):
 @pytest.mark.parametrize(
     ("name", "grain"),
     [
-        (name, grain)
+        pytest.param(name, grain, marks=pytest.mark.xdist_group(name))  # traced and made once
         for name in builtin_models()
         for grain in ("coarse", "fine")
         if name not in HUGE | DEEP and (grain == "fine" or name not in LARGE)

@@ -18,7 +18,6 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ import numpy as np
 
 from hgpart.errors import ArgumentError, BackendError
 from hgpart.hypergraph import Int32, Int64
+from hgpart.partition import cp_sat
 from hgpart.partition.divisions import Division
 from hgpart.partition.symmetry import Symmetry
 
@@ -64,7 +64,7 @@ def class_variables(found: Symmetry, k: int) -> list[int]:
     sizes = [0] * len(found.class_units)
     for number in found.type_classes[:, 0].tolist():
         sizes[number] += 2 * k
-    for pins, _ in _nets(found):
+    for pins, _ in nets_by_pins(found):
         sizes[int(found.type_classes[pins[0], 0])] += 2 * k
     for number, pin_sets in _pin_sets(found).items():
         if not _is_forest(pin_sets):
@@ -114,10 +114,10 @@ def solve_counts(
     return _Program(found, capacities, start).solve(volume, bound, seed, deadline)
 
 
-def _nets(found: Symmetry) -> dict[tuple[Pins, int], int]:
-    """What the nets of the same own pins and set cost together; those that are never cut left out.
+def nets_by_pins(found: Symmetry) -> dict[tuple[Pins, int], int]:
+    """What the nets of one unit with the same own pins and set cost together.
 
-    Of one unit.
+    Nets that are never cut are left out.
     """
     costs: dict[tuple[Pins, int], int] = defaultdict(int)
     for net, entry_set in enumerate(found.net_sets.tolist()):
@@ -131,7 +131,7 @@ def _nets(found: Symmetry) -> dict[tuple[Pins, int], int]:
 def _pin_sets(found: Symmetry) -> dict[int, list[Pins]]:
     """The sets of two or more pins of each class's nets."""
     result: dict[int, list[Pins]] = defaultdict(list)
-    for pins in sorted({pins for pins, _ in _nets(found) if len(pins) > 1}):
+    for pins in sorted({pins for pins, _ in nets_by_pins(found) if len(pins) > 1}):
         result[int(found.type_classes[pins[0], 0])].append(pins)
     return result
 
@@ -171,7 +171,7 @@ class _Program:
         self.found, self.k, self.start = found, len(capacities), start
         self.classes: list[int] = found.type_classes[:, 0].tolist()
         self.units: list[int] = found.class_units[self.classes].tolist()
-        self.nets = _nets(found)
+        self.nets = nets_by_pins(found)
         self.cost_unit = int(np.gcd.reduce(found.net_costs)) or 1
         weight_unit = int(np.gcd.reduce(found.type_weights)) or 1
         self.weights: list[int] = (found.type_weights // weight_unit).tolist()
@@ -424,16 +424,9 @@ class _Program:
         settings.interleave_search = True
         settings.use_lns = False
         settings.use_feasibility_jump = False
-        settings.catch_sigint_signal = False  # it would be kept from Python
         settings.random_seed = seed % 2**31
         settings.max_time_in_seconds = max(0.0, deadline - time.monotonic())
-        with ThreadPoolExecutor(1) as pool:  # the main thread is to see Ctrl-C
-            solving = pool.submit(solver.solve, self.model)
-            try:
-                status, interrupted = solving.result(), False
-            except KeyboardInterrupt:
-                solver.stop_search()
-                status, interrupted = solving.result(), True
+        status, interrupted = cp_sat.solve(solver, self.model)
         if status == cp_model.MODEL_INVALID:
             raise BackendError(f"CP-SAT refuses its program: {self.model.validate()}")
         if status == cp_model.INFEASIBLE and volume is not None:

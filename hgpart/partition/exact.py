@@ -1,15 +1,14 @@
 """ChannelGraph + work + capacities -> partition of least volume, and the proof, by OR-Tools CP-SAT.
 
 What counts is how many units of each class lie in each part (`counts`), which is a small integer
-program: for a few parts it is solved, for more its bound says how far the best can be. It begins
-at the native solver's partition and never returns a worse one.
+program that is solved for a few parts; for more, what a single part can hold says how far the best
+can be (`contents_bound`). The native solver's partition comes first, and never a worse one.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
 from hgpart.metrics import communication_volume, part_loads
 from hgpart.partition.bound import lower_bound
+from hgpart.partition.contents_bound import contents_bound
 from hgpart.partition.counts import class_variables, solve_counts
 from hgpart.partition.divisions import blocks_of, division_of
 from hgpart.partition.isolated import check
@@ -31,6 +31,8 @@ from hgpart.work import Work
 TIME_LIMIT = 60.0  # seconds, where none is given
 EFFORT = 0.3  # of the native solver, for a start
 SHARE_OF_START = 0.25  # of the time, that the start may take
+MOST_COUNTED = 8  # parts, for which the counts program is solved at times
+SHARE_OF_COUNTS = 2 / 3  # of the time after the start, that it may take then
 MOST_VARIABLES = 100_000
 
 
@@ -58,7 +60,7 @@ def exact(
     if is_within and volume == 0:
         return parts
     found = vertex_classes(hypergraph)
-    _check_size(found, k, "vertices like vertex {}".format)
+    _check_size(found, k)
     solved = solve_counts(
         found,
         capacities,
@@ -107,7 +109,7 @@ def exact_partition(
     Raises
     ------
     ArgumentError
-        If the model is fine-grain, or the program would be too large.
+        If the model is fine-grain.
     MissingPackageError
         If OR-Tools is not installed.
     """
@@ -121,7 +123,6 @@ def exact_partition(
     begin = time.monotonic()
     k = len(capacities)
     found = symmetry(graph, work, modelling)
-    _check_size(found, k, lambda element: f"the tasks of {_layer_name(graph, found, element)}")
     model, parts = native_partition(
         graph,
         work,
@@ -136,20 +137,24 @@ def exact_partition(
     bound = lower_bound(graph, work, modelling, capacities)
     if is_within and volume == bound:
         return model, parts, bound
-    solved = solve_counts(
-        found,
-        capacities,
-        division_of(graph, found, modelling, model, parts),
-        volume if is_within else None,
-        bound,
-        seed=seed,
-        deadline=begin + limit,
-    )
-    if solved.division is not None:
-        other, other_parts = blocks_of(graph, work, found, modelling, solved.division)
-        if not is_within or communication_volume(other.hypergraph, other_parts, k) < volume:
-            model, parts = other, other_parts
-    return model, parts, solved.bound
+    start = division_of(graph, found, modelling, model, parts)
+    known = volume if is_within else None
+    interrupted = False
+    if k <= MOST_COUNTED and sum(class_variables(found, k)) <= MOST_VARIABLES:
+        now = time.monotonic()
+        until = now + SHARE_OF_COUNTS * (begin + limit - now)
+        solved = solve_counts(found, capacities, start, known, bound, seed=seed, deadline=until)
+        bound, interrupted = solved.bound, solved.interrupted
+        if solved.division is not None:
+            other, other_parts = blocks_of(graph, work, found, modelling, solved.division)
+            reached = communication_volume(other.hypergraph, other_parts, k)
+            if known is None or reached < known:
+                model, parts, known = other, other_parts, reached
+    if not interrupted:
+        bound = contents_bound(
+            found, capacities, start, known, bound, seed=seed, deadline=begin + limit
+        )
+    return model, parts, bound
 
 
 def check_installed() -> None:
@@ -160,20 +165,15 @@ def check_installed() -> None:
         )
 
 
-def _check_size(found: Symmetry, k: int, name: Callable[[int], str]) -> None:
-    """Refuse what no program of reasonable size describes; `name` tells what an element is."""
+def _check_size(found: Symmetry, k: int) -> None:
+    """Refuse what no program of reasonable size describes."""
     sizes = class_variables(found, k)
     if sum(sizes) <= MOST_VARIABLES:
         return
     largest = int(np.argmax(sizes))
-    element = int(np.flatnonzero(found.elements.classes == largest)[0])
+    vertex = int(np.flatnonzero(found.elements.classes == largest)[0])
     raise ArgumentError(
         f"k is {k}, which makes {sum(sizes):,} variables for backend exact, {sizes[largest]:,} of "
-        f"them for {name(element)}, expected at most {MOST_VARIABLES:,}: take a smaller k, or "
-        "backend native"
+        f"them for vertices like vertex {vertex}, expected at most {MOST_VARIABLES:,}: take a "
+        "smaller k, or backend native"
     )
-
-
-def _layer_name(graph: ChannelGraph, found: Symmetry, element: int) -> str:
-    named = zip(found.elements.tasks, graph.layers, strict=True)
-    return max((task, layer.name) for task, layer in named if 0 <= task <= element)[1]

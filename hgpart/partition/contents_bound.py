@@ -1,0 +1,297 @@
+"""Symmetry + capacities -> a volume below which none can be, by what a single part can hold.
+
+A volume is what the nets that touch each part cost, summed over the parts, less what all nets cost
+once. The *contents* of a part are how many vertices of each type it holds, within its capacity;
+they touch at least some nets. The contents of all parts add up to all vertices, and some of each
+group of layers lies in at least as many parts as these are too much work for. With a price on each
+of these demands,
+
+    volume >= k min(touched - prices of what is met) + prices of all demands - all nets once
+
+whatever the prices are. Good ones are those of the linear program over the contents that were
+found so far; the least contents for them are an integer program that does not grow with k, and are
+found next (column generation: Gilmore and Gomory, 1961; Lagrange's bound and smoothed prices:
+Wentges, 1997). It is strong where parts are small, as the counts program is where they are few.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpart.hypergraph import Int64
+from hgpart.partition import cp_sat
+from hgpart.partition.counts import LARGEST_SUM, nets_by_pins
+from hgpart.partition.divisions import Division
+from hgpart.partition.symmetry import Symmetry
+
+LONGEST_GROUP = 2  # layers that follow each other, the parts of which are counted together
+FINEST_PRICE = 1000  # prices are multiples of so small a share of the unit of costs
+OLD_SHARE = 0.7  # of the best prices so far in the next ones
+SLACK = 10  # the bound of one step is so many times as near as that of all steps
+CLOSE = 1e-3  # ends where better prices can't raise the bound by more than this share
+
+Contents = tuple[int, ...]  # vertices of each type
+
+
+def contents_bound(
+    found: Symmetry,
+    capacities: Int64,
+    start: Division,
+    volume: int | None,
+    bound: int,
+    *,
+    seed: int,
+    deadline: float,
+) -> int:
+    """Raise a lower bound of the volume, until the deadline (of `time.monotonic`) or Ctrl-C.
+
+    Parameters
+    ----------
+    found : Symmetry
+        Each type is of one class.
+    capacities : int64 array, shape (k,)
+        The largest counts for all parts.
+    start : Division
+        Whose parts are the first contents.
+    volume : int, optional
+        What a division within the capacities sends: no bound is higher.
+    bound : int
+        Bytes that are known to be sent at least.
+
+    Returns
+    -------
+    int
+        Bytes that every division within the capacities sends at least.
+    """
+    if not nets_by_pins(found):
+        return bound
+    problem = _Problem(found, capacities, start)
+    if problem.scale == 0:  # the sums are too large for CP-SAT
+        return bound
+    return _raised(problem, volume, bound, seed, deadline)
+
+
+def _raised(problem: _Problem, volume: int | None, bound: int, seed: int, deadline: float) -> int:
+    k, once, scale = problem.k, problem.once, problem.scale
+    known, cheapest = _Prices(problem), _Cheapest(problem, seed)
+    known.learn(problem.first)
+    best, best_prices = -math.inf, problem.first_prices()  # in units of cost
+    share = 1.0  # of the best prices so far in those that are tried
+    interrupted = False
+    try:
+        while not interrupted and bound != volume and time.monotonic() < deadline:
+            goal, newest = known.volume_and_prices()
+            if goal - best <= CLOSE * (goal + once):
+                break
+            mixed = share * best_prices + (1 - share) * newest
+            prices = np.rint(mixed * scale).astype(np.int64).tolist()
+            slack = (goal - max(best, -once)) / (SLACK * k)
+            least, contents, interrupted = cheapest.contents(prices, slack * scale, deadline)
+            if least is None:
+                break
+            reached = k * least + sum(map(operator.mul, prices, problem.demands)) - once * scale
+            bound = max(bound, -(-reached // scale) * problem.cost_unit)
+            is_better = reached / scale > best
+            if is_better:
+                best, best_prices = reached / scale, np.array(prices) / scale
+            if known.learn(contents) or is_better:
+                share = OLD_SHARE
+            elif share > 0:
+                share = 0.0  # the newest prices themselves bring either
+            else:
+                break
+    except KeyboardInterrupt:  # outside of CP-SAT
+        return bound
+    return bound
+
+
+class _Problem:
+    """What contents touch, and the demands that those of all parts meet together."""
+
+    def __init__(self, found: Symmetry, capacities: Int64, start: Division) -> None:
+        self.k = len(capacities)
+        self.units: list[int] = found.class_units[found.type_classes[:, 0]].tolist()
+        self.weights: list[int] = found.type_weights.tolist()
+        self.largest = sorted(capacities.tolist(), reverse=True)
+        nets = nets_by_pins(found)
+        self.cost_unit = math.gcd(*nets.values())
+        self.nets = {net: cost // self.cost_unit for net, cost in nets.items()}
+        self.once = sum(cost * self.units[pins[0]] for (pins, _), cost in self.nets.items())
+        self.sets = {
+            number: found.set_types[
+                found.set_pointers[number] : found.set_pointers[number + 1]
+            ].tolist()
+            for number in sorted({number for _, number in self.nets} - {0})
+        }
+        self.groups = self._groups()
+        self.demands = [*self.units, *(parts for _, parts in self.groups)]
+        sums = self.once * self.k * len(self.demands)
+        self.scale = min(FINEST_PRICE, LARGEST_SUM // max(1, sums))
+        self.first = [self._held(found, start, part) for part in range(self.k)]
+
+    def _groups(self) -> list[tuple[list[int], int]]:
+        """Types that follow each other, and in how many parts they lie at least."""
+        heavy = [kind for kind, weight in enumerate(self.weights) if weight > 0]
+        reach = [0, *itertools.accumulate(self.largest)]
+        groups = []
+        for size in range(1, LONGEST_GROUP + 1):
+            for at in range(len(heavy) - size + 1):
+                group = heavy[at : at + size]
+                load = sum(self.weights[kind] * self.units[kind] for kind in group)
+                parts = next((n for n, room in enumerate(reach) if room >= load), self.k)
+                if parts > 1:
+                    groups.append((group, parts))
+        return groups
+
+    def _held(self, found: Symmetry, start: Division, part: int) -> Contents:
+        return tuple(
+            int(start.sizes[number][parts == part].sum())
+            for number, parts in zip(found.type_classes[:, 0].tolist(), start.parts, strict=True)
+        )
+
+    def touched(self, contents: Contents) -> int:
+        """What the nets that contents touch cost at least."""
+        return sum(cost for cost, _ in self._touches(contents))
+
+    def _touches(self, contents: Contents) -> Iterator[tuple[int, list[int]]]:
+        """What it costs that nets are touched, and the types that touch them."""
+        for (pins, number), cost in self.nets.items():
+            readers = [kind for kind in self.sets.get(number, ()) if contents[kind]]
+            count = self.units[pins[0]] if readers else max(contents[kind] for kind in pins)
+            if count:
+                yield cost * count, readers + [kind for kind in pins if contents[kind]]
+
+    def first_prices(self) -> NDArray[np.float64]:
+        """Who touches nets in the first contents pays for them together, each for its work."""
+        paid = np.zeros(len(self.demands))
+        for contents in self.first:
+            for cost, kinds in self._touches(contents):
+                work = np.array([1e-9 + self.weights[kind] * contents[kind] for kind in kinds])
+                np.add.at(paid, kinds, cost * work / work.sum())
+        prices: NDArray[np.float64] = paid / self.demands
+        return prices
+
+    def met(self, contents: Contents) -> list[int]:
+        """How much of each demand contents meet."""
+        present = (int(any(contents[kind] for kind in group)) for group, _ in self.groups)
+        return [*contents, *present]
+
+
+class _Prices:
+    """The linear program over contents that are known, and the prices that it puts on demands."""
+
+    def __init__(self, problem: _Problem) -> None:
+        from ortools.linear_solver import pywraplp
+
+        self.problem = problem
+        self.program = pywraplp.Solver.CreateSolver("GLOP")
+        infinity = self.program.infinity()
+        self.rows = [self.program.Constraint(demand, infinity) for demand in problem.demands]
+        self.parts = self.program.Constraint(-infinity, problem.k)
+        self.objective = self.program.Objective()
+        self.objective.SetMinimization()
+        # So that no sum is too large for CP-SAT.
+        self.highest = problem.once * problem.k / np.array(problem.demands)
+        self.known: set[Contents] = set()
+
+    def learn(self, found: list[Contents]) -> bool:
+        """Whether any of these contents are new."""
+        new = set(found) - self.known
+        self.known |= new
+        for contents in sorted(new):
+            share = self.program.NumVar(0, self.program.infinity(), "")
+            self.objective.SetCoefficient(share, self.problem.touched(contents))
+            self.parts.SetCoefficient(share, 1)
+            for row, met in zip(self.rows, self.problem.met(contents), strict=True):
+                if met:
+                    row.SetCoefficient(share, met)
+        return bool(new)
+
+    def volume_and_prices(self) -> tuple[float, NDArray[np.float64]]:
+        """The least volume, were parts of contents allowed, in units of cost; and the prices."""
+        self.program.Solve()
+        prices = np.array([row.dual_value() for row in self.rows])
+        return self.objective.Value() - self.problem.once, np.clip(prices, 0, self.highest)
+
+
+class _Cheapest:
+    """The integer program of one part: what it touches, less the prices of what it meets."""
+
+    def __init__(self, problem: _Problem, seed: int) -> None:
+        from ortools.sat.python import cp_model
+
+        self.cp_model, self.seed = cp_model, seed
+        self.model = model = cp_model.CpModel()
+        room = problem.largest[0]
+        weight_unit = math.gcd(*problem.weights) or 1
+        most = [
+            min(units, room // weight) if weight else units
+            for units, weight in zip(problem.units, problem.weights, strict=True)
+        ]
+        self.held = [model.new_int_var(0, count, "") for count in most]
+        model.add(
+            sum(w // weight_unit * held for w, held in zip(problem.weights, self.held, strict=True))
+            <= room // weight_unit
+        )
+        present = {}
+        for number, kinds in problem.sets.items():
+            present[number] = model.new_bool_var("")
+            for kind in kinds:
+                model.add(self.held[kind] <= most[kind] * present[number])
+        touched = []
+        for (pins, number), cost in problem.nets.items():
+            units = problem.units[pins[0]]
+            nets = model.new_int_var(0, units, "")
+            for kind in pins:
+                model.add(nets >= self.held[kind])
+            if number:
+                model.add(nets >= units * present[number])
+            touched.append(cost * problem.scale * nets)
+        self.touched = sum(touched)
+        groups = []
+        for group, _ in problem.groups:
+            groups.append(lies := model.new_bool_var(""))
+            model.add(lies <= sum(self.held[kind] for kind in group))
+        self.met = [*self.held, *groups]
+
+    def contents(
+        self, prices: list[int], slack: float, deadline: float
+    ) -> tuple[int | None, list[Contents], bool]:
+        """A lower bound of the least, contents that come near, and whether Ctrl-C ended it."""
+        paid = sum(price * met for price, met in zip(prices, self.met, strict=True) if price)
+        self.model.minimize(self.touched - paid)
+        solver = self.cp_model.CpSolver()
+        settings = solver.parameters
+        settings.random_seed = self.seed % 2**31
+        settings.num_workers = 1
+        settings.linearization_level = 2  # ten times as fast as the default here
+        settings.max_time_in_seconds = max(0.0, deadline - time.monotonic())
+        settings.absolute_gap_limit = slack
+        seen = _collector(self.held)
+        status, interrupted = cp_sat.solve(solver, self.model, seen)
+        if status not in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE):
+            return None, [], interrupted
+        return int(solver.response_proto.inner_objective_lower_bound), seen.contents, interrupted
+
+
+def _collector(held: list[Any]) -> Any:
+    """A callback that keeps all contents that CP-SAT finds on its way."""
+    from ortools.sat.python import cp_model
+
+    class Collector(cp_model.CpSolverSolutionCallback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.contents: list[Contents] = []
+
+        def on_solution_callback(self) -> None:
+            self.contents.append(tuple(self.value(variable) for variable in held))
+
+    return Collector()

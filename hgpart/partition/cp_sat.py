@@ -1,0 +1,24 @@
+"""A CP-SAT program -> its solution; Ctrl-C ends the search and keeps what was found."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+def solve(solver: Any, program: Any, *callbacks: Any) -> tuple[Any, bool]:
+    """Solve in a thread of its own: CP-SAT would keep Ctrl-C from Python's main thread.
+
+    Returns
+    -------
+    CpSolverStatus and bool
+        Whether Ctrl-C ended it.
+    """
+    solver.parameters.catch_sigint_signal = False
+    with ThreadPoolExecutor(1) as pool:
+        solving = pool.submit(solver.solve, program, *callbacks)
+        try:
+            return solving.result(), False
+        except KeyboardInterrupt:
+            solver.stop_search()
+            return solving.result(), True
