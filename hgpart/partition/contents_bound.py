@@ -88,7 +88,10 @@ def _raised(problem: _Problem, volume: int | None, bound: int, seed: int, deadli
     interrupted = False
     try:
         while not interrupted and bound != volume and time.monotonic() < deadline:
-            goal, newest = known.volume_and_prices()
+            solved = known.volume_and_prices()
+            if solved is None:
+                break
+            goal, newest = solved
             if goal - best <= CLOSE * (goal + once):
                 break
             mixed = share * best_prices + (1 - share) * newest
@@ -186,20 +189,22 @@ class _Problem:
 
 
 class _Prices:
-    """The linear program over contents that are known, and the prices that it puts on demands."""
+    """The linear program over contents that are known, and the prices that it puts on demands.
+
+    Demands are in shares of all vertices of a type, costs in shares of what all nets cost once:
+    with the plain numbers GLOP gives up on some models.
+    """
 
     def __init__(self, problem: _Problem) -> None:
         from ortools.linear_solver import pywraplp
 
-        self.problem = problem
+        self.problem, self.optimal = problem, pywraplp.Solver.OPTIMAL
         self.program = pywraplp.Solver.CreateSolver("GLOP")
         infinity = self.program.infinity()
-        self.rows = [self.program.Constraint(demand, infinity) for demand in problem.demands]
+        self.rows = [self.program.Constraint(1, infinity) for _ in problem.demands]
         self.parts = self.program.Constraint(-infinity, problem.k)
         self.objective = self.program.Objective()
         self.objective.SetMinimization()
-        # So that no sum is too large for CP-SAT.
-        self.highest = problem.once * problem.k / np.array(problem.demands)
         self.known: set[Contents] = set()
 
     def learn(self, found: list[Contents]) -> bool:
@@ -207,19 +212,26 @@ class _Prices:
         new = set(found) - self.known
         self.known |= new
         for contents in sorted(new):
-            share = self.program.NumVar(0, self.program.infinity(), "")
-            self.objective.SetCoefficient(share, self.problem.touched(contents))
-            self.parts.SetCoefficient(share, 1)
-            for row, met in zip(self.rows, self.problem.met(contents), strict=True):
-                if met:
-                    row.SetCoefficient(share, met)
+            times = self.program.NumVar(0, self.program.infinity(), "")
+            self.objective.SetCoefficient(times, self.problem.touched(contents) / self.problem.once)
+            self.parts.SetCoefficient(times, 1)
+            met = self.problem.met(contents)
+            for row, held, demand in zip(self.rows, met, self.problem.demands, strict=True):
+                if held:
+                    row.SetCoefficient(times, held / demand)
         return bool(new)
 
-    def volume_and_prices(self) -> tuple[float, NDArray[np.float64]]:
-        """The least volume, were parts of contents allowed, in units of cost; and the prices."""
-        self.program.Solve()
-        prices = np.array([row.dual_value() for row in self.rows])
-        return self.objective.Value() - self.problem.once, np.clip(prices, 0, self.highest)
+    def volume_and_prices(self) -> tuple[float, NDArray[np.float64]] | None:
+        """The least volume, were shares of contents allowed, in units of cost; and the prices.
+
+        None where numbers are too far apart for the linear program.
+        """
+        if self.program.Solve() != self.optimal:
+            return None
+        once = self.problem.once
+        # No price is so high that a sum is too large for CP-SAT.
+        shares = np.clip([row.dual_value() for row in self.rows], 0, self.problem.k)
+        return (self.objective.Value() - 1) * once, shares * once / self.problem.demands
 
 
 class _Cheapest:
