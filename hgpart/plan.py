@@ -20,6 +20,8 @@ from hgpart.json_files import JsonObject, quoted, read_json
 from hgpart.memory import MemoryLimits
 from hgpart.objectives import Objective, objective_named, over_links
 from hgpart.partition import FASTEST, SLOWEST, Partition, evaluated
+from hgpart.partition.balance import capacities
+from hgpart.partition.bound import lower_bound
 from hgpart.work import Work
 from hgpart.writing import replacing
 
@@ -134,6 +136,8 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
             f"the plan has parts for {len(plan.parts)} blocks, expected one for each of "
             f"{model.hypergraph.vertices}"
         )
+    room = capacities(int(model.hypergraph.weights.sum()), plan.speeds or [1] * plan.k, plan.eps)
+    bound = lower_bound(graph, plan.work, plan.modelling, room)
     found = evaluated(
         graph,
         plan.work,
@@ -148,7 +152,7 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
         speeds=plan.speeds,
         objective=plan.objective,
         memory=plan.memory,
-        proven=plan.lower_bound_bytes,
+        bound=max(bound, plan.lower_bound_bytes),
     )
     if found.evaluation.volume != plan.volume_bytes:
         raise PlanError(

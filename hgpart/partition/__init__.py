@@ -202,7 +202,7 @@ def partition_graph(
         goal = capacities(total, shares, _round_up(smallest))
 
     deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-    start, proven = backend, 0
+    start, bound = backend, lower_bound(graph, work, modelling, goal)
     if backend in ("native", "exact"):
         if backend == "native":
             model, parts = native_partition(
@@ -210,6 +210,7 @@ def partition_graph(
                 work,
                 modelling,
                 goal,
+                bound,
                 objective=objective,
                 memory=memory,
                 seed=seed,
@@ -218,8 +219,8 @@ def partition_graph(
                 on_progress=on_progress,
             )
         else:
-            model, parts, proven = exact_partition(
-                graph, work, modelling, goal, seed=seed, effort=effort, time_limit=time_limit
+            model, parts, bound = exact_partition(
+                graph, work, modelling, goal, bound, seed=seed, effort=effort, time_limit=time_limit
             )
         if _rank(model, parts, goal)[0] > 0:
             better = _split_and_improve(graph, work, modelling, model, parts, goal, seed, deadline)
@@ -244,7 +245,7 @@ def partition_graph(
         speeds=None if speeds is None else tuple(shares),
         objective=objective,
         memory=memory,
-        proven=proven,
+        bound=bound,
     )
     if not found.feasible and not best_effort:
         if not _in_memory(memory, found.memory_bytes):
@@ -302,13 +303,15 @@ def evaluated(
     speeds: tuple[float, ...] | None = None,
     objective: Objective = VOLUME,
     memory: MemoryLimits | None = None,
-    proven: int = 0,
+    bound: int | None = None,
 ) -> Partition:
     """Put a partition, whoever made it, together with its figures by hgpart's own metrics.
 
-    `proven` is the backend's own lower bound of the volume.
+    `bound` is a lower bound of the volume within eps, where one is known.
     """
-    room = capacities(int(model.hypergraph.weights.sum()), speeds or [1] * k, eps)
+    if bound is None:
+        room = capacities(int(model.hypergraph.weights.sum()), speeds or [1] * k, eps)
+        bound = lower_bound(graph, work, modelling, room)
     evaluation = evaluate(model.hypergraph, parts, k, speeds)
     needed = _memory_bytes(graph, modelling, memory, model, parts, k)
     return Partition(
@@ -323,7 +326,7 @@ def evaluated(
         speeds=speeds,
         evaluation=evaluation,
         feasible=within(evaluation.loads, speeds or [1] * k, eps) and _in_memory(memory, needed),
-        lower_bound=max(proven, lower_bound(graph, work, modelling, room)),
+        lower_bound=bound,
         objective=objective,
         memory=memory,
         memory_bytes=needed,

@@ -18,7 +18,6 @@ from hgpart.grains import CnnHypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
 from hgpart.metrics import communication_volume, part_loads
-from hgpart.partition.bound import lower_bound
 from hgpart.partition.contents_bound import contents_bound
 from hgpart.partition.counts import class_variables, solve_counts
 from hgpart.partition.divisions import blocks_of, division_of
@@ -84,6 +83,7 @@ def exact_partition(
     work: Work,
     modelling: Modelling,
     capacities: Int64,
+    bound: int,
     *,
     seed: int = 0,
     effort: float = 1.0,
@@ -96,6 +96,8 @@ def exact_partition(
 
     Parameters
     ----------
+    bound : int
+        Bytes that are known to be sent at least; see `bound.lower_bound`.
     effort : float
         Of the native solver's search for a start, relative to a third or so of its default.
 
@@ -128,13 +130,13 @@ def exact_partition(
         work,
         modelling,
         capacities,
+        bound,
         seed=seed,
         effort=EFFORT * effort,
         deadline=begin + SHARE_OF_START * limit,
     )
     volume = communication_volume(model.hypergraph, parts, k)
     is_within = bool((part_loads(model.hypergraph, parts, k) <= capacities).all())
-    bound = lower_bound(graph, work, modelling, capacities)
     if is_within and volume == bound:
         return model, parts, bound
     start = division_of(graph, found, modelling, model, parts)

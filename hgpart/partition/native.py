@@ -25,7 +25,6 @@ from hgpart.metrics import traffic
 from hgpart.objectives import VOLUME, Objective
 from hgpart.partition.annealing import Found, Schedule, anneal
 from hgpart.partition.balance import pack
-from hgpart.partition.bound import lower_bound
 from hgpart.partition.devices import cheapest_devices
 from hgpart.partition.divisions import Division, blocks_of, division_of
 from hgpart.partition.goal import goal_of
@@ -92,6 +91,7 @@ def native_partition(
     work: Work,
     modelling: Modelling,
     capacities: Int64,
+    bound: int,
     *,
     objective: Objective = VOLUME,
     memory: MemoryLimits | None = None,
@@ -104,8 +104,9 @@ def native_partition(
 
     The same seed and effort give the same partition, whatever the number of threads, unless the
     deadline (of `time.monotonic`) or Ctrl-C ends the search: the best by then is returned.
-    Several times a second `on_progress` gets the share of the search that is done, and the volume
-    of the best partition that has been found, None at first.
+    It ends at the lower `bound` of the volume too. Several times a second `on_progress` gets the
+    share of the search that is done, and the volume of the best partition that has been found,
+    None at first.
 
     Returns
     -------
@@ -113,7 +114,17 @@ def native_partition(
         The largest blocks that the partition keeps whole, and the part of each vertex.
     """
     return _Search(
-        graph, work, modelling, capacities, objective, memory, seed, effort, deadline, on_progress
+        graph,
+        work,
+        modelling,
+        capacities,
+        bound,
+        objective,
+        memory,
+        seed,
+        effort,
+        deadline,
+        on_progress,
     ).run()
 
 
@@ -124,6 +135,7 @@ class _Search:
         work: Work,
         modelling: Modelling,
         capacities: Int64,
+        bound: int,
         objective: Objective,
         memory: MemoryLimits | None,
         seed: int,
@@ -144,7 +156,7 @@ class _Search:
         self.by_coarse: Symmetry | None = None
         self.best: tuple[Symmetry, Division] | None = None
         self.size = 1.0
-        self.bound = lower_bound(graph, work, modelling, capacities)
+        self.bound = bound
 
     def run(self) -> tuple[CnnHypergraph, Int32]:
         """Search until all is done or time is up, or Ctrl-C, once there is something to return."""
