@@ -1,4 +1,4 @@
-"""The least volume of small hypergraphs, by all assignments of their vertices."""
+"""All assignments of small hypergraphs' vertices to parts, and the least volume of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 
-from hgpart.hypergraph import Hypergraph, Int64
+from hgpart.hypergraph import Hypergraph, Int32, Int64
 
 
-def least_volume(hypergraph: Hypergraph, room: Int64) -> int | None:
-    """Of all assignments of the vertices to parts within the capacities; None if there is none."""
+def assignments_within(hypergraph: Hypergraph, room: Int64) -> tuple[Int32, Int64]:
+    """The assignments within the capacities, a row each, and their volumes."""
     k = len(room)
     every = np.array(list(itertools.product(range(k), repeat=hypergraph.vertices)), dtype=np.int32)
     held = every[:, :, None] == np.arange(k)
@@ -20,4 +20,10 @@ def least_volume(hypergraph: Hypergraph, room: Int64) -> int | None:
         pins = hypergraph.pins[hypergraph.pointers[net] : hypergraph.pointers[net + 1]]
         volumes += cost * (held[:, pins].any(axis=1).sum(axis=1) - 1)
     fits = (loads <= room).all(axis=1)
-    return int(volumes[fits].min()) if fits.any() else None
+    return every[fits], volumes[fits]
+
+
+def least_volume(hypergraph: Hypergraph, room: Int64) -> int | None:
+    """Of all assignments within the capacities; None if there is none."""
+    _, volumes = assignments_within(hypergraph, room)
+    return int(volumes.min()) if len(volumes) else None

@@ -7,7 +7,9 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from hgpart.grains import cnn_hypergraph
 from hgpart.graph import INPUT, ChannelGraph
 from hgpart.hypergraph import Hypergraph
 from hgpart.metrics import communication_volume, part_loads
-from hgpart.partition import Partition, partition_graph
+from hgpart.partition import Partition, contents_bound, cp_sat, partition_graph
 from hgpart.partition.balance import capacities
 from hgpart.partition.bound import lower_bound
 from hgpart.partition.counts import class_variables, solve_counts
@@ -233,28 +235,54 @@ def test_missing_package_names_the_install_command(monkeypatch: pytest.MonkeyPat
         solve(graph, flops(graph), 2, 0.1)
 
 
+def interrupt_later(seconds: float) -> None:
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
 @pytest.fixture
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ctrl-C after CP-SAT began. Tests that run in the background ignore it otherwise."""
-    search = cp_model.CpSolver.solve
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-
-    def solve_and_interrupt(self: cp_model.CpSolver, *arguments: Any) -> Any:
-        if timer.ident is None:
-            timer.start()
-        return search(self, *arguments)
-
-    monkeypatch.setattr(cp_model.CpSolver, "solve", solve_and_interrupt)
+def ctrl_c() -> Iterator[None]:
+    """Tests that run in the background ignore it otherwise."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("k", [4, 8])
-def test_ctrl_c_returns_the_best_of_a_model(interrupted: None, k: int) -> None:
-    """In the program of counts, and in that of what one part holds."""
+@pytest.fixture
+def interrupted(ctrl_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while CP-SAT solves the program of counts."""
+    search = cp_sat.solve
+
+    def solve_and_interrupt(*arguments: Any) -> Any:
+        interrupt_later(0.5)
+        return search(*arguments)
+
+    monkeypatch.setattr(
+        "hgpart.partition.counts.cp_sat", SimpleNamespace(solve=solve_and_interrupt)
+    )
+
+
+def test_ctrl_c_returns_the_best_of_a_model(interrupted: None) -> None:
     graph, work = LONG
-    assert solve(graph, work, k, 0.03, time_limit=600).feasible
+    assert solve(graph, work, 8, 0.03, time_limit=600).feasible
+
+
+@pytest.mark.parametrize("after", ["_contents", "first_prices"])
+def test_ctrl_c_returns_the_best_where_one_part_is_looked_at(
+    ctrl_c: None, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    """While the bound is prepared, and in its first searches."""
+    step = getattr(contents_bound._Problem, after)
+
+    def interrupt_after(*arguments: Any) -> Any:
+        interrupt_later(0.0 if after == "_contents" else 0.3)
+        result = step(*arguments)
+        time.sleep(0.1 if after == "_contents" else 0)
+        return result
+
+    monkeypatch.setattr(contents_bound._Problem, after, interrupt_after)
+    monkeypatch.setattr(contents_bound, "CLOSE", -1)  # it would end by itself
+    graph, work = LONG
+    assert solve(graph, work, 16, 0.1, time_limit=600).feasible
 
 
 def test_ctrl_c_reaches_the_caller_of_a_backend(interrupted: None) -> None:

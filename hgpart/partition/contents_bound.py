@@ -2,9 +2,8 @@
 
 A volume is what the nets that touch each part cost, summed over the parts, less what all nets cost
 once. The *contents* of a part are how many vertices of each type it holds, within its capacity;
-they touch at least some nets. The contents of all parts add up to all vertices, and some of each
-group of layers lies in at least as many parts as these are too much work for. With a price on each
-of these demands,
+they touch at least some nets. The contents of all parts add up to all vertices, and each group of
+layers lies in at least as many parts as its work needs. With a price on each of these demands,
 
     volume >= k min(touched - prices of what is met) + prices of all demands - all nets once
 
@@ -20,6 +19,7 @@ import itertools
 import math
 import operator
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,10 +32,10 @@ from hgpart.partition.counts import LARGEST_SUM, nets_by_pins
 from hgpart.partition.divisions import Division
 from hgpart.partition.symmetry import Symmetry
 
-LONGEST_GROUP = 2  # layers that follow each other, the parts of which are counted together
+LONGEST_GROUP = 2  # types of work, one after the other, the parts of which are counted together
 FINEST_PRICE = 1000  # prices are multiples of so small a share of the unit of costs
-OLD_SHARE = 0.7  # of the best prices so far in the next ones
-SLACK = 10  # the bound of one step is so many times as near as that of all steps
+WEIGHT_OF_BEST = 0.7  # of the best prices so far, in the next ones
+STEP_GAP = 0.1  # of what is open, that one search for the cheapest contents may leave open
 CLOSE = 1e-3  # ends where better prices can't raise the bound by more than this share
 
 Contents = tuple[int, ...]  # vertices of each type
@@ -45,7 +45,7 @@ def contents_bound(
     found: Symmetry,
     capacities: Int64,
     start: Division,
-    volume: int | None,
+    volume: int,
     bound: int,
     *,
     seed: int,
@@ -58,11 +58,11 @@ def contents_bound(
     found : Symmetry
         Each type is of one class.
     capacities : int64 array, shape (k,)
-        The largest counts for all parts.
+        In units of work; the contents of every part may have the largest.
     start : Division
-        Whose parts are the first contents.
-    volume : int, optional
-        What a division within the capacities sends: no bound is higher.
+        Within the capacities; its parts are the first contents.
+    volume : int
+        Bytes that it sends: the search ends where the bound is no less.
     bound : int
         Bytes that are known to be sent at least.
 
@@ -71,7 +71,7 @@ def contents_bound(
     int
         Bytes that every division within the capacities sends at least.
     """
-    if not nets_by_pins(found):
+    if not nets_by_pins(found) or time.monotonic() >= deadline:
         return bound
     problem = _Problem(found, capacities, start)
     if problem.scale == 0:  # the sums are too large for CP-SAT
@@ -79,40 +79,41 @@ def contents_bound(
     return _raised(problem, volume, bound, seed, deadline)
 
 
-def _raised(problem: _Problem, volume: int | None, bound: int, seed: int, deadline: float) -> int:
-    k, once, scale = problem.k, problem.once, problem.scale
+def _raised(problem: _Problem, volume: int, bound: int, seed: int, deadline: float) -> int:
+    k, once, scale, unit = problem.k, problem.once, problem.scale, problem.cost_unit
     known, cheapest = _Prices(problem), _Cheapest(problem, seed)
-    known.learn(problem.first)
-    best, best_prices = -math.inf, problem.first_prices()  # in units of cost
-    share = 1.0  # of the best prices so far in those that are tried
+    known.learn(list(problem.first))
+    best, best_prices = -math.inf, problem.first_prices()
+    weight_of_best = 1.0
     interrupted = False
     try:
-        while not interrupted and bound != volume and time.monotonic() < deadline:
-            solved = known.volume_and_prices()
+        while not interrupted and bound < volume:
+            solved = known.volume_and_prices(deadline)
             if solved is None:
                 break
-            goal, newest = solved
-            if goal - best <= CLOSE * (goal + once):
+            reachable, newest = solved
+            missing = reachable - bound / unit
+            if missing <= CLOSE * reachable:
                 break
-            mixed = share * best_prices + (1 - share) * newest
+            mixed = weight_of_best * best_prices + (1 - weight_of_best) * newest
             prices = np.rint(mixed * scale).astype(np.int64).tolist()
-            slack = (goal - max(best, -once)) / (SLACK * k)
+            slack = STEP_GAP * missing / k
             least, contents, interrupted = cheapest.contents(prices, slack * scale, deadline)
             if least is None:
                 break
             reached = k * least + sum(map(operator.mul, prices, problem.demands)) - once * scale
-            bound = max(bound, -(-reached // scale) * problem.cost_unit)
-            is_better = reached / scale > best
+            bound = max(bound, -(-reached // scale) * unit)
+            is_better = reached > best
             if is_better:
-                best, best_prices = reached / scale, np.array(prices) / scale
+                best, best_prices = reached, np.array(prices) / scale
             if known.learn(contents) or is_better:
-                share = OLD_SHARE
-            elif share > 0:
-                share = 0.0  # the newest prices themselves bring either
+                weight_of_best = WEIGHT_OF_BEST
+            elif weight_of_best > 0:
+                weight_of_best = 0.0  # the newest prices themselves bring either
             else:
                 break
-    except KeyboardInterrupt:  # outside of CP-SAT
-        return bound
+    except KeyboardInterrupt:
+        pass  # outside of CP-SAT
     return bound
 
 
@@ -137,11 +138,11 @@ class _Problem:
         self.groups = self._groups()
         self.demands = [*self.units, *(parts for _, parts in self.groups)]
         sums = self.once * self.k * len(self.demands)
-        self.scale = min(FINEST_PRICE, LARGEST_SUM // max(1, sums))
-        self.first = [self._held(found, start, part) for part in range(self.k)]
+        self.scale = min(FINEST_PRICE, LARGEST_SUM // sums)
+        self.first = self._contents(found, start)
 
     def _groups(self) -> list[tuple[list[int], int]]:
-        """Types that follow each other, and in how many parts they lie at least."""
+        """Types with numbers that follow each other, and in how many parts they lie at least."""
         heavy = [kind for kind, weight in enumerate(self.weights) if weight > 0]
         reach = [0, *itertools.accumulate(self.largest)]
         groups = []
@@ -154,11 +155,12 @@ class _Problem:
                     groups.append((group, parts))
         return groups
 
-    def _held(self, found: Symmetry, start: Division, part: int) -> Contents:
-        return tuple(
-            int(start.sizes[number][parts == part].sum())
-            for number, parts in zip(found.type_classes[:, 0].tolist(), start.parts, strict=True)
-        )
+    def _contents(self, found: Symmetry, start: Division) -> Counter[Contents]:
+        """What the parts hold, and how many of them hold the same."""
+        held = np.zeros((self.k, len(self.units)), dtype=np.int64)
+        for kind, number in enumerate(found.type_classes[:, 0].tolist()):
+            np.add.at(held[:, kind], start.parts[kind], start.sizes[number])
+        return Counter(map(tuple, held.tolist()))
 
     def touched(self, contents: Contents) -> int:
         """What the nets that contents touch cost at least."""
@@ -175,10 +177,11 @@ class _Problem:
     def first_prices(self) -> NDArray[np.float64]:
         """Who touches nets in the first contents pays for them together, each for its work."""
         paid = np.zeros(len(self.demands))
-        for contents in self.first:
+        for contents, parts in self.first.items():
             for cost, kinds in self._touches(contents):
-                work = np.array([1e-9 + self.weights[kind] * contents[kind] for kind in kinds])
-                np.add.at(paid, kinds, cost * work / work.sum())
+                # At least 1, for types without work.
+                work = np.array([max(1, self.weights[kind] * contents[kind]) for kind in kinds])
+                np.add.at(paid, kinds, parts * cost * work / work.sum())
         prices: NDArray[np.float64] = paid / self.demands
         return prices
 
@@ -208,7 +211,7 @@ class _Prices:
         self.known: set[Contents] = set()
 
     def learn(self, found: list[Contents]) -> bool:
-        """Whether any of these contents are new."""
+        """Add contents; return whether any are new."""
         new = set(found) - self.known
         self.known |= new
         for contents in sorted(new):
@@ -221,11 +224,16 @@ class _Prices:
                     row.SetCoefficient(times, held / demand)
         return bool(new)
 
-    def volume_and_prices(self) -> tuple[float, NDArray[np.float64]] | None:
+    def volume_and_prices(self, deadline: float) -> tuple[float, NDArray[np.float64]] | None:
         """The least volume, were shares of contents allowed, in units of cost; and the prices.
 
-        None where numbers are too far apart for the linear program.
+        None where time is up, or numbers are too far apart for the linear program.
         """
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        if left < math.inf:
+            self.program.SetTimeLimit(math.ceil(1000 * left))
         if self.program.Solve() != self.optimal:
             return None
         once = self.problem.once
@@ -277,7 +285,11 @@ class _Cheapest:
     def contents(
         self, prices: list[int], slack: float, deadline: float
     ) -> tuple[int | None, list[Contents], bool]:
-        """A lower bound of the least, contents that come near, and whether Ctrl-C ended it."""
+        """A lower bound of the least, contents that come near, and whether Ctrl-C ended it.
+
+        Prices, slack and bound are `scale` times as large as in units of cost. The bound is None
+        where no contents were found in time, or CP-SAT refuses weights as large as these.
+        """
         paid = sum(price * met for price, met in zip(prices, self.met, strict=True) if price)
         self.model.minimize(self.touched - paid)
         solver = self.cp_model.CpSolver()

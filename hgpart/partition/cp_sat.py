@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 
@@ -20,5 +20,7 @@ def solve(solver: Any, program: Any, *callbacks: Any) -> tuple[Any, bool]:
         try:
             return solving.result(), False
         except KeyboardInterrupt:
-            solver.stop_search()
+            while not solving.done():  # a search that has not begun yet does not hear it
+                solver.stop_search()
+                wait([solving], timeout=0.1)
             return solving.result(), True

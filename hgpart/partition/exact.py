@@ -28,10 +28,10 @@ from hgpart.partition.vertex_classes import division_of_parts, parts_of_division
 from hgpart.work import Work
 
 TIME_LIMIT = 60.0  # seconds, where none is given
-EFFORT = 0.3  # of the native solver, for a start
+EFFORT = 0.3  # of the native solver, for a start of the counts program
 SHARE_OF_START = 0.25  # of the time, that the start may take
-MOST_COUNTED = 8  # parts, for which the counts program is solved at times
-SHARE_OF_COUNTS = 2 / 3  # of the time after the start, that it may take then
+MOST_COUNTED = 8  # parts, for which the counts program is solved, where it is small enough
+SHARE_OF_CONTENTS = 1 / 3  # of the time after the start, that `contents_bound` may take before it
 MOST_VARIABLES = 100_000
 
 
@@ -99,7 +99,8 @@ def exact_partition(
     bound : int
         Bytes that are known to be sent at least; see `bound.lower_bound`.
     effort : float
-        Of the native solver's search for a start, relative to a third or so of its default.
+        Of the native solver's search: relative to a third or so of its default where the counts
+        program goes on from there, to its default in more than 8 parts.
 
     Returns
     -------
@@ -111,7 +112,7 @@ def exact_partition(
     Raises
     ------
     ArgumentError
-        If the model is fine-grain.
+        If the model is fine-grain, or its weights or costs are too large for CP-SAT.
     MissingPackageError
         If OR-Tools is not installed.
     """
@@ -123,8 +124,10 @@ def exact_partition(
         )
     limit = TIME_LIMIT if time_limit is None else time_limit
     begin = time.monotonic()
+    deadline = begin + limit
     k = len(capacities)
     found = symmetry(graph, work, modelling)
+    is_counted = k <= MOST_COUNTED and sum(class_variables(found, k)) <= MOST_VARIABLES
     model, parts = native_partition(
         graph,
         work,
@@ -132,30 +135,30 @@ def exact_partition(
         capacities,
         bound,
         seed=seed,
-        effort=EFFORT * effort,
+        effort=EFFORT * effort if is_counted else effort,
         deadline=begin + SHARE_OF_START * limit,
     )
-    volume = communication_volume(model.hypergraph, parts, k)
-    is_within = bool((part_loads(model.hypergraph, parts, k) <= capacities).all())
-    if is_within and volume == bound:
-        return model, parts, bound
-    start = division_of(graph, found, modelling, model, parts)
-    known = volume if is_within else None
-    interrupted = False
-    if k <= MOST_COUNTED and sum(class_variables(found, k)) <= MOST_VARIABLES:
-        now = time.monotonic()
-        until = now + SHARE_OF_COUNTS * (begin + limit - now)
-        solved = solve_counts(found, capacities, start, known, bound, seed=seed, deadline=until)
-        bound, interrupted = solved.bound, solved.interrupted
+    try:
+        volume = communication_volume(model.hypergraph, parts, k)
+        is_within = bool((part_loads(model.hypergraph, parts, k) <= capacities).all())
+        start = division_of(graph, found, modelling, model, parts)
+        if is_within and volume > bound:
+            now = time.monotonic()
+            until = now + (SHARE_OF_CONTENTS if is_counted else 1) * (deadline - now)
+            bound = contents_bound(
+                found, capacities, start, volume, bound, seed=seed, deadline=until
+            )
+        if not is_counted or (is_within and volume == bound):
+            return model, parts, bound
+        known = volume if is_within else None
+        solved = solve_counts(found, capacities, start, known, bound, seed=seed, deadline=deadline)
+        bound = solved.bound
         if solved.division is not None:
-            other, other_parts = blocks_of(graph, work, found, modelling, solved.division)
-            reached = communication_volume(other.hypergraph, other_parts, k)
-            if known is None or reached < known:
-                model, parts, known = other, other_parts, reached
-    if not interrupted:
-        bound = contents_bound(
-            found, capacities, start, known, bound, seed=seed, deadline=begin + limit
-        )
+            better = blocks_of(graph, work, found, modelling, solved.division)
+            if known is None or communication_volume(better[0].hypergraph, better[1], k) < known:
+                model, parts = better
+    except KeyboardInterrupt:
+        pass  # the best by now is returned
     return model, parts, bound
 
 
