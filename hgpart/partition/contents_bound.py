@@ -199,29 +199,38 @@ class _Prices:
     """
 
     def __init__(self, problem: _Problem) -> None:
+        self.problem = problem
+        self.known: set[Contents] = set()
+        self._begin()
+
+    def _begin(self) -> None:
         from ortools.linear_solver import pywraplp
 
-        self.problem, self.optimal = problem, pywraplp.Solver.OPTIMAL
+        self.optimal = pywraplp.Solver.OPTIMAL
         self.program = pywraplp.Solver.CreateSolver("GLOP")
         infinity = self.program.infinity()
-        self.rows = [self.program.Constraint(1, infinity) for _ in problem.demands]
-        self.parts = self.program.Constraint(-infinity, problem.k)
+        self.rows = [self.program.Constraint(1, infinity) for _ in self.problem.demands]
+        self.parts = self.program.Constraint(-infinity, self.problem.k)
         self.objective = self.program.Objective()
         self.objective.SetMinimization()
-        self.known: set[Contents] = set()
+        for contents in sorted(self.known):
+            self._add(contents)
+
+    def _add(self, contents: Contents) -> None:
+        times = self.program.NumVar(0, self.program.infinity(), "")
+        self.objective.SetCoefficient(times, self.problem.touched(contents) / self.problem.once)
+        self.parts.SetCoefficient(times, 1)
+        met = self.problem.met(contents)
+        for row, held, demand in zip(self.rows, met, self.problem.demands, strict=True):
+            if held:
+                row.SetCoefficient(times, held / demand)
 
     def learn(self, found: list[Contents]) -> bool:
         """Add contents; return whether any are new."""
         new = set(found) - self.known
         self.known |= new
         for contents in sorted(new):
-            times = self.program.NumVar(0, self.program.infinity(), "")
-            self.objective.SetCoefficient(times, self.problem.touched(contents) / self.problem.once)
-            self.parts.SetCoefficient(times, 1)
-            met = self.problem.met(contents)
-            for row, held, demand in zip(self.rows, met, self.problem.demands, strict=True):
-                if held:
-                    row.SetCoefficient(times, held / demand)
+            self._add(contents)
         return bool(new)
 
     def volume_and_prices(self, deadline: float) -> tuple[float, NDArray[np.float64]] | None:
@@ -235,7 +244,9 @@ class _Prices:
         if left < math.inf:
             self.program.SetTimeLimit(math.ceil(1000 * left))
         if self.program.Solve() != self.optimal:
-            return None
+            self._begin()  # from where it ended last, GLOP fails at times
+            if self.program.Solve() != self.optimal:
+                return None
         once = self.problem.once
         # No price is so high that a sum is too large for CP-SAT.
         shares = np.clip([row.dual_value() for row in self.rows], 0, self.problem.k)
