@@ -6,6 +6,7 @@ wrong options answer at once.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -133,4 +134,5 @@ def main() -> None:
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(status)
+    gc.freeze()  # the end of Python looks for garbage in all that torch has loaded: a second
     sys.exit(status)
