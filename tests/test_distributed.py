@@ -79,7 +79,7 @@ def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
         for rank in range(3)
     ]
     kill_when_all_work(tmp_path, k=3, victim=2).join()
-    said = [rank.communicate(timeout=10)[1].splitlines()[-1] for rank in ranks[:2]]
+    said = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks[:2]]
     ranks[2].communicate()
     assert [rank.returncode for rank in ranks] == [RunError.exit_status] * 2 + [-signal.SIGKILL]
     assert said[0] == said[1]  # the first who noticed told the other why

@@ -248,7 +248,7 @@ def message_of_several_tensors(connection):
 def main(mode, *arguments):
     k = int(os.environ["WORLD_SIZE"])
     rank = int(os.environ["RANK"])
-    timeout = 2.0 if mode == "silent" else 60.0
+    timeout = 6.0 if mode == "silent" else 60.0
     with connect(k, timeout=timeout) as connection:
         if mode == "agree":
             agree_on_many(connection)
