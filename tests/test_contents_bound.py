@@ -37,7 +37,9 @@ def spread(found: Symmetry, k: int) -> Division:
 
 
 def bound_from(found: Symmetry, room: np.ndarray, start: Division) -> int:
-    return contents_bound(found, room, start, MUCH, 0, seed=0, deadline=math.inf)
+    bound, interrupted = contents_bound(found, room, start, MUCH, 0, seed=0, deadline=math.inf)
+    assert not interrupted
+    return bound
 
 
 @settings(deadline=None, max_examples=60)
@@ -92,7 +94,7 @@ def test_higher_than_the_bound_of_chains_where_branches_join() -> None:
     found, volume = symmetry(graph, work, BARE), partition.evaluation.volume
     room = capacities(int(partition.evaluation.loads.sum()), [1] * 8, 0.1)
     start = division_of(graph, found, BARE, partition.model, partition.parts)
-    raised = contents_bound(found, room, start, volume, 0, seed=0, deadline=math.inf)
+    raised, _ = contents_bound(found, room, start, volume, 0, seed=0, deadline=math.inf)
     assert lower_bound(graph, work, BARE, room) < raised <= volume
     assert raised >= 0.85 * volume
     assert raised % (4 * 4) == 0  # maps of 4 elements of 4 bytes
@@ -104,15 +106,17 @@ def test_what_is_known_is_not_lowered() -> None:
     room, start = capacities(310, [1, 1], 0.1), spread(found, 2)
     for deadline in (math.inf, -math.inf):
         raised = contents_bound(found, room, start, 10**6, 10**5, seed=0, deadline=deadline)
-        assert raised == 10**5
-    assert contents_bound(found, room, start, 16, 16, seed=0, deadline=math.inf) == 16
+        assert raised == (10**5, False)
+    assert contents_bound(found, room, start, 16, 16, seed=0, deadline=math.inf) == (16, False)
 
 
 def test_what_is_too_large_for_cp_sat_keeps_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, work = chain([4, 4], [9, 8], [1, 1])
     found = symmetry(graph, work, BARE)
+    room, start = np.array([9, 9]), spread(found, 2)
+    assert bound_from(found, room, start) > 0
     monkeypatch.setattr(module, "LARGEST_SUM", 1)
-    assert bound_from(found, np.array([40, 40]), spread(found, 2)) == 0
+    assert bound_from(found, room, start) == 0
 
 
 def test_nothing_that_is_cut_costs_nothing() -> None:

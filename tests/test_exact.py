@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -235,30 +234,21 @@ def test_missing_package_names_the_install_command(monkeypatch: pytest.MonkeyPat
         solve(graph, flops(graph), 2, 0.1)
 
 
-def interrupt_later(seconds: float) -> None:
-    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-
 @pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """Tests that run in the background ignore it otherwise."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def interrupted(ctrl_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while CP-SAT solves the program of counts."""
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ctrl-C while CP-SAT solves the counts program; a runner in the background ignores it else."""
     search = cp_sat.solve
 
     def solve_and_interrupt(*arguments: Any) -> Any:
-        interrupt_later(0.5)
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         return search(*arguments)
 
     monkeypatch.setattr(
         "hgpart.partition.counts.cp_sat", SimpleNamespace(solve=solve_and_interrupt)
     )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_returns_the_best_of_a_model(interrupted: None) -> None:
@@ -266,23 +256,33 @@ def test_ctrl_c_returns_the_best_of_a_model(interrupted: None) -> None:
     assert solve(graph, work, 8, 0.03, time_limit=600).feasible
 
 
-@pytest.mark.parametrize("after", ["_contents", "first_prices"])
+@pytest.mark.parametrize("step", ["_Problem._contents", "_Prices.volume_and_prices"])
 def test_ctrl_c_returns_the_best_where_one_part_is_looked_at(
-    ctrl_c: None, monkeypatch: pytest.MonkeyPatch, after: str
+    monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """While the bound is prepared, and in its first searches."""
-    step = getattr(contents_bound._Problem, after)
+    """While the bound is prepared, and between its searches; nothing begins after it."""
 
-    def interrupt_after(*arguments: Any) -> Any:
-        interrupt_later(0.0 if after == "_contents" else 0.3)
-        result = step(*arguments)
-        time.sleep(0.1 if after == "_contents" else 0)
-        return result
+    def interrupt(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(contents_bound._Problem, after, interrupt_after)
-    monkeypatch.setattr(contents_bound, "CLOSE", -1)  # it would end by itself
+    monkeypatch.setattr(f"hgpart.partition.contents_bound.{step}", interrupt)
+    monkeypatch.setattr("hgpart.partition.exact.solve_counts", None)
     graph, work = LONG
-    assert solve(graph, work, 16, 0.1, time_limit=600).feasible
+    assert solve(graph, work, 8, 0.03, time_limit=600).feasible
+
+
+def test_ctrl_c_in_a_search_for_the_bound_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, searches = cp_sat.solve, []
+
+    def solve_and_say_so(*arguments: Any) -> Any:
+        searches.append(search(*arguments)[0])
+        return searches[-1], True
+
+    monkeypatch.setattr(contents_bound, "cp_sat", SimpleNamespace(solve=solve_and_say_so))
+    monkeypatch.setattr("hgpart.partition.exact.solve_counts", None)
+    graph, work = LONG
+    assert solve(graph, work, 8, 0.03, time_limit=600).feasible
+    assert len(searches) == 1
 
 
 def test_ctrl_c_reaches_the_caller_of_a_backend(interrupted: None) -> None:

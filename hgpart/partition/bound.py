@@ -92,10 +92,7 @@ class _Sets:
         self.found, self.largest = found, largest
         self.reach = [0, *accumulate(largest)]
         count = len(found.set_pointers) - 1
-        self.types = [
-            found.set_types[found.set_pointers[at] : found.set_pointers[at + 1]].tolist()
-            for at in range(count)
-        ]
+        self.types = [found.set_members(at) for at in range(count)]
         self.senders = [self._senders(at) for at in range(count)]
         sole = {
             types[0]: at for at, types in reversed(list(enumerate(self.types))) if len(types) == 1

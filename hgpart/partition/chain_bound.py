@@ -61,8 +61,7 @@ def _steps(found: Symmetry, loads: Sequence[int]) -> dict[int, dict[int, int]]:
     for net, number in enumerate(found.net_sets.tolist()):
         root = int(found.net_pins[found.net_pointers[net]]) // 2
         cost = int(found.net_costs[net]) * int(found.class_units[found.net_classes[net]])
-        readers = found.set_types[found.set_pointers[number] : found.set_pointers[number + 1]]
-        for kind in readers.tolist():
+        for kind in found.set_members(number):
             if kind != root and loads[kind] > 0 and loads[root] > 0:
                 own = steps.setdefault(root, {})
                 own[kind] = own.get(kind, 0) + cost

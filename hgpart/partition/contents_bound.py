@@ -50,7 +50,7 @@ def contents_bound(
     *,
     seed: int,
     deadline: float,
-) -> int:
+) -> tuple[int, bool]:
     """Raise a lower bound of the volume, until the deadline (of `time.monotonic`) or Ctrl-C.
 
     Parameters
@@ -68,18 +68,20 @@ def contents_bound(
 
     Returns
     -------
-    int
-        Bytes that every division within the capacities sends at least.
+    int and bool
+        Bytes that every division within the capacities sends at least; whether Ctrl-C ended it.
     """
     if not nets_by_pins(found) or time.monotonic() >= deadline:
-        return bound
+        return bound, False
     problem = _Problem(found, capacities, start)
     if problem.scale == 0:  # the sums are too large for CP-SAT
-        return bound
+        return bound, False
     return _raised(problem, volume, bound, seed, deadline)
 
 
-def _raised(problem: _Problem, volume: int, bound: int, seed: int, deadline: float) -> int:
+def _raised(
+    problem: _Problem, volume: int, bound: int, seed: int, deadline: float
+) -> tuple[int, bool]:
     k, once, scale, unit = problem.k, problem.once, problem.scale, problem.cost_unit
     known, cheapest = _Prices(problem), _Cheapest(problem, seed)
     known.learn(list(problem.first))
@@ -112,9 +114,9 @@ def _raised(problem: _Problem, volume: int, bound: int, seed: int, deadline: flo
                 weight_of_best = 0.0  # the newest prices themselves bring either
             else:
                 break
-    except KeyboardInterrupt:
-        pass  # outside of CP-SAT
-    return bound
+    except KeyboardInterrupt:  # outside of CP-SAT
+        interrupted = True
+    return bound, interrupted
 
 
 class _Problem:
@@ -130,9 +132,7 @@ class _Problem:
         self.nets = {net: cost // self.cost_unit for net, cost in nets.items()}
         self.once = sum(cost * self.units[pins[0]] for (pins, _), cost in self.nets.items())
         self.sets = {
-            number: found.set_types[
-                found.set_pointers[number] : found.set_pointers[number + 1]
-            ].tolist()
+            number: found.set_members(number)
             for number in sorted({number for _, number in self.nets} - {0})
         }
         self.groups = self._groups()

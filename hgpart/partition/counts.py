@@ -182,9 +182,7 @@ class _Program:
         self.hints: dict[int, int] = {}
         self.counts = self._counts()
         self.sets = {
-            entry_set: found.set_types[
-                found.set_pointers[entry_set] : found.set_pointers[entry_set + 1]
-            ].tolist()
+            entry_set: found.set_members(entry_set)
             for entry_set in sorted({entry_set for _, entry_set in self.nets} - {0})
         }
         self.supports = self._supports()

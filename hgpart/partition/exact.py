@@ -145,9 +145,11 @@ def exact_partition(
         if is_within and volume > bound:
             now = time.monotonic()
             until = now + (SHARE_OF_CONTENTS if is_counted else 1) * (deadline - now)
-            bound = contents_bound(
+            bound, interrupted = contents_bound(
                 found, capacities, start, volume, bound, seed=seed, deadline=until
             )
+            if interrupted:
+                return model, parts, bound
         if not is_counted or (is_within and volume == bound):
             return model, parts, bound
         known = volume if is_within else None

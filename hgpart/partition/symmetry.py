@@ -71,6 +71,12 @@ class Symmetry:
     net_pins: Int32
     elements: Elements
 
+    def set_members(self, number: int) -> list[int]:
+        """The types of a set."""
+        pointers = self.set_pointers
+        members: list[int] = self.set_types[pointers[number] : pointers[number + 1]].tolist()
+        return members
+
 
 @dataclass(frozen=True)
 class Elements:
