@@ -1,15 +1,20 @@
-"""The built-in models, traced on small images, once for all tests that ask: in one process."""
+"""The built-in models on small images: each traced once, in the process that tests it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from functools import cache
+from typing import Any
 
 import pytest
 
 from hgpart.graph import ChannelGraph
 from hgpart.layering import channel_graph
 from hgpart.tracing import TracedModel, example_inputs, trace
-from hgpart.zoo import load_model
+from hgpart.zoo import builtin_models, load_model
+
+# A chain, large linear layers, residual adds, depthwise layers, branches, transposed convolutions.
+REPRESENTATIVE = ("lenet5", "alexnet", "resnet18", "mobilenet_v2", "googlenet", "unet")
 
 # The smallest images that a model can take, and others whose last maps hold more than one pixel.
 IMAGES = {
@@ -21,7 +26,24 @@ IMAGES = {
 }
 
 
-in_one_process = pytest.mark.xdist_group("built-in models")
+def each_model(
+    *more: Any, names: Iterable[str] | None = None, quick: Collection[str] = REPRESENTATIVE
+) -> list[Any]:
+    """Parameters of a test of built-in models: all of them in `pytest -m full`, else the `quick`.
+
+    The tests of a model go to one process, where `builtin_graph` traces it once for all of them.
+    """
+    return [
+        pytest.param(
+            name,
+            *more,
+            marks=[
+                pytest.mark.xdist_group(name),
+                *([] if name in quick else [pytest.mark.full]),
+            ],
+        )
+        for name in (builtin_models() if names is None else names)
+    ]
 
 
 @cache

@@ -1,15 +1,44 @@
-"""Hypothesis without a deadline: the machines that run the tests are shared and slow at times.
+"""How the tests run: `pytest` in minutes, `pytest -m full` with all models and many more examples.
 
-Ctrl-C arrives: a runner in the background ignores it, and the commands that tests start would too.
+Each process of the runner computes in one thread, and so do the commands that tests start: the
+machines that run the tests are shared, and busy at times. Hypothesis has no deadline for that
+reason. Ctrl-C arrives: a runner in the background ignores it, and the commands would too.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 
-from hypothesis import settings
+import pytest
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("hgpart", deadline=None)
-settings.load_profile("hgpart")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+
+for name, examples in (("quick", 20), ("full", 100)):
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        derandomize="CI" in os.environ,  # elsewhere each run looks further
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how many examples Hypothesis tries."""
+    settings.load_profile("full" if _is_full(config) else "quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Count Hypothesis's tests among the full ones: they run there again, with more examples."""
+    for item in items:
+        if _is_full(config) and item.get_closest_marker("hypothesis"):
+            item.add_marker("full")
+
+
+def _is_full(config: pytest.Config) -> bool:
+    return config.option.markexpr == "full"

@@ -1,6 +1,6 @@
 """A program for the processes of a test: built-in models in parts, each beside the original.
 
-    python placement_ranks.py FILE
+    python placement_ranks.py FILE MODEL ...
 
 Models are divided among the first two processes, then three, ..., then all. Each has the original
 too, made once for all k, and compares its own part with it. Rank 0 writes what they found to FILE:
@@ -56,11 +56,11 @@ class Finding(NamedTuple):
     volume: int
 
 
-def main(file: str) -> None:
+def main(file: str, *names: str) -> None:
     signal.alarm(SECONDS)  # ends this process, and the launcher the others
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found = {}
-    for name in MODELS:
+    for name in names:
         torch.manual_seed(1)
         inputs = [torch.randn(BATCH, *IMAGES.get(name, (3, 64, 64)), dtype=torch.float64)]
         model, _ = load_model(name, seed=0)

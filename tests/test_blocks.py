@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from channel_graphs import channel_graphs, modellings
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -95,7 +95,6 @@ def test_what_fine_grain_splits(residual: ChannelGraph) -> None:
 
 
 @given(channel_graphs(), modellings())
-@settings(deadline=None)
 def test_single_blocks_hold_one_task_and_one_channel(
     graph: ChannelGraph, modelling: Modelling
 ) -> None:
@@ -108,7 +107,6 @@ def test_single_blocks_hold_one_task_and_one_channel(
 
 
 @given(channel_graphs(), modellings(), st.integers(1, 60))
-@settings(max_examples=200, deadline=None)
 def test_divisions_are_blocks_of_the_graph(
     graph: ChannelGraph, modelling: Modelling, count: int
 ) -> None:

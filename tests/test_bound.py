@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, modellings
 from torch import nn
@@ -22,7 +22,6 @@ from hgpart.tracing import trace
 from hgpart.work import Work, flops
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     channel_graphs(max_layers=6, max_tasks=8),
     modellings,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from least_volumes import assignments_within
 from partitioned_models import GraphMaker, chain, channel_graphs, read
@@ -42,7 +42,6 @@ def bound_from(found: Symmetry, room: np.ndarray, start: Division) -> int:
     return bound
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     channel_graphs(max_layers=4, max_tasks=4),
     st.booleans(),

@@ -20,11 +20,6 @@ from hgpart.run.launch import launch
 RANKS = str(Path(__file__).with_name("toy_ranks.py"))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 def kill_when_all_work(folder, k, victim):
     """Kill one of k processes that are all in the middle of their steps."""
 
@@ -99,6 +94,7 @@ def test_out_of_memory_is_one_clear_line(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.full
 def test_torchrun_starts_them_again(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     torchrun += ["--nproc-per-node", "2", "--max-restarts", "1", RANKS, "elastic"]

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import (
     MODELS,
@@ -53,7 +53,6 @@ def sizes(cuts: np.ndarray) -> list[int]:
     return np.diff(cuts).tolist()
 
 
-@settings(deadline=None)
 @given(channel_graphs(), modellings, st.integers(1, 200))
 def test_any_graph_is_divided(
     graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, count: int
@@ -161,7 +160,6 @@ def test_no_work_at_all_is_one_block_a_layer() -> None:
     assert [len(rows) for rows in blocks.rows] == [2, 2, 2]
 
 
-@settings(deadline=None)
 @given(divided_graphs())
 def test_halving_cuts_every_block_in_two(
     divided: tuple[ChannelGraph, Work, Modelling, Blocks],
@@ -180,7 +178,6 @@ def test_halving_cuts_every_block_in_two(
             assert sizes(after) == expected
 
 
-@settings(deadline=None)
 @given(divided_graphs())
 def test_halving_ends_at_single_tasks(
     divided: tuple[ChannelGraph, Work, Modelling, Blocks],

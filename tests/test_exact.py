@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from least_volumes import least_volume
 from ortools.sat.python import cp_model
@@ -63,7 +63,6 @@ def assert_least(graph: ChannelGraph, work: Work, modelling: Modelling, room: np
     assert lower_bound(graph, work, modelling, room) <= best
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     channel_graphs(max_layers=4, max_tasks=4),
     st.booleans(),
@@ -100,7 +99,6 @@ def test_least_volume_where_counts_do_not_say_how_units_lie(
     assert_least(graph, work, modelling, np.array(room))
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     hypergraphs(max_vertices=7, max_nets=6, min_nets=1, max_weight=20),
     st.lists(st.integers(1, 3), min_size=2, max_size=3),

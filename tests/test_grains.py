@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from channel_graphs import channel_graphs, divisions, modellings
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from perturbation import read_of_task
 from torch import nn
@@ -169,7 +169,6 @@ def check_full(graph: ChannelGraph, modelling: Modelling) -> CnnHypergraph:
 
 
 @given(channel_graphs(), modellings())
-@settings(max_examples=300, deadline=None)
 def test_full_hypergraph_is_the_definition(graph: ChannelGraph, modelling: Modelling) -> None:
     built = check_full(graph, modelling)
     for at, layer in enumerate(graph.layers):
@@ -217,14 +216,12 @@ def expanded(full: CnnHypergraph, blocked: CnnHypergraph, parts: list[int]) -> l
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
 def test_blocks_are_exact(data: st.DataObject) -> None:
     """Whatever the blocks, and wherever they go: same loads, volume, traffic and messages."""
     check_exact(data, data.draw(channel_graphs()), data.draw(modellings()))
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
 def test_blocks_across_groups_are_exact(data: st.DataObject) -> None:
     graph = data.draw(channel_graphs(max_layers=3, kinds=("grouped",)))
     check_exact(data, graph, Modelling(grain="fine", batch_size=1))
@@ -330,7 +327,6 @@ def test_layers_in_one_block_each(mixed: ChannelGraph) -> None:
 
 
 @given(channel_graphs(), modellings())
-@settings(max_examples=50, deadline=None)
 def test_networkx_view_holds_everything(graph: ChannelGraph, modelling: Modelling) -> None:
     hypergraph = cnn_hypergraph(
         graph, flops(graph), single_blocks(graph, modelling), modelling

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from builtin_graphs import builtin_graph, in_one_process
+from builtin_graphs import builtin_graph, each_model
 from torch import nn
 
 from hgpart.graph import ChannelGraph, Read
@@ -45,8 +45,7 @@ def graph_of(model: nn.Module, *shape: int) -> ChannelGraph:
     return channel_graph(trace(model, example_inputs(model, shape or (3, 8, 8))))
 
 
-@in_one_process
-@pytest.mark.parametrize("name", builtin_models())
+@pytest.mark.parametrize("name", each_model())
 def test_layers_of_built_in_models_are_in_topological_order(name: str) -> None:
     _, graph = builtin_graph(name)
     view = graph.to_networkx()
@@ -60,8 +59,7 @@ def test_layers_of_built_in_models_are_in_topological_order(name: str) -> None:
     assert all(view.in_degree(layer.name) for layer in graph.layers if layer.kind != "input")
 
 
-@in_one_process
-@pytest.mark.parametrize("name", builtin_models())
+@pytest.mark.parametrize("name", each_model())
 def test_numbering_of_built_in_models(name: str) -> None:
     _, graph = builtin_graph(name)
     task = 0
@@ -278,7 +276,7 @@ def test_operations_do_not_depend_on_the_batch_or_the_device() -> None:
     assert any("[batch, 192]" in text for layer in operations(2, "cpu") for text in layer)
 
 
-@in_one_process
+@pytest.mark.full
 def test_fingerprints_of_built_in_models_differ() -> None:
     prints = [builtin_graph(name)[1].fingerprint for name in builtin_models()]
     assert len(set(prints)) == len(prints)

@@ -164,7 +164,7 @@ KINDS: list[Callable[[JsonObject, str], Any]] = [
 ]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.text(max_size=2), values, max_size=3), values, st.sampled_from(KINDS))
 def test_any_value_is_returned_as_it_is_or_refused_in_one_line(
     tmp_path: Path, others: dict[str, Any], value: Any, kind: Callable[[JsonObject, str], Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, modellings
 
@@ -14,7 +14,6 @@ from hgpart.partition.layer_shares import layer_shares
 from hgpart.work import Work
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     channel_graphs(max_layers=6, max_tasks=8),
     modellings,

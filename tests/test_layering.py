@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
-from builtin_graphs import builtin_graph, in_one_process
+from builtin_graphs import builtin_graph, each_model
 from perturbation import LayerRun, check_all, check_results, read_of_task
 from torch import fx, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
@@ -23,7 +23,7 @@ from hgpart.graph import ChannelGraph, Layer
 from hgpart.layer_module import layer_module
 from hgpart.layering import channel_graph
 from hgpart.tracing import TracedModel, example_inputs, trace
-from hgpart.zoo import builtin_models, load_model
+from hgpart.zoo import load_model
 
 
 class Net(nn.Module):
@@ -137,8 +137,7 @@ def parameter(*shape: int) -> nn.Parameter:
 # ------------------------------------------------------------------ the built-in models
 
 
-@in_one_process
-@pytest.mark.parametrize("name", builtin_models())
+@pytest.mark.parametrize("name", each_model())
 def test_exactly_the_readers_of_a_channel_depend_on_it(name: str) -> None:
     traced, graph = builtin_graph(name)
     targets = {node.name: str(node.target) for node in traced.graph_module.graph.nodes}
@@ -156,8 +155,7 @@ def test_exactly_the_readers_of_a_channel_depend_on_it(name: str) -> None:
     check_results(traced, graph)
 
 
-@in_one_process
-@pytest.mark.parametrize("name", builtin_models())
+@pytest.mark.parametrize("name", each_model())
 def test_built_in_models_hold_every_parameter_and_keep_nothing_whole(name: str) -> None:
     _, graph = builtin_graph(name)
     model, _ = load_model(name, device="meta")

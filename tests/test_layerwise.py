@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, graph_of
 
@@ -116,13 +116,11 @@ def test_within_eps_a_cut_may_leave_a_device_idle() -> None:
     assert evaluate_layerwise(graph, work, COARSE, 2).volume > 0
 
 
-@settings(deadline=None)
 @given(channel_graphs(max_layers=5), st.integers(1, 4))
 def test_no_cut_is_better(graph_and_work: tuple[ChannelGraph, Work], k: int) -> None:
     assert_best(*graph_and_work, k, None)
 
 
-@settings(deadline=None)
 @given(
     channel_graphs(max_layers=4), st.lists(st.sampled_from([0.5, 1, 2, 3]), min_size=2, max_size=3)
 )
@@ -165,7 +163,6 @@ def test_tied_layers_are_never_parted() -> None:
             assert parts[at] == parts[layer.tied_to]
 
 
-@settings(deadline=None)
 @given(channel_graphs(max_layers=5), st.integers(1, 4))
 def test_no_cut_balances_parameters_better(
     graph_and_work: tuple[ChannelGraph, Work], k: int
@@ -183,7 +180,6 @@ def test_parameters_and_work_ask_for_different_cuts() -> None:
     assert layerwise_by_parameters(graph, work, COARSE, 2).tolist() == [0, 0, 0, 1, 1]
 
 
-@settings(deadline=None)
 @given(channel_graphs(max_layers=6), st.integers(1, 4))
 def test_equal_counts_differ_by_a_layer_at_most(
     graph_and_work: tuple[ChannelGraph, Work], k: int

@@ -13,13 +13,14 @@ from operator import getitem
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch import Tensor, fx, nn
 from toy_programs import Cut, Dense, Model, cuts, program, toy, transfer
 
 from hgpart.errors import PlacementError, RunError
 from hgpart.placement.program import receive, send
 from hgpart.placement.transfers import TransferredTensor
+from hgpart.run.engine import Timing
 from hgpart.run.local import LocalRuntime
 
 
@@ -83,7 +84,6 @@ def step_forward_and_back(runtime: LocalRuntime, x: Tensor) -> Tensor:
     return result
 
 
-@settings(deadline=None, max_examples=60)
 @given(cuts())
 def test_any_cut_computes_the_original_and_sends_each_map_once(cut: Cut) -> None:
     runtime = LocalRuntime(cut.placed)
@@ -107,7 +107,6 @@ def test_any_cut_computes_the_original_and_sends_each_map_once(cut: Cut) -> None
     assert not traffic.uncounted_bytes.any()
 
 
-@settings(deadline=None, max_examples=20)
 @given(cuts())
 def test_runs_are_equal_to_the_bit(cut: Cut) -> None:
     runtime, x = LocalRuntime(cut.placed), example()
@@ -121,7 +120,6 @@ def test_runs_are_equal_to_the_bit(cut: Cut) -> None:
     assert all(torch.equal(*pair) for pair in zip(*outcomes, strict=True))
 
 
-@settings(deadline=None, max_examples=20)
 @given(cuts())
 def test_two_forwards_before_two_backwards(cut: Cut) -> None:
     runtime, batches = LocalRuntime(cut.placed), (example(2), example(3))
@@ -133,7 +131,6 @@ def test_two_forwards_before_two_backwards(cut: Cut) -> None:
     assert_same_gradients(cut)
 
 
-@settings(deadline=None, max_examples=20)
 @given(cuts())
 def test_without_gradients_nothing_is_kept(cut: Cut) -> None:
     runtime, x = LocalRuntime(cut.placed), example()
@@ -246,26 +243,47 @@ def test_uncounted_transfers_are_counted_apart() -> None:
     assert traffic.forward_messages.sum() == traffic.backward_messages.sum() == 1
 
 
-def test_working_and_waiting_are_timed() -> None:
+class Clock:
+    """Stands still but while part 1 works, which it begins once part 0 has begun to wait."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.readings = 0  # by part 0
+        self.read = threading.Condition()
+
+    def __call__(self) -> float:
+        with self.read:
+            self.readings += threading.current_thread().name == "hgpart part 0"
+            self.read.notify_all()
+        return self.now
+
+    def work(self, seconds: float, after: int) -> None:
+        """Let seconds pass after so many readings by part 0."""
+        with self.read:
+            assert self.read.wait_for(lambda: self.readings == after, timeout=60)
+        self.now += seconds
+
+
+def test_working_and_waiting_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("hgpart.run.engine.perf_counter", clock)
+    monkeypatch.setattr("hgpart.run.local.perf_counter", clock)
+
     class Slow(torch.autograd.Function):
         @staticmethod
         def forward(ctx: object, x: Tensor) -> Tensor:
-            time.sleep(0.1)
+            clock.work(3, after=2)  # the start of the pass, and that of the wait
             return x * 2
 
         @staticmethod
         def backward(ctx: object, gradient: Tensor) -> Tensor:
-            time.sleep(0.1)
+            clock.work(5, after=6)
             return gradient * 2
 
     runtime = there_and_back(Call(Slow.apply))
     step_forward_and_back(runtime, example().requires_grad_())
     assert runtime.last is not None
-    waits, works = runtime.last.timing
-    # A sleep of 0.1 s is work of part 1, which part 0 waits for.
-    assert min(works.forward_busy, works.backward_busy) >= 0.1
-    assert min(waits.forward_waiting, waits.backward_waiting) > 0.05
-    assert max(waits.forward_busy, waits.backward_busy) < works.forward_busy
+    assert [*runtime.last.timing] == [Timing(0, 3, 0, 5), Timing(3, 0, 5, 0)]
 
 
 class TroubleError(Exception):

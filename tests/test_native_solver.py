@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import (
     MODELS,
@@ -62,7 +62,6 @@ def test_no_worse_than_kahypar_and_above_the_bound(name: str, grain: str) -> Non
     assert lower_bound(graph, work, modelling, room) <= found.evaluation.volume
 
 
-@settings(deadline=None, max_examples=15)
 @given(
     channel_graphs(max_layers=6, max_tasks=8),
     modellings,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from partitioned_graphs import partitioned_graphs
 
 from hgpart.placement.ownership import ownership
 
 
-@settings(max_examples=100)
 @given(partitioned_graphs())
 def test_tasks_and_cells_are_with_their_vertices(case):
     graph, partition = case

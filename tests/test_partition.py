@@ -168,16 +168,16 @@ def test_as_many_parts_as_tasks() -> None:
 
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
-@pytest.mark.parametrize("eps", [0.1, 0.5, 1.5])
+@pytest.mark.parametrize("more", [0.001, 1])
 @pytest.mark.parametrize("name", MODELS)
-def test_no_cut_between_layers_within_eps_is_better(name: str, eps: float, grain: str) -> None:
+def test_no_cut_between_layers_within_eps_is_better(name: str, more: float, grain: str) -> None:
     """A partitioner alone is worse at times, the more the larger eps is."""
     graph = graph_of(name)
     work = flops(graph)
     modelling = Modelling(grain=grain)
+    eps = evaluate_layerwise(graph, work, modelling, 3).imbalance + more
     cut = evaluate_layerwise(graph, work, modelling, 3, eps=eps)
-    if cut.imbalance > eps:
-        return
+    assert cut.imbalance <= eps
     found = partition_graph(graph, work, 3, eps, modelling=modelling, backend="kahypar")
     assert found.evaluation.volume <= cut.volume
     assert found.start in ("kahypar", "layerwise")
@@ -220,7 +220,7 @@ def scrambled(
     return random.integers(0, len(capacities), hypergraph.vertices).astype(np.int32)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     channel_graphs(max_layers=6, max_tasks=8),
     modellings,

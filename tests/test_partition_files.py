@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import (
     MODELS,
@@ -64,7 +64,6 @@ def assert_same_price(
     assert full_parts(graph, model, modelling, block_parts).tolist() == parts.tolist()
 
 
-@settings(deadline=None)
 @given(channel_graphs(), modellings)
 def test_vertices_are_those_of_the_full_hypergraph(
     graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling
@@ -74,7 +73,6 @@ def test_vertices_are_those_of_the_full_hypergraph(
     assert full_vertices(graph, modelling) == full.hypergraph.vertices
 
 
-@settings(deadline=None)
 @given(channel_graphs(), modellings, st.data())
 def test_any_parts_of_tasks_cost_the_same_in_blocks(
     graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, data: st.DataObject
@@ -95,7 +93,6 @@ def test_parts_of_traced_models_cost_the_same_in_blocks(name: str, modelling: Mo
         assert_same_price(graph, flops(graph), modelling, parts)
 
 
-@settings(deadline=None)
 @given(divided_graphs(), st.data())
 def test_parts_of_blocks_are_repeated_over_their_tasks(
     divided: tuple[ChannelGraph, Work, Modelling, Blocks], data: st.DataObject

@@ -10,8 +10,8 @@ import partitioned_models as models
 import placements
 import pytest
 import torch
-from builtin_graphs import IMAGES
-from hypothesis import HealthCheck, given, settings
+from builtin_graphs import IMAGES, each_model
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -25,9 +25,9 @@ from hgpart.placement.program import receive, send
 from hgpart.plan import make_plan
 from hgpart.work import flops
 
-# Several minutes each in float64: they are in benchmarks/placement_equality.py.
-HUGE = {"vgg11", "vgg13", "vgg16", "vgg19", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn"}
-DEEP = {"resnet101", "resnet152", "inception_resnet_v2"}
+# The VGGs and the deepest take several minutes each: benchmarks/placement_equality.py has them.
+DEEP = ("resnet101", "resnet152", "inception_resnet_v2")
+MODELS = [name for name in builtin_models() if name not in DEEP and not name.startswith("vgg")]
 # Coarse-grain, which fine-grain includes, is for the others.
 LARGE = {"alexnet", "densenet121", "inception_v3", "mobilenet_v2", "resnet50", "unet"}
 
@@ -41,7 +41,6 @@ def small(name: str):
     return model, inputs, *placements.traced_model(model, inputs)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from([*models.MODELS]),
     grain=st.sampled_from(["coarse", "fine"]),
@@ -75,10 +74,8 @@ def builtin(name: str):
 @pytest.mark.parametrize(
     ("name", "grain"),
     [
-        pytest.param(name, grain, marks=pytest.mark.xdist_group(name))  # traced and made once
-        for name in builtin_models()
-        for grain in ("coarse", "fine")
-        if name not in HUGE | DEEP and (grain == "fine" or name not in LARGE)
+        *each_model("fine", names=MODELS),
+        *each_model("coarse", names=[name for name in MODELS if name not in LARGE]),
     ],
 )
 def test_random_partition_of_builtin_models(name, grain):
@@ -88,7 +85,6 @@ def test_random_partition_of_builtin_models(name, grain):
     placements.check_equal(model, inputs, plan)
 
 
-@settings(max_examples=20)
 @given(
     grain=st.sampled_from(["coarse", "fine"]),
     k=st.sampled_from([2, 3, 4, 8]),
@@ -283,7 +279,6 @@ def odd():
     return model, inputs, *placements.traced_model(model, inputs)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(
     grain=st.sampled_from(["coarse", "fine"]),
     k=st.integers(1, 5),

@@ -1,6 +1,6 @@
 """Built-in models in processes compute what they do in one, and send what the table says.
 
-`placement_ranks.py` runs in the processes, once for all models, and compares.
+`placement_ranks.py` runs in the processes, once for the models of a run of tests, and compares.
 """
 
 from __future__ import annotations
@@ -14,20 +14,29 @@ from placement_ranks import Finding
 
 from hgpart.run.launch import launch
 
+QUICK = ("lenet5", "mobilenet_v2")
+FULL = tuple(name for name in placement_ranks.MODELS if name not in QUICK)
+
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What the processes found, by model, grain and k."""
+def found(request, tmp_path_factory):
+    """What the processes found of some models, by model, grain and k."""
     file = tmp_path_factory.mktemp("processes") / "found.json"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        launch(placement_ranks.__file__, [str(file)], 3)
+    launch(placement_ranks.__file__, [str(file), *request.param], 3)
     return json.loads(file.read_text())
 
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
-@pytest.mark.parametrize("name", placement_ranks.MODELS)
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        *((QUICK, name) for name in QUICK),
+        *(pytest.param(FULL, name, marks=pytest.mark.full) for name in FULL),
+    ],
+    indirect=["found"],
+)
+@pytest.mark.xdist_group("placement in processes")  # started once
 def test_parts_in_processes_are_the_model(found, name, grain, k):
     findings = [Finding(*each) for each in found[f"{name} {grain} {k}"]]
     assert [each.partition for each in findings] == ["blocks", *placement_ranks.MODELS[name]]

@@ -81,7 +81,7 @@ def plain(value: Any) -> Any:
 # ------------------------------------------------------------------ there and back
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     channel_graphs(),
     modellings,
@@ -294,9 +294,7 @@ def restored_or_refused(path: Path) -> None:
 
 
 @given(st.data())
-@settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_changed_bytes_are_refused_or_harmless(saved: Path, data: st.DataObject) -> None:
     save_plan(PLAN, saved)
     content = bytearray(saved.read_bytes())
@@ -317,9 +315,7 @@ numbers = st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**63)), max_size
 
 
 @given(st.data())
-@settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_changed_fields_are_refused_or_harmless(saved: Path, data: st.DataObject) -> None:
     save_plan(PLAN, saved)
     content: dict[str, Any] = json.loads(saved.read_text())

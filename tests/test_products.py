@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cut_steps import load, loaded
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -88,7 +88,6 @@ def call(module, names, **operands):
 some_tasks = st.sets(st.integers(0, 19), min_size=1).map(lambda tasks: np.array(sorted(tasks)))
 
 
-@settings(max_examples=10)
 @pytest.mark.parametrize("name", PRODUCTS)
 @given(tasks=some_tasks)
 def test_filters_are_those_of_the_whole(name, tasks):
@@ -125,7 +124,6 @@ def divided_cells(draw: st.DrawFn, groups: int, parts: int = 3) -> list[list[Rec
     return found
 
 
-@settings(max_examples=10)
 @pytest.mark.parametrize("name", PRODUCTS)
 @given(data=st.data(), most=st.sampled_from([0, products.MOST_RECTANGLES]))
 def test_partial_sums_are_products_of_some_channels_and_add_up(name, data, most):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, divided_graphs
 
@@ -39,7 +39,6 @@ def parts_of_tasks(
     return found
 
 
-@settings(deadline=None)
 @given(divided_graphs(), st.data())
 def test_every_task_keeps_its_part(
     divided: tuple[ChannelGraph, Work, Modelling, Blocks], data: st.DataObject

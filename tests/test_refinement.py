@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import hypergraphs
 
@@ -68,7 +68,6 @@ def problems(draw: st.DrawFn) -> tuple[Hypergraph, list[int], list[int]]:
     return hypergraph, parts, most
 
 
-@settings(deadline=None)
 @given(problems(), st.integers(0, 2**64 - 1))
 def test_never_worse(problem: tuple[Hypergraph, list[int], list[int]], seed: int) -> None:
     hypergraph, parts, most = problem
@@ -83,7 +82,6 @@ def test_never_worse(problem: tuple[Hypergraph, list[int], list[int]], seed: int
         assert volume(hypergraph, refined) <= volume(hypergraph, parts)
 
 
-@settings(deadline=None)
 @given(problems(), st.integers(0, 9))
 def test_no_single_move_is_left_that_would_lower_the_volume(
     problem: tuple[Hypergraph, list[int], list[int]], seed: int
@@ -100,7 +98,6 @@ def test_no_single_move_is_left_that_would_lower_the_volume(
                 assert volume(hypergraph, moved) >= found
 
 
-@settings(deadline=None)
 @given(problems())
 def test_no_move_or_exchange_is_left_that_would_restore_balance(
     problem: tuple[Hypergraph, list[int], list[int]],
@@ -123,7 +120,6 @@ def test_no_move_or_exchange_is_left_that_would_restore_balance(
             assert difference <= 0 or held[part] + difference > most[part]
 
 
-@settings(deadline=None)
 @given(problems(), st.integers(0, 9))
 def test_the_same_seed_gives_the_same_parts(
     problem: tuple[Hypergraph, list[int], list[int]], seed: int

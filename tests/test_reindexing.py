@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cut_steps import CHANNELS, Cutter, boxes, divided_channels
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hgpart.placement.reindexing import _same_elements
@@ -63,7 +63,6 @@ def cutter() -> Cutter:
     return Cutter(CHANGES)
 
 
-@settings(max_examples=8)
 @pytest.mark.parametrize("name", CHANGES)
 @given(data=st.data())
 def test_a_box_is_that_of_the_whole(name, data):

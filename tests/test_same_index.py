@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cut_steps import CHANNELS, Cutter, boxes, divided_channels
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import fx, nn
 from torch.nn import functional
@@ -64,7 +64,6 @@ def cutter() -> Cutter:
     return Cutter(CHANGES)
 
 
-@settings(max_examples=8)
 @pytest.mark.parametrize("name", CHANGES)
 @given(data=st.data())
 def test_a_box_is_that_of_the_whole(name, data):

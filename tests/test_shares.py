@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import (
     MODELS,
@@ -55,7 +55,6 @@ def received_bytes(model: CnnHypergraph, parts: np.ndarray) -> list[int]:
     return received
 
 
-@settings(deadline=None)
 @given(divided_graphs(), st.data())
 def test_work_tasks_and_maps_of_every_part(
     divided: tuple[ChannelGraph, Work, Modelling, Blocks], data: st.DataObject
@@ -87,7 +86,6 @@ def test_work_tasks_and_maps_of_every_part(
     assert shares.activation_bytes.tolist() == made
 
 
-@settings(deadline=None)
 @given(channel_graphs(), modellings, st.data())
 def test_parameters_are_counted_element_by_element(
     graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, data: st.DataObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from partitioned_graphs import partitioned_graphs
 
 from hgpart.graph import INPUT, ChannelGraph
@@ -13,7 +13,6 @@ from hgpart.placement.ownership import Ownership, ownership
 from hgpart.placement.shipments import RESULT_PART, shipments
 
 
-@settings(max_examples=150)
 @given(partitioned_graphs())
 def test_counted_shipments_add_up_to_the_traffic_and_the_messages(case):
     graph, partition = case
@@ -37,7 +36,6 @@ def test_counted_shipments_add_up_to_the_traffic_and_the_messages(case):
     np.testing.assert_array_equal(messages, partition.evaluation.messages)
 
 
-@settings(max_examples=100)
 @given(partitioned_graphs())
 def test_a_part_gets_what_its_tasks_read_and_it_does_not_make(case):
     graph, partition = case

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import MODELS, GraphMaker, channel_graphs, graph_of, modellings, read
 from torch import nn
@@ -92,7 +92,6 @@ def count(graph: ChannelGraph, model: CnnHypergraph, parts: np.ndarray, k: int) 
     return counted
 
 
-@settings(deadline=None)
 @given(channel_graphs(), modellings, st.integers(1, 4), st.data())
 def test_a_partition_costs_what_its_nets_send(
     made: tuple[ChannelGraph, Work], modelling: Modelling, k: int, data: st.DataObject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import channel_graphs, modellings
 
@@ -29,7 +29,6 @@ def objective_of(name: str, k: int, seed: int) -> Objective:
     return {"volume": VOLUME, "largest": LARGEST}[name]
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     channel_graphs(max_layers=6, max_tasks=8),
     modellings,

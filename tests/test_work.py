@@ -90,7 +90,7 @@ def test_seconds_that_are_no_measurement(seconds: list[float], message: str) -> 
     units=st.integers(1, LARGEST),
     source=st.text(st.characters(codec="utf-8")),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_saved_is_loaded_exactly(
     tmp_path: Path, per_task: tuple[int, ...], unit: str, units: int, source: str
 ) -> None:
@@ -231,7 +231,7 @@ values = st.recursive(
 
 
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_files_are_refused_or_harmless(saved: Path, data: st.DataObject) -> None:
     content: dict[str, Any] = json.loads(_text_of_a_sound_file())
     record = data.draw(st.sampled_from([content, *content["layers"]]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -203,7 +203,6 @@ def test_a_seed_out_of_range_is_named(seed: int) -> None:
 
 
 @given(probability=st.sampled_from([0.1, 0.5, 0.9]), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=20)
 def test_stochastic_depth_drops_whole_samples(probability: float, seed: int) -> None:
     maps = torch.ones(16, 3, 2, 2)
     with torch.random.fork_rng(devices=[]):
@@ -531,7 +530,6 @@ def test_a_bad_spec_is_one_clear_line(spec: str, message: str) -> None:
 
 
 @given(st.text(alphabet=st.sampled_from(":./~\0 \n_-ü9ab"), max_size=12), st.booleans())
-@settings(deadline=None, max_examples=200)
 def test_any_other_text_is_a_model_error_of_one_line(text: str, in_file: bool) -> None:
     with pytest.raises(ModelError) as caught:
         load_model(text + (".py:ab" if in_file else ""))
