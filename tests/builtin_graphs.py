@@ -53,3 +53,10 @@ def builtin_graph(name: str) -> tuple[TracedModel, ChannelGraph]:
     model = model.to_empty(device="cpu")
     traced = trace(model, example_inputs(model, IMAGES.get(name, (3, 64, 64))))
     return traced, channel_graph(traced)
+
+
+@cache
+def full_size_graph(name: str) -> ChannelGraph:
+    """The layers of a model for images of its default size."""
+    model, shape = load_model(name, device="meta")
+    return channel_graph(trace(model, example_inputs(model, shape)))

@@ -10,16 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builtin_graphs import full_size_graph
 
 from hgpart.blocks import Modelling, single_blocks
 from hgpart.cli import run
 from hgpart.formats import read_hmetis, read_partition, read_patoh
 from hgpart.grains import cnn_hypergraph
-from hgpart.layering import channel_graph
 from hgpart.plan import load_plan, restore
-from hgpart.tracing import example_inputs, trace
 from hgpart.work import flops
-from hgpart.zoo import load_model
 
 OPTIONS = {
     "coarse": [],
@@ -35,10 +33,9 @@ MODELLINGS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def graph():
-    model, shape = load_model("lenet5", device="meta")
-    return channel_graph(trace(model, example_inputs(model, shape)))
+    return full_size_graph("lenet5")
 
 
 def hgpart(*arguments):

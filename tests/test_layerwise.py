@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
+from builtin_graphs import full_size_graph
 from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, graph_of
 
-from hgpart import channel_graph, example_inputs, load_model, trace
 from hgpart.blocks import Modelling, layer_blocks
 from hgpart.grains import cnn_hypergraph
 from hgpart.graph import ChannelGraph
@@ -199,13 +198,6 @@ def test_equal_counts_differ_by_a_layer_at_most(
 @pytest.mark.parametrize(("k", "printed"), [(2, 24.5), (4, 85.75), (16, 273.578125)])
 def test_vgg16_as_in_the_thesis(k: int, printed: float) -> None:
     """Thesis table 5.2 prints 24.5, 85.7 and 273.5: 2^20 elements at batch 32, cut off."""
-    graph, work = vgg16()
+    graph = full_size_graph("vgg16")
     modelling = Modelling(batch_size=32, bytes_per_element=1)
-    assert evaluate_layerwise(graph, work, modelling, k).volume / 2**20 == printed
-
-
-@cache
-def vgg16() -> tuple[ChannelGraph, Work]:
-    model, shape = load_model("vgg16", device="meta")
-    graph = channel_graph(trace(model, example_inputs(model, shape)))
-    return graph, flops(graph)
+    assert evaluate_layerwise(graph, flops(graph), modelling, k).volume / 2**20 == printed

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builtin_graphs import full_size_graph
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from partitioned_models import (
@@ -22,7 +23,6 @@ from partitioned_models import (
     read,
 )
 
-from hgpart import channel_graph, example_inputs, load_model, trace
 from hgpart.blocks import Modelling, full_vertices, single_blocks
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
 from hgpart.grains import cnn_hypergraph
@@ -507,8 +507,7 @@ def test_every_argument_that_is_accepted_ends_in_a_partition_or_an_error_of_hgpa
 )
 def test_vgg16_is_as_good_as_promised(grain: str, k: int, most: float) -> None:
     """In 2^20 elements at batch 32, as the thesis prints them."""
-    model, shape = load_model("vgg16", device="meta")
-    graph = channel_graph(trace(model, example_inputs(model, shape)))
+    graph = full_size_graph("vgg16")
     modelling = Modelling(grain=grain, batch_size=32, bytes_per_element=1)
     found = partition_graph(graph, flops(graph), k, 0.1, modelling=modelling)
     assert found.feasible

@@ -9,24 +9,21 @@ import json
 
 import numpy as np
 import pytest
+from builtin_graphs import full_size_graph
 from rich.console import Console
 
 from hgpart.blocks import Modelling
-from hgpart.layering import channel_graph
 from hgpart.partition import partition_graph
 from hgpart.pipeline import evaluate_layerwise
 from hgpart.report import UNITS, Report, as_csv, as_json, print_models, print_report, print_trace
 from hgpart.shares import part_shares
-from hgpart.tracing import example_inputs, trace
 from hgpart.work import flops, measured
-from hgpart.zoo import load_model
 from hgpart.zoo.summary import model_summary
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def graph():
-    model, shape = load_model("lenet5", device="meta")
-    return channel_graph(trace(model, example_inputs(model, shape)))
+    return full_size_graph("lenet5")
 
 
 def make_report(graph, k, work=None, best_effort=False, speeds=None, **modelling):
@@ -246,8 +243,7 @@ def test_a_trace_shows_layers_reads_and_operators(graph):
 
 
 def test_a_trace_tells_reads_apart():
-    model, shape = load_model("shufflenet_v2_x1_0", device="meta")
-    graph = channel_graph(trace(model, example_inputs(model, shape)))
+    graph, shape = full_size_graph("shufflenet_v2_x1_0"), (3, 224, 224)
     text = io.StringIO()
     print_trace("shufflenet", shape, graph, flops(graph), Console(file=text, width=200))
     lines = {line.split()[0]: line for line in text.getvalue().splitlines() if line}
@@ -270,7 +266,5 @@ def test_models_are_listed_with_their_sizes():
 
 @pytest.mark.parametrize("name", ["lenet5", "squeezenet1_1"])
 def test_a_summary_counts_what_the_traced_model_does(name):
-    model, shape = load_model(name, device="meta")
-    graph = channel_graph(trace(model, example_inputs(model, shape)))
-    total = sum(layer.macs * layer.tasks for layer in graph.layers)
+    total = sum(layer.macs * layer.tasks for layer in full_size_graph(name).layers)
     assert model_summary(name).macs == total

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from builtin_graphs import full_size_graph
 from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import MODELS, GraphMaker, channel_graphs, graph_of, modellings, read
@@ -39,16 +39,9 @@ from hgpart.strategies import (
 )
 from hgpart.tracing import example_inputs, trace
 from hgpart.work import Work, flops
-from hgpart.zoo import load_model
 
 STRATEGY = Strategy("any", "a test", True, lambda strategy, task: None)
 COPIES = ("data-parallel", "parameter-server", "one-weird-trick")
-
-
-@cache
-def builtin(name: str) -> ChannelGraph:
-    model, shape = load_model(name, device="meta")
-    return channel_graph(trace(model, example_inputs(model, shape)))
 
 
 def run(name: str, graph: ChannelGraph, k: int, eps: float = 0.2, seed: int = 0, **modelling):
@@ -203,7 +196,7 @@ def test_every_partition_has_a_strategy() -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 3, 32])
 def test_data_parallel_sends_gradients_round_a_ring(k: int) -> None:
-    found = run("data-parallel", builtin("lenet5"), k)
+    found = run("data-parallel", full_size_graph("lenet5"), k)
     size = 4 * 61_706
     assert found.forward_bytes == found.bytes_per_sample == 0
     assert found.step_bytes == found.bytes_per_step == 2 * (k - 1) * size
@@ -217,7 +210,9 @@ def test_data_parallel_sends_gradients_round_a_ring(k: int) -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_a_parameter_server_is_the_largest_device(k: int) -> None:
-    found, ring = (run(name, builtin("lenet5"), k) for name in ("parameter-server", COPIES[0]))
+    found, ring = (
+        run(name, full_size_graph("lenet5"), k) for name in ("parameter-server", COPIES[0])
+    )
     assert found.step_bytes == ring.step_bytes == found.largest_device_bytes
     assert found.messages == 2 * (k - 1)
     for same in ("max_over_average", "largest_parameters", "largest_activation_bytes"):
@@ -225,7 +220,7 @@ def test_a_parameter_server_is_the_largest_device(k: int) -> None:
 
 
 def test_a_copy_makes_the_maps_of_its_samples() -> None:
-    graph = builtin("lenet5")
+    graph = full_size_graph("lenet5")
     maps = 32 * 32 + 6 * 14 * 14 + 16 * 5 * 5 + 120 + 84 + 10
     assert run("data-parallel", graph, 3).largest_activation_bytes == 4 * 11 * maps
 
@@ -288,9 +283,10 @@ def device_of(task: int, tasks: int, k: int) -> int:
     return run * k // shares
 
 
-@pytest.mark.parametrize("graph", [builtin("lenet5"), small_cnn()], ids=["lenet5", "small"])
+@pytest.mark.parametrize("model", ["lenet5", "small"])
 @pytest.mark.parametrize(("k", "batch"), [(1, 3), (2, 4), (3, 7), (12, 12)])
-def test_one_weird_trick_counted_device_by_device(graph, k: int, batch: int) -> None:
+def test_one_weird_trick_counted_device_by_device(model: str, k: int, batch: int) -> None:
+    graph = small_cnn() if model == "small" else full_size_graph(model)
     found = run("one-weird-trick", graph, k, batch_size=batch)
     owner = {  # of the samples
         sample: device
@@ -349,9 +345,9 @@ def tail_of(graph: ChannelGraph) -> list[str]:
 
 
 def test_the_tail_is_the_linear_layers_at_the_end() -> None:
-    assert tail_of(builtin("alexnet")) == ["classifier.1", "classifier.4", "classifier.6"]
-    assert tail_of(builtin("lenet5")) == ["fc1", "fc2"]
-    assert tail_of(builtin("squeezenet1_1")) == []
+    assert tail_of(full_size_graph("alexnet")) == ["classifier.1", "classifier.4", "classifier.6"]
+    assert tail_of(full_size_graph("lenet5")) == ["fc1", "fc2"]
+    assert tail_of(full_size_graph("squeezenet1_1")) == []
 
 
 def test_linear_layers_in_front_of_others_are_not_the_tail() -> None:
@@ -386,7 +382,7 @@ def test_linear_layers_in_front_of_others_are_not_the_tail() -> None:
     ],
 )
 def test_a_strategy_that_can_not_be_used_says_why(name, model, k, why) -> None:
-    found = run(name, builtin(model), k)
+    found = run(name, full_size_graph(model), k)
     assert isinstance(found, NotApplicable)
     assert why in found.why
     assert (found.strategy, found.k) == (name, k)
@@ -395,7 +391,7 @@ def test_a_strategy_that_can_not_be_used_says_why(name, model, k, why) -> None:
 
 @pytest.mark.parametrize("name", COPIES)
 def test_more_devices_than_samples_have_the_figures_of_a_larger_batch(name) -> None:
-    graph = builtin("lenet5")
+    graph = full_size_graph("lenet5")
     few, enough = run(name, graph, 64), run(name, graph, 64, batch_size=64)
     assert dataclasses.replace(few, seconds=0.0) == dataclasses.replace(enough, seconds=0.0)
     assert (few.smallest_batch, few.batch_size) == (64, 64)
@@ -418,13 +414,13 @@ def test_what_went_wrong_is_not_what_can_not_be_used(error, kind, why) -> None:
     def run_into(strategy, task):
         raise error
 
-    graph = builtin("lenet5")
+    graph = full_size_graph("lenet5")
     task = Task(graph, flops(graph), Modelling(), 2, 0.1, 0)
     assert run_strategy(Strategy("any", "", True, run_into), task) == kind("any", 2, 0.1, why)
 
 
 def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:
-    graph = builtin("lenet5")
+    graph = full_size_graph("lenet5")
     assert isinstance(run("layerwise", graph, 5), Outcome)
     assert isinstance(run("data-parallel", graph, 32), Outcome)
 
@@ -458,11 +454,11 @@ def test_an_epoch_ends_with_what_is_left_of_the_samples(batch: int, expected: in
 
 @pytest.mark.parametrize("name", sorted(strategies()))
 def test_a_strategy_does_the_same_again(name: str) -> None:
-    found = [run(name, builtin("lenet5"), 3, seed=5) for _ in range(2)]
+    found = [run(name, full_size_graph("lenet5"), 3, seed=5) for _ in range(2)]
     first, second = (dataclasses.replace(each, seconds=0.0) for each in found)
     assert first == second
 
 
 def test_another_seed_is_another_random_partition() -> None:
-    first, second = (run("random", builtin("alexnet"), 4, seed=seed) for seed in (0, 1))
+    first, second = (run("random", full_size_graph("alexnet"), 4, seed=seed) for seed in (0, 1))
     assert first.imbalance != second.imbalance

@@ -9,16 +9,16 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from builtin_graphs import full_size_graph
 from partitioned_models import chain
 
-from hgpart import ChannelGraph, cnn_hypergraph, evaluate, flops
+from hgpart import cnn_hypergraph, evaluate, flops
 from hgpart.blocks import Modelling, layer_blocks
 from hgpart.metrics import Evaluation
 from hgpart.partition.horizontal import horizontal
@@ -45,12 +45,6 @@ KEPT_WITH_PROFILE = thesis.RESULTS.parent / "thesis_vgg16_profile.csv"
 CUTS = {2: [6], 4: [3, 6, 9], 8: [2, 3, 4, 6, 7, 9, 10], 16: list(range(1, 16))}
 
 
-@cache
-def vgg16() -> ChannelGraph:
-    graph: ChannelGraph = thesis.vgg16()
-    return graph
-
-
 def cut_off(value: float, decimals: int) -> float:
     return math.floor(value * 10**decimals) / 10**decimals
 
@@ -74,7 +68,7 @@ def test_all_tables_are_there() -> None:
 
 
 def test_sizes_are_those_of_table_5_13() -> None:
-    graph = vgg16()
+    graph = full_size_graph("vgg16")
     assert sum(layer.parameters for layer in graph.layers) == thesis.PARAMETERS
     assert len(thesis.computing(graph)) == 17  # the input and 16 layers
 
@@ -84,7 +78,7 @@ def test_sizes_are_those_of_table_5_13() -> None:
 
 def cut_vgg16(cuts: list[int]) -> Evaluation:
     """Cut behind the numbered layers; 1 is the first convolution, in one part with the input."""
-    graph = vgg16()
+    graph = full_size_graph("vgg16")
     model = cnn_hypergraph(graph, flops(graph), layer_blocks(graph, thesis.THESIS), thesis.THESIS)
     parts = np.searchsorted(cuts, model.vertex_layers, "left").astype(np.int32)
     return evaluate(model.hypergraph, parts, len(cuts) + 1)
@@ -93,8 +87,8 @@ def cut_vgg16(cuts: list[int]) -> Evaluation:
 @pytest.mark.parametrize("k", [2, 4, 8, 16])
 @pytest.mark.parametrize("source", ["flops", "fitted"])
 def test_recursive_bisection_makes_its_cuts(source: str, k: int) -> None:
-    work = thesis.work_of(vgg16(), source)
-    assert thesis.recursive_cuts(vgg16(), work, k) == CUTS[k]
+    work = thesis.work_of(full_size_graph("vgg16"), source)
+    assert thesis.recursive_cuts(full_size_graph("vgg16"), work, k) == CUTS[k]
 
 
 @pytest.mark.parametrize(("k", "volume"), [(2, 24.5), (4, 85.75), (8, 131.6875), (16, 273.578125)])
@@ -119,7 +113,7 @@ def bisections(first: int, last: int, depth: int) -> Iterator[list[int]]:
 
 def test_only_twelve_recursive_cuts_cost_what_table_5_2_prints() -> None:
     """All of them exactly 131.6875 at N=8; its loads and the layers' FLOPs leave one."""
-    sizes = thesis.map_sizes(vgg16())
+    sizes = thesis.map_sizes(full_size_graph("vgg16"))
     found = []
     for eight in bisections(1, 16, 3):
         four, two = eight[1::2], eight[3:4]
@@ -154,7 +148,7 @@ def test_fitted_work_gives_table_5_1_exactly(k: int) -> None:
     assert max(loads) == figure("5.1", k, "max_work")
     assert min(loads) == figure("5.1", k, "min_work")
     assert sum(loads) // k == figure("5.1", k, "avg_work")
-    graph = vgg16()
+    graph = full_size_graph("vgg16")
     best = layerwise(graph, thesis.work_of(graph, "fitted"), thesis.THESIS, k)
     assert [int(at) for at in np.flatnonzero(np.diff(best[:17]))] == CUTS[k]
 
@@ -165,7 +159,7 @@ NS = [2, 4, 8, 16, 32, 64, 128]
 
 
 def test_horizontal_volumes_are_gathers_before_pooling_and_broadcasts_after() -> None:
-    graph = vgg16()
+    graph = full_size_graph("vgg16")
     maps, unpooled = thesis.map_sizes(graph), thesis.unpooled_sizes(graph)
     convolutions = slice(1, 14)
     travelling = maps[0] + sum(maps[convolutions])
@@ -179,7 +173,7 @@ def test_horizontal_volumes_are_gathers_before_pooling_and_broadcasts_after() ->
 
 @pytest.mark.parametrize("k", NS)
 def test_horizontal_volumes_are_those_of_table_5_4(k: int) -> None:
-    volume = thesis.horizontal_volume(vgg16(), k)
+    volume = thesis.horizontal_volume(full_size_graph("vgg16"), k)
     printed = figure("5.4", k, "volume")
     if k == 128:  # more parts than the first two layers have filters
         assert 0 < printed - volume < 0.5
@@ -189,7 +183,7 @@ def test_horizontal_volumes_are_those_of_table_5_4(k: int) -> None:
 
 
 def test_largest_horizontal_figure_is_of_one_layer() -> None:
-    largest = max(thesis.map_sizes(vgg16()))
+    largest = max(thesis.map_sizes(full_size_graph("vgg16")))
     assert [figure("5.4", k, "max_volume") for k in NS] == [largest * (k - 1) for k in NS]
     # Less than the average: it can't be the largest of all that the devices send.
     assert figure("5.4", 2, "max_volume") < figure("5.4", 2, "avg_volume")
@@ -197,7 +191,7 @@ def test_largest_horizontal_figure_is_of_one_layer() -> None:
 
 @pytest.mark.parametrize("k", NS[:-1])
 def test_hgpart_sends_each_horizontal_map_to_each_other_part_once(k: int) -> None:
-    graph = vgg16()
+    graph = full_size_graph("vgg16")
     modelling = replace(thesis.THESIS, linear="neuron")
     model, parts = horizontal(graph, flops(graph), modelling, k)
     volume = evaluate(model.hypergraph, parts, k).volume / MEBI
@@ -231,7 +225,7 @@ def test_gathers_explain_table_5_6(k: int) -> None:
     At N=128 the first convolution is divided too, so that it is sent by two parts here, and by the
     one that gathers it there: to 16 others, 98 x 16 = 1,568.
     """
-    graph = vgg16()
+    graph = full_size_graph("vgg16")
     work = thesis.work_of(graph, "fitted")
     model, parts = incremental(graph, work, thesis.THESIS, k)
     loads = evaluate(model.hypergraph, parts, k).loads
@@ -253,7 +247,7 @@ def test_gathers_explain_table_5_6(k: int) -> None:
 
 def test_whole_layers_in_four_parts_cost_less_than_the_kept_coarse_partition() -> None:
     """KaHyPar stalls at N=4: a partition within eps 0.1, found by annealing, has less volume."""
-    graph = vgg16()
+    graph = full_size_graph("vgg16")
     units = thesis.THESIS
     model = cnn_hypergraph(graph, flops(graph), layer_blocks(graph, units), units)
     part_of_layer = np.array([0, 0, 0, 3, 3, 3, 1, 1, 2, 2, 0, 0, 2, 2, 2, 2, 2, 2])
@@ -338,8 +332,10 @@ def test_it_prints_and_keeps_the_tables_asked_for(
 @pytest.mark.parametrize("name", ["5.1", "5.2"])
 def test_all_columns_of_a_table_are_printed(name: str) -> None:
     pair = thesis.PAIRS[0]
-    work = thesis.work_of(vgg16(), "flops")
-    found = list(thesis.figures(pair, 8, thesis.split(vgg16(), work, pair, 8, 0), PRINTED))
+    work = thesis.work_of(full_size_graph("vgg16"), "flops")
+    found = list(
+        thesis.figures(pair, 8, thesis.split(full_size_graph("vgg16"), work, pair, 8, 0), PRINTED)
+    )
     headings = [str(column.header) for column in thesis.table_of(name, found).columns]
     quantities = {
         "5.1": ["max", "min", "average", "max/min", "max/avg", "max x N"],
@@ -354,10 +350,12 @@ def test_our_work_is_scaled_to_the_thesis_s_total(k: int) -> None:
     """The fitted weights are in its unit, so that scaling leaves them (43,000 of 43,001)."""
     pair = thesis.PAIRS[0]
     for source in ("flops", "fitted"):
-        work = thesis.work_of(vgg16(), source)
+        work = thesis.work_of(full_size_graph("vgg16"), source)
         found = {
             (figure.table, figure.quantity): figure
-            for figure in thesis.figures(pair, k, thesis.split(vgg16(), work, pair, k, 0), PRINTED)
+            for figure in thesis.figures(
+                pair, k, thesis.split(full_size_graph("vgg16"), work, pair, k, 0), PRINTED
+            )
         }
         assert found["5.1", "average"].ours * k == pytest.approx(2 * 21500)
         assert found["5.1", "max x N"].ours == pytest.approx(found["5.1", "max"].ours * k)
