@@ -57,7 +57,7 @@ def without_seconds(path):
 def test_partition_export_and_evaluate_agree(options, graph, tmp_path):
     files = {name: tmp_path / name for name in ("json", "parts", "patoh", "hmetis", "again")}
     hgpart(
-        *("partition", "lenet5", "--k", 4, "--eps", 0.25, *OPTIONS[options]),
+        *("partition", "lenet5", "--k", 4, "--eps", 0.25, "--effort", 0.1, *OPTIONS[options]),
         *("--json", files["json"], "--partition-file", files["parts"]),
     )
     shown = without_seconds(files["json"])
@@ -98,7 +98,20 @@ def test_partition_export_and_evaluate_agree(options, graph, tmp_path):
 def test_a_seed_gives_the_same_partition_every_time(tmp_path):
     files = [tmp_path / name for name in "ab"]
     for file in files:
-        hgpart("partition", "lenet5", "--k", 5, "--eps", 0.3, "--seed", 7, "--json", file)
+        hgpart(
+            "partition",
+            "lenet5",
+            "--k",
+            5,
+            "--eps",
+            0.3,
+            "--seed",
+            7,
+            "--effort",
+            0.1,
+            "--json",
+            file,
+        )
     first, second = map(without_seconds, files)
     assert first == second
     assert (first["seed"], first["eps"]) == (7, 0.3)
@@ -179,7 +192,7 @@ def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_
 
 
 def test_best_effort_shows_what_is_not_allowed(capsys):
-    hgpart("partition", "lenet5", "--k", 20, "--best-effort", "--json", "-")
+    hgpart("partition", "lenet5", "--k", 20, "--effort", 0.1, "--best-effort", "--json", "-")
     shown = json.loads(capsys.readouterr().out)
     assert not shown["feasible"]
     assert shown["imbalance"] > 0.1
@@ -268,7 +281,7 @@ MISTAKES = {
         3,
         "--objective largest and --topology: accepted is one",
     ),
-    "infeasible": (["partition", "lenet5", "--k", "20"], 8, "heaviest task"),
+    "infeasible": (["partition", "lenet5", "--k", "20", "--effort", "0.1"], 8, "heaviest task"),
     "no such folder": ([*LENET, "--json", "nowhere/x.json"], 11, "nowhere"),
     "output is a folder": ([*LENET, "-o", "."], 11, "folder"),
     "export to nowhere": (["export", "lenet5", "-o", "nowhere/x"], 11, "nowhere"),

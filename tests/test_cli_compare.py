@@ -115,10 +115,10 @@ def test_only_the_strategies_ks_and_eps_that_are_asked_for(tmp_path):
     assert (found.batch_size, found.bytes_per_element, found.linear) == (8, 1, "layer")
 
 
-def test_jobs_change_nothing_but_seconds(tmp_path):
+def test_jobs_change_nothing_but_seconds(net, tmp_path):
     files = [tmp_path / name for name in "ab"]
     for jobs, file in enumerate(files, start=1):
-        hgpart("compare", "lenet5", "--k", "2,3", "--jobs", jobs, "--json", file)
+        hgpart("compare", net, "--k", "2,3", "--jobs", jobs, "--json", file)
     assert rows_of(files[0]) == rows_of(files[1])
 
 

@@ -170,12 +170,12 @@ def test_built_in_models_hold_every_parameter_and_keep_nothing_whole(name: str) 
 @pytest.mark.parametrize(
     ("name", "published"),
     [  # torchvision's table of models, GFLOPS column (it counts multiply-accumulates)
-        ("alexnet", 0.71),
-        ("vgg16", 15.47),
-        ("resnet50", 4.09),
-        ("squeezenet1_1", 0.35),
-        ("mobilenet_v2", 0.30),
-        ("shufflenet_v2_x1_0", 0.14),
+        *each_model(0.71, names=["alexnet"]),
+        *each_model(15.47, names=["vgg16"], quick=["vgg16"]),
+        *each_model(4.09, names=["resnet50"]),
+        *each_model(0.35, names=["squeezenet1_1"]),
+        *each_model(0.30, names=["mobilenet_v2"], quick=[]),
+        *each_model(0.14, names=["shufflenet_v2_x1_0"]),
     ],
 )
 def test_multiply_accumulates_are_the_published_ones(name: str, published: float) -> None:
