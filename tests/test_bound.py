@@ -60,7 +60,7 @@ GROUPED = {
 }
 
 
-@pytest.mark.parametrize("k", [2, 4])
+@pytest.mark.parametrize("k", [2, pytest.param(4, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", GROUPED)
 def test_partial_sums_that_are_less_than_maps(name: str, k: int) -> None:
     """Groups were kept whole: the bound was above what KaHyPar found, and native got no lower."""

@@ -271,7 +271,7 @@ main()
 """
 
 
-@pytest.mark.parametrize(("jobs", "count"), [(1, 2), (2, 6)])
+@pytest.mark.parametrize(("jobs", "count"), [(1, 2), pytest.param(2, 6, marks=pytest.mark.full)])
 def test_an_interrupt_keeps_what_is_done(jobs, count, tmp_path):
     files = {name: tmp_path / f"rows.{name}" for name in ("json", "csv", "html")}
     job = [*LENET, "--k", "2,3", "--jobs", str(jobs)]

@@ -158,6 +158,7 @@ def wait_for_checkpoint(process, folder):
         time.sleep(0.05)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_killed_rank_loses_nothing_but_the_steps_since(plans, digits, tmp_path):
     folder = tmp_path / "checkpoints"

@@ -88,6 +88,7 @@ def test_one_that_does_not_answer_is_not_waited_for_longer_than_allowed():
         launch(RANKS, ["silent"], 2)
 
 
+@pytest.mark.full
 def test_out_of_memory_is_one_clear_line(capfd):
     with pytest.raises(RunError, match=r"^rank 1: out of memory: DefaultCPUAllocator: can't alloc"):
         launch(RANKS, ["memory"], 2)

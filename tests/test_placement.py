@@ -75,7 +75,9 @@ def builtin(name: str):
     ("name", "grain"),
     [
         *each_model("fine", names=MODELS),
-        *each_model("coarse", names=[name for name in MODELS if name not in LARGE]),
+        *each_model(
+            "coarse", names=[name for name in MODELS if name not in LARGE], quick=["lenet5"]
+        ),
     ],
 )
 def test_random_partition_of_builtin_models(name, grain):
@@ -101,7 +103,7 @@ def test_lenet5_with_every_task_at_random(grain, k, seed):
 def test_good_partitions(grain, k):
     model, inputs, *_ = small("residual")
     plan = partition_model(
-        model, inputs, k=k, eps=0.3, modelling=Modelling(grain=grain), best_effort=True
+        model, inputs, k=k, eps=0.3, modelling=Modelling(grain=grain), best_effort=True, effort=0.1
     )
     placements.check_equal(model, inputs, plan)
 
@@ -148,7 +150,7 @@ def everything(grain: str, k: int = 3):
     model = Everything().double()
     images = torch.randn(4, 3, 8, 8, dtype=torch.float64)
     plan = partition_model(
-        model, images, k=k, eps=0.5, modelling=Modelling(grain=grain), best_effort=True
+        model, images, k=k, eps=0.5, modelling=Modelling(grain=grain), best_effort=True, effort=0.1
     )
     return model, images, place(model, plan)
 

@@ -127,7 +127,10 @@ def by_hand(model, data, options):
 
 @pytest.mark.parametrize("kind", LEARNERS)
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [pytest.param(torch.float32, 1e-4, marks=pytest.mark.full), (torch.float64, 1e-9)],
+)
 def test_losses_are_those_of_the_original(kind, options, dtype, tolerance, data):
     model = network(dtype)
     expected = by_hand(copy.deepcopy(model), data, OPTIONS[options])
@@ -186,7 +189,7 @@ def interrupted(learner, data, options, folder, at, every=4):
         ("slices", "whole"),
     ],
 )
-@pytest.mark.parametrize("options", ["sgd", "adam"])
+@pytest.mark.parametrize("options", [pytest.param("sgd", marks=pytest.mark.full), "adam"])
 def test_a_resumed_training_has_the_same_losses(options, before, after, data, tmp_path):
     options = OPTIONS[options]
     model = network()
