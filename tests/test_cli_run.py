@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 from hgpart import load_model
-from hgpart.cli import run
+from hgpart.cli import main, run
 from hgpart.cli.processes import device_of_each
 from hgpart.errors import ArgumentError
 from hgpart.placement import Placement
@@ -161,6 +163,22 @@ def test_another_number_of_processes_than_parts(capfd, plans, monkeypatch):
         monkeypatch.setenv(name, value)
     code = hgpart_run(plans, 2)
     fails(capfd, 14, "there are 3 processes, the plan has k=2: accepted is 2", code)
+
+
+def test_a_rank_ends_before_python_does(monkeypatch):
+    """A thread of gloo, left where a run has failed, aborts a process that is at its end."""
+
+    class EndedError(Exception):
+        pass
+
+    def end(status):
+        raise EndedError(status)
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(sys, "argv", ["hgpart", "run", "lenet5", "--plan", "/nowhere.json"])
+    with pytest.raises(EndedError, match=r"^6$"):
+        main()
 
 
 def test_what_the_processes_find_wrong_is_one_line(capfd, plans):

@@ -8,6 +8,7 @@ needs all of the layer before, so that the parts depend on each other in cycles.
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import signal
@@ -251,9 +252,9 @@ def main(mode, *arguments):
     timeout = 6.0 if mode == "silent" else 60.0
     with connect(k, timeout=timeout) as connection:
         if mode == "agree":
+            importlib.import_module("torch.distributed.nn.functional")  # as tracing a model does
             agree_on_many(connection)
             message_of_several_tensors(connection)
-            print("all agree")
         elif mode == "forever":  # until a process is killed; says when it is at work
             _, placed = toy(connection)
             for step in range(1_000_000):
@@ -277,6 +278,16 @@ def main(mode, *arguments):
             if rank == 1:
                 torch.empty(2**60)
             connection.gather(0)
+    if mode == "agree":
+        assert_no_thread_of_gloo()
+        print("all agree")
+
+
+def assert_no_thread_of_gloo():
+    """One that is left when Python comes to its end may abort the process."""
+    if sys.platform == "linux":
+        threads = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+        assert not [name for name in threads if "gloo" in name], threads
 
 
 if __name__ == "__main__":
@@ -284,4 +295,4 @@ if __name__ == "__main__":
         main(*sys.argv[1:])
     except HgpartError as error:
         print(f"hgpart: error: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+        os._exit(error.exit_status)  # as the hgpart command does in a rank

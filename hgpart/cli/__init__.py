@@ -21,6 +21,7 @@ from hgpart.cli.evaluate import evaluate
 from hgpart.cli.export import export
 from hgpart.cli.models import models
 from hgpart.cli.partition import partition
+from hgpart.cli.processes import started_as_rank
 from hgpart.cli.run import run as run_placed
 from hgpart.cli.show import show
 from hgpart.cli.trace import trace
@@ -129,8 +130,9 @@ def _failed(message: str, status: int) -> int:
 def main() -> None:
     """Run the `hgpart` command with the process's arguments."""
     status = run(sys.argv[1:])
-    if status == INTERRUPTED:
-        # A comparison's strategies may still be at work in threads, which an exit waits for.
+    if status == INTERRUPTED or started_as_rank():
+        # Threads may still be at work: of a comparison's strategies, which an exit waits for; of
+        # gloo, where a run has failed, which may abort a process that is at its end.
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(status)

@@ -10,6 +10,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
+
+# What torch.export imports, too. As defaults of its functions it keeps the process group that there
+# is by then, which would outlive its end, with the threads of gloo: one of them that lets go of a
+# tensor while Python comes to its end aborts the process (pytorch#190489). So: while there is none.
+import torch.distributed.nn.functional
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
