@@ -68,10 +68,8 @@ def on_one_device(options, data, double=False):
 
 
 def written(options):
-    names = ("steps", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "seed")
-    return [
-        text for name in names for text in (f"--{name.replace('_', '-')}", getattr(options, name))
-    ]
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    return [text for name in given for text in (f"--{name.replace('_', '-')}", given[name])]
 
 
 # ------------------------------------------------------------------ the same as one device
@@ -225,6 +223,46 @@ def test_resuming_in_processes_warns_of_a_damaged_checkpoint(plans, digits, tmp_
     assert json.loads(file.read_text())["losses"] == pytest.approx(expected.losses, rel=1e-4)
 
 
+TWO_MODELS = """
+from torch import nn
+
+def network(activation):
+    layers = nn.Conv2d(1, 4, 3), activation, nn.Flatten(), nn.Linear(4 * 36, 10)
+    return nn.Sequential(*layers)
+
+def relu():
+    return network(nn.ReLU())
+
+def tanh():
+    return network(nn.Tanh())
+"""
+
+
+def test_what_is_other_than_in_the_checkpoint_is_refused_or_said(tmp_path, capsys):
+    """A model of the same names and shapes, and other rates, passed in silence."""
+    (tmp_path / "models.py").write_text(TWO_MODELS)
+
+    def trained(name, *options):
+        model, plan = f"{tmp_path / 'models.py'}:{name}", tmp_path / f"{name}.json"
+        if not plan.exists():
+            hgpart("partition", model, "--k", 2, "--input-shape", "1,8,8", "-o", plan)
+        capsys.readouterr()
+        given = ("--plan", plan, "--one-process", "--batch-size", 4, "--checkpoint", tmp_path)
+        status = run([str(each) for each in ("train", model, *given, *options)])
+        return status, capsys.readouterr()
+
+    assert trained("relu", "--steps", 1, "--lr", 0.02)[0] == 0
+    status, said = trained("tanh", "--steps", 2, "--resume")
+    assert status == 15
+    assert said.err.startswith(f"hgpart: error: {tmp_path / 'step-000001'} is of another model: ")
+    status, said = trained("relu", "--steps", 2, "--resume", "--momentum", 0.5, "--json", "-")
+    assert said.err == (
+        "hgpart: warning: momentum 0.5 from step 2 on; "
+        f"{tmp_path / 'step-000001'} was written with 0.9\n"
+    )
+    assert (json.loads(said.out)["lr"], json.loads(said.out)["momentum"]) == (0.02, 0.5)
+
+
 # ------------------------------------------------------------------ mistakes
 
 
@@ -241,6 +279,7 @@ def test_resuming_in_processes_warns_of_a_damaged_checkpoint(plans, digits, tmp_
         (["--data", "imagefolder:/none"], 3, "there is no such folder"),
         (["--batch-size", "2000", "--data", "digits"], 3, "accepted is 1 to 1442"),
         (["--lr", "-1"], 3, "lr -1.0: accepted is a number from 0"),
+        (["--lr", "1e308"], 3, "lr 1e+308: accepted is a number from 0 to 1e+30"),
         (["--every", "0", "--checkpoint", "x"], 3, "every 0 steps: accepted is 1 or more"),
         (["--unit", "bits"], 3, "unit 'bits': accepted are MB"),
         (["--plan", "none.json"], 6, "can't read none.json"),

@@ -27,8 +27,14 @@ def report(losses, accuracy=None, steps=None, seconds=1.0):
         dtype="float32",
         devices=("cpu", "cuda:0"),
         processes=2,
-        options=TrainingOptions(len(losses), 4),
-        result=TrainingResult(tuple(losses), accuracy, steps, speed, Effort(timings, traffic)),
+        result=TrainingResult(
+            tuple(losses),
+            accuracy,
+            steps,
+            speed,
+            Effort(timings, traffic),
+            TrainingOptions(len(losses), 4).completed({}),
+        ),
         volume_bytes=3_000_000,
     )
 

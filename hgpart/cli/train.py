@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from hgpart.run.training import TrainingOptions
 
 DTYPES = ("float32", "float64")
-LEARNING_RATES = {"sgd": 0.01, "adam": 0.001}
 
 
 def train(
@@ -53,10 +52,17 @@ def train(
     batch_size: Annotated[int, typer.Option(help="Samples of a step.")] = 32,
     optimizer: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate; 0.01 of sgd, 0.001 of adam if left out.")
+        float | None,
+        typer.Option(
+            help="Learning rate; left out, the checkpoint's, or else 0.01 of sgd, 0.001 of adam."
+        ),
     ] = None,
-    momentum: Annotated[float, typer.Option(help="Of sgd.")] = 0.9,
-    weight_decay: Annotated[float, typer.Option(help="Of both.")] = 0.0,
+    momentum: Annotated[
+        float | None, typer.Option(help="Of sgd; left out, the checkpoint's, or else 0.9.")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="Of both; left out, the checkpoint's, or else 0.")
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Of the first weights, the order of the samples and dropout.")
     ] = 0,
@@ -96,7 +102,7 @@ def train(
             steps=steps,
             batch_size=batch_size,
             optimizer=optimizer,
-            lr=LEARNING_RATES.get(optimizer, 0.0) if lr is None else lr,
+            lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
             seed=seed,
@@ -105,14 +111,14 @@ def train(
             loaded = load_plan(plan)
         checkpointing = None
         if checkpoint is not None:
-            about = {
+            about: dict[str, str | int | float] = {
                 "model": model,
-                "model fingerprint": loaded.fingerprint,
                 "k": loaded.k,
                 "plan": sha256(loaded.parts.tobytes()).hexdigest()[:16],
-                **{name: getattr(options, name) for name in ("lr", "momentum", "weight_decay")},
             }
-            checkpointing = Checkpointing(checkpoint, every, resume, _warn, about)
+            checkpointing = Checkpointing(
+                checkpoint, every, resume, _warn, loaded.fingerprint, about
+            )
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype)
     wanted = _Run(placing, data, options, checkpointing, unit, json)
     if one_process:
@@ -134,7 +140,7 @@ def train(
             "--data": data,
             "--batch-size": batch_size,
             "--optimizer": optimizer,
-            "--lr": options.lr,
+            "--lr": lr,
             "--momentum": momentum,
             "--weight-decay": weight_decay,
             "--seed": seed,
@@ -186,7 +192,6 @@ class _Run:
             dtype=self.placing.dtype,
             devices=self.placing.devices,
             processes=learner.processes,
-            options=self.options,
             result=result,
             volume_bytes=placement.expected(self.options.batch_size).volume,
         )

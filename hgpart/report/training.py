@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
-from hgpart.run.training import TrainingOptions, TrainingResult
+from hgpart.run.training import TrainingResult
 
 CURVE_ROWS = 10
 BAR = 40  # characters of the largest loss
@@ -30,7 +30,6 @@ class TrainingReport:
     devices : tuple of str
         Of each part.
     processes : int
-    options : TrainingOptions
     result : TrainingResult
     volume_bytes : int
         The plan's communication volume, of a forward pass of a batch of this training.
@@ -41,7 +40,6 @@ class TrainingReport:
     dtype: str
     devices: tuple[str, ...]
     processes: int
-    options: TrainingOptions
     result: TrainingResult
     volume_bytes: int
 
@@ -51,7 +49,7 @@ def training_json(report: TrainingReport) -> str:
 
     A loss that is no number (of a training that diverged) is null.
     """
-    options, result = report.options, report.result
+    options, result = report.result.options, report.result
     timings, traffic = result.effort.timings, result.effort.traffic
     fields: dict[str, Any] = {
         "hgpart_version": version("hgpart"),
@@ -95,7 +93,7 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
     resumed = f", {before} of them before it was resumed" if before else ""
     console.print(
         f"{report.model} on {report.data}, {len(result.losses)} steps of "
-        f"{report.options.batch_size} samples{resumed}"
+        f"{report.result.options.batch_size} samples{resumed}"
     )
     if result.losses:
         console.print()

@@ -25,6 +25,7 @@ from hgpart.run.checkpoints import (
 from hgpart.run.learner import Learner
 
 Settings = Mapping[str, str | int]
+FINGERPRINT = "model fingerprint"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ class Checkpointing:
         Steps between two; the last step is always followed by one.
     resume : bool
     warn : callable
-        Told, in the first process, of checkpoints that were refused.
+        Told, in the first process, of checkpoints that were refused, and of what is no longer as
+        in the one that is resumed.
+    fingerprint : str, optional
+        Of the model, as plans have it: a checkpoint of another one is refused.
     about : mapping
         What the manifests are to say besides, for people.
     """
@@ -48,6 +52,7 @@ class Checkpointing:
     every: int
     resume: bool = False
     warn: Callable[[str], None] = print
+    fingerprint: str | None = None
     about: Mapping[str, str | int | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,6 +65,7 @@ def save(
     learner: Learner,
     optimizer: torch.optim.Optimizer,
     settings: Settings,
+    rates: Mapping[str, float],
     checkpointing: Checkpointing,
     losses: Sequence[float],
 ) -> None:
@@ -81,10 +87,13 @@ def save(
         mine = {part_file(part): write_part(unfinished, part, parts[part]) for part in parts}
         files = {name: facts for each in learner.gather(mine) for name, facts in each.items()}
         if learner.first:
+            about = {**checkpointing.about, **rates}
+            if checkpointing.fingerprint is not None:
+                about[FINGERPRINT] = checkpointing.fingerprint
             manifest = Manifest(
                 step=len(losses),
                 settings=settings,
-                about=checkpointing.about,
+                about=about,
                 losses=tuple(losses),
                 random_state=torch.get_rng_state().numpy().tobytes().hex(),
                 files=files,
@@ -96,14 +105,10 @@ def save(
         raise
 
 
-def resume(
-    learner: Learner,
-    optimizer: torch.optim.Optimizer,
-    settings: Settings,
-    checkpointing: Checkpointing,
-    steps: int,
-) -> tuple[float, ...]:
-    """Go on from the newest checkpoint that is whole; returns the losses up to it.
+def last(
+    learner: Learner, settings: Settings, checkpointing: Checkpointing, steps: int
+) -> tuple[Path, Manifest] | None:
+    """Find the newest checkpoint that is whole, if it is one to go on from.
 
     With none there, nothing is done yet: so the command that a supervisor starts again and again
     is the same the first time.
@@ -122,15 +127,21 @@ def resume(
                 f"{folder} has checkpoints already: --resume goes on from them, and a new "
                 "training takes another folder"
             )
-        return ()
+        return None
     found = newest(folder) if learner.first and checkpoints(folder) else None
     shared: tuple[Path, Manifest, list[str]] | None = learner.gather(found)[0]
     if shared is None:
-        return ()
+        return None
     path, manifest, refused = shared
     if learner.first:
         for reason in refused:
             checkpointing.warn(f"{reason}; going on from {path}, the last that is whole")
+    written = manifest.about.get(FINGERPRINT)
+    if None not in (written, checkpointing.fingerprint) and written != checkpointing.fingerprint:
+        raise CheckpointError(
+            f"{path} is of another model: its fingerprint is {written}, this one's "
+            f"{checkpointing.fingerprint}"
+        )
     for name, value in settings.items():
         if manifest.settings.get(name) != value:
             raise CheckpointError(
@@ -139,6 +150,19 @@ def resume(
             )
     if manifest.step > steps:
         raise CheckpointError(f"{path} has done {manifest.step} steps already, asked are {steps}")
+    return path, manifest
+
+
+def restore(
+    learner: Learner, optimizer: torch.optim.Optimizer, path: Path, manifest: Manifest
+) -> tuple[float, ...]:
+    """Take over the state of a checkpoint; returns the losses up to it.
+
+    Raises
+    ------
+    CheckpointError
+        If it is of another model, or not what it says it is.
+    """
     reader = CheckpointReader(path, manifest)
     with torch.no_grad():
         for _, held, tensor in learner.held():
@@ -146,6 +170,8 @@ def resume(
                 continue  # a constant, or a buffer outside the state_dict
             state = reader.read(held)
             tensor.copy_(state.pop("value"))
+            if optimizer.defaults.get("momentum") == 0:  # nor is one kept for a later resume
+                state.pop("momentum_buffer", None)
             if state:
                 optimizer.state[tensor] = {
                     kind: value.to(tensor.device) if value.shape == tensor.shape else value

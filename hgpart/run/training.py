@@ -7,20 +7,27 @@ optimizer has, element by element, nothing but maps and their gradients travels.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hgpart.errors import ArgumentError, RunError
+from hgpart.errors import ArgumentError, CheckpointError, RunError
+from hgpart.run.checkpoints import Manifest
 from hgpart.run.data import Data
 from hgpart.run.learner import Effort, Learner
-from hgpart.run.resuming import Checkpointing, resume, save
+from hgpart.run.resuming import Checkpointing, last, restore, save
 
-OPTIMIZERS = ("sgd", "adam")
+# What each optimizer takes where nothing is said.
+RATES = {
+    "sgd": {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0},
+    "adam": {"lr": 0.001, "weight_decay": 0.0},
+}
+LARGEST_RATE = 1e30  # what torch makes of it by division is a float32 still
 
 
 @dataclass(frozen=True)
@@ -34,11 +41,12 @@ class TrainingOptions:
     batch_size : int
     optimizer : str
         ``sgd`` or ``adam``.
-    lr : float
-        Learning rate.
-    momentum : float
+    lr : float or None
+        Learning rate; like the next two, that of the checkpoint that is resumed or, where there is
+        none, of `RATES` if it is None.
+    momentum : float or None
         Of sgd; 0 is none. Adam has its own, torch's defaults.
-    weight_decay : float
+    weight_decay : float or None
     seed : int
         Of torch's own generator, which dropout draws from.
     """
@@ -46,29 +54,45 @@ class TrainingOptions:
     steps: int
     batch_size: int
     optimizer: str = "sgd"
-    lr: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 0.0
+    lr: float | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what can't be."""
-        if self.optimizer not in OPTIMIZERS:
-            raise ArgumentError(
-                f"optimizer {self.optimizer!r}: accepted are {' and '.join(OPTIMIZERS)}"
-            )
+        if self.optimizer not in RATES:
+            raise ArgumentError(f"optimizer {self.optimizer!r}: accepted are {' and '.join(RATES)}")
         for name, low in (("steps", 0), ("batch_size", 1), ("seed", 0)):
             if getattr(self, name) < low:
                 raise ArgumentError(
                     f"{name.replace('_', ' ')} {getattr(self, name)}: accepted is {low} or more"
                 )
-        for name, high in (("lr", None), ("momentum", 1), ("weight_decay", None)):
-            value = getattr(self, name)
-            if not (0 <= value < (high or float("inf"))):
-                below = "" if high is None else f" and below {high}"
+        if self.momentum is not None and "momentum" not in RATES[self.optimizer]:
+            raise ArgumentError(
+                f"momentum {self.momentum}: {self.optimizer} has its own, sgd takes one"
+            )
+        for name, value in self.rates.items():
+            accepted = f"from 0 to {LARGEST_RATE:g}" if name != "momentum" else "from 0 and below 1"
+            if not 0 <= value <= LARGEST_RATE or (name == "momentum" and value >= 1):
                 raise ArgumentError(
-                    f"{name.replace('_', ' ')} {value}: accepted is a number from 0{below}"
+                    f"{name.replace('_', ' ')} {value}: accepted is a number {accepted}"
                 )
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Those of lr, momentum and weight_decay that are not None."""
+        asked = {name: getattr(self, name) for name in RATES[self.optimizer]}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def completed(self, written: Mapping[str, float]) -> TrainingOptions:
+        """With no rate that is None: as `written` in a checkpoint, or as the optimizer has it.
+
+        >>> TrainingOptions(1, 1, lr=0.5).completed({"lr": 0.1, "momentum": 0.8}).rates
+        {'lr': 0.5, 'momentum': 0.8, 'weight_decay': 0.0}
+        """
+        rates: Mapping[str, Any] = {**RATES[self.optimizer], **written, **self.rates}
+        return replace(self, **rates)
 
 
 @dataclass(frozen=True)
@@ -87,6 +111,8 @@ class TrainingResult:
         Of these steps, checkpoints included; None if there were none.
     effort : Effort
         Of these steps.
+    options : TrainingOptions
+        As it was trained with: no rate is None.
     """
 
     losses: tuple[float, ...]
@@ -94,6 +120,7 @@ class TrainingResult:
     steps: int
     samples_per_second: float | None
     effort: Effort
+    options: TrainingOptions
 
 
 def train(
@@ -126,7 +153,6 @@ def train(
         If none can be resumed, or one can't be written.
     """
     data.check_batch(options.batch_size)
-    optimizer = _optimizer(learner, options)
     settings: dict[str, str | int] = {
         "optimizer": options.optimizer,
         "data": data.spec,
@@ -135,10 +161,17 @@ def train(
         "data seed": data.seed,
         "dtype": str(learner.dtype).removeprefix("torch."),
     }
-    torch.manual_seed(options.seed)
-    losses: list[float] = []
+    checkpoint = None
     if checkpointing is not None:
-        losses += resume(learner, optimizer, settings, checkpointing, options.steps)
+        checkpoint = last(learner, settings, checkpointing, options.steps)
+    if checkpointing is None or checkpoint is None:
+        options = options.completed({})
+    else:
+        say = checkpointing.warn if learner.first else lambda message: None
+        options = _resumed(options, *checkpoint, say)
+    optimizer = _optimizer(learner, options)
+    torch.manual_seed(options.seed)
+    losses = [] if checkpoint is None else [*restore(learner, optimizer, *checkpoint)]
     learner.train(True)
     start, before = time.perf_counter(), len(losses)
     while len(losses) < options.steps:
@@ -147,7 +180,7 @@ def train(
         if checkpointing is not None and (
             len(losses) % checkpointing.every == 0 or len(losses) == options.steps
         ):
-            save(learner, optimizer, settings, checkpointing, losses)
+            save(learner, optimizer, settings, options.rates, checkpointing, losses)
     seconds, steps = time.perf_counter() - start, len(losses) - before
     effort = learner.effort()
     return TrainingResult(
@@ -156,6 +189,7 @@ def train(
         steps=steps,
         samples_per_second=steps * options.batch_size / seconds if steps else None,
         effort=effort,
+        options=options,
     )
 
 
@@ -193,6 +227,24 @@ def class_scores(result: Any) -> Tensor:
     return scores.flatten(2).mean(2) if scores.dim() > 2 else scores
 
 
+def _resumed(
+    options: TrainingOptions, path: Path, manifest: Manifest, say: Callable[[str], None]
+) -> TrainingOptions:
+    """With the checkpoint's rates, where no others are asked for; says which those are."""
+    written: dict[str, float] = {}
+    for name in RATES[options.optimizer]:
+        rate = manifest.about.get(name)
+        if isinstance(rate, str):
+            raise CheckpointError(f"{path} was written with {name} {rate!r}, which is no number")
+        if rate is not None:
+            written[name] = rate
+    for name, rate in options.rates.items():
+        if rate != written.get(name, rate):
+            was = f"{path} was written with {written[name]:g}"
+            say(f"{name.replace('_', ' ')} {rate:g} from step {manifest.step + 1} on; {was}")
+    return options.completed(written)
+
+
 def _step(
     learner: Learner, optimizer: torch.optim.Optimizer, data: Data, step: int, batch_size: int
 ) -> float:
@@ -216,8 +268,7 @@ def _optimizer(learner: Learner, options: TrainingOptions) -> torch.optim.Optimi
         if isinstance(tensor, nn.Parameter) and tensor.requires_grad
     ]
     groups = [{"params": tensors}]  # a part may have none, which a plain list would not allow
+    rates: Mapping[str, Any] = options.rates
     if options.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=options.lr, weight_decay=options.weight_decay)
-    return torch.optim.SGD(
-        groups, lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay
-    )
+        return torch.optim.Adam(groups, **rates)
+    return torch.optim.SGD(groups, **rates)
