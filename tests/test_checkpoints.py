@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hgpart.errors import CheckpointError
 from hgpart.placement.slices import Slice
 from hgpart.run import checkpoints
 from hgpart.run.checkpoints import (
+    LOCK,
     CheckpointReader,
     Held,
     Manifest,
     begin,
     check,
+    locked,
     newest,
     part_file,
     publish,
@@ -32,7 +36,7 @@ def manifest(step, files):
         step=step,
         settings={"optimizer": "sgd", "seed": 3},
         about={"lr": 0.1},
-        losses=(0.1 + 0.2, float("inf"), 1e-300),
+        losses=(0.1 + 0.2, float("inf"), 1e-300, *[0.5] * step)[:step],
         random_state="00ff",
         files=files,
     )
@@ -171,6 +175,107 @@ def test_foreign_folders_are_refused(tmp_path):
     path, _, refused = newest(tmp_path)
     assert path == older
     assert len(refused) == 6
+
+
+WRONG = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=50)
+@given(data=st.data())
+def test_a_field_that_is_missing_or_wrong_is_refused(data, tmp_path_factory):
+    """With a digest that is right, it was a KeyError, and the older checkpoint was not tried."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    older, newer = simple(folder, 3), simple(folder, 4)
+    content = json.loads((newer / "manifest.json").read_text())
+    del content["sha256"]
+    name = data.draw(st.sampled_from(sorted(content)))
+    if data.draw(st.booleans()):
+        wrong = data.draw(WRONG)
+        assume(name not in ("settings", "about") or type(wrong) is not dict)
+        content[name] = wrong
+        assume((name, wrong) != ("random_state", ""))
+    else:
+        del content[name]
+    content["sha256"] = checkpoints._digest(content)
+    (newer / "manifest.json").write_text(json.dumps(content))
+    path, found, refused = newest(folder)
+    if name == "files" and path == newer:
+        assert found.files == {} == content["files"]
+        return
+    assert (path, found.step, len(refused)) == (older, 3, 1)
+    assert str(newer) in refused[0]
+    assert name in refused[0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"losses": [1.0, 2.0, 3]},
+        {"losses": [1.0, 2.0]},
+        {"step": 2},
+        {"step": True},
+        {"settings": {"seed": None}},
+        {"about": {"lr": [0.1]}},
+        {"about": {"lr": True}},
+        {"random_state": "0"},
+        {"random_state": "0g"},
+        {"files": {"part-0.pt": [1, 2]}},
+        {"files": {"part-0.pt": ["1", "2"]}},
+        {"files": {"../part-0.pt": [1, "2"]}},
+    ],
+)
+def test_a_field_that_is_nearly_right_is_refused(tmp_path, wrong):
+    path = simple(tmp_path, 3)
+    content = {**json.loads((path / "manifest.json").read_text()), **wrong}
+    del content["sha256"]
+    content["sha256"] = checkpoints._digest(content)
+    (path / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=f"manifest.json.*{next(iter(wrong))}"):
+        check(path)
+
+
+@pytest.mark.parametrize(
+    ("piece", "said"),
+    [
+        ({"positions": {0: torch.tensor([0, 4])}}, "weight has positions that are not from 0 to 3"),
+        ({"positions": {0: torch.tensor([-1])}}, "weight has positions that are not from 0 to 3"),
+        ({"positions": {0: torch.tensor([0.5])}}, "weight has positions that are not from 0 to 3"),
+        ({"positions": {2: torch.tensor([0])}}, "index out of range"),
+        ({"elements": torch.tensor([8])}, "weight has positions that are not from 0 to 7"),
+        ({"tensors": {}}, "weight has no value"),
+        ({"tensors": {"value": torch.zeros(4)}}, r"value of weight has shape \(4,\)"),
+        ({"positions": {0: torch.tensor([0, 2])}, "tensors": {"value": torch.zeros(2, 2)}}, None),
+    ],
+)
+def test_what_a_part_can_not_hold_is_refused(tmp_path, piece, said):
+    unfinished = begin(tmp_path, 3)
+    item = {"name": "weight", "shape": (4, 2), "positions": {}, "elements": None}
+    content = {"held": [{**item, "tensors": {"value": torch.zeros(4, 2)}, **piece}]}
+    torch.save(content, unfinished / "part-0.pt")
+    size = (unfinished / "part-0.pt").stat().st_size
+    files = {"part-0.pt": (size, checkpoints._sha256(unfinished / "part-0.pt"))}
+    path = publish(unfinished, manifest(3, files))
+    with pytest.raises(CheckpointError, match=said or "does not hold all of weight"):
+        CheckpointReader(path, check(path)).read(Slice("weight", (4, 2)))
+
+
+def test_a_lock_ends_with_the_process_that_has_it(tmp_path):
+    program = (
+        "import fcntl, sys, time; lock = open(sys.argv[1], 'a'); fcntl.flock(lock, 2); print()"
+    )
+    command = [sys.executable, "-c", f"{program}; time.sleep(60)", str(tmp_path / LOCK)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as other:
+        other.stdout.read(1)
+        with pytest.raises(CheckpointError, match="another training"), locked(tmp_path):
+            pass
+        other.kill()
+        other.wait()
+        with locked(tmp_path):
+            assert other.returncode < 0
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):

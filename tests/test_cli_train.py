@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hgpart.cli import run
-from hgpart.run.checkpoints import check, checkpoints
+from hgpart.run.checkpoints import LOCK, check, checkpoints
 from hgpart.run.data import load_data
 from hgpart.run.learner import WholeModel
 from hgpart.run.training import TrainingOptions, train
@@ -199,7 +199,7 @@ def test_ctrl_c_leaves_whole_checkpoints_only(plans, digits, tmp_path):
         process.kill()
     assert (process.returncode, output, errors) == (130, "", "hgpart: interrupted\n")
     assert not file.exists()
-    assert sorted(folder.iterdir()) == sorted(checkpoints(folder))
+    assert sorted(folder.iterdir()) == [folder / LOCK, *sorted(checkpoints(folder))]
     for path in checkpoints(folder):
         check(path)
 

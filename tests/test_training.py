@@ -25,7 +25,7 @@ from hgpart.placement import place
 from hgpart.placement.slices import Slice
 from hgpart.plan import make_plan
 from hgpart.run import checkpoints as checkpoint_files
-from hgpart.run.checkpoints import MANIFEST, check, checkpoints
+from hgpart.run.checkpoints import LOCK, MANIFEST, check, checkpoints
 from hgpart.run.data import Data, InMemory, load_data
 from hgpart.run.learner import PlacedModel, WholeModel
 from hgpart.run.resuming import Checkpointing
@@ -329,12 +329,30 @@ def test_a_rate_that_is_no_number_is_refused(data, tmp_path):
         train(WholeModel(network()), data, TrainingOptions(2, 4), resuming)
 
 
+def test_two_trainings_do_not_write_to_one_folder(data, tmp_path):
+    """Each took the other's unfinished checkpoint for one that was left, and removed it."""
+    options, refused = TrainingOptions(2, 4), []
+
+    def another(step, loss):
+        for resume in (False, True):
+            with pytest.raises(CheckpointError) as caught:
+                train(WholeModel(network()), data, options, Checkpointing(tmp_path, 1, resume))
+            refused.append(str(caught.value))
+
+    train(WholeModel(network()), data, options, Checkpointing(tmp_path, 1), another)
+    assert len(refused) == 4
+    assert {line.partition(":")[0] for line in refused} == {
+        f"another training writes to {tmp_path}"
+    }
+    train(WholeModel(network()), data, TrainingOptions(3, 4), Checkpointing(tmp_path, 1, True))
+
+
 def test_ctrl_c_while_writing_leaves_nothing_half(data, tmp_path, monkeypatch):
     options = TrainingOptions(8, 16)
     monkeypatch.setattr("hgpart.run.checkpoints.MANIFEST", Interrupting())
     with pytest.raises(KeyboardInterrupt):
         train(WholeModel(network()), data, options, Checkpointing(tmp_path, 4))
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
 class Interrupting:

@@ -8,24 +8,30 @@ the model that was placed, with the slice that each is, so that it can be read o
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from hgpart.errors import CheckpointError
+from hgpart.errors import CheckpointError, FormatError
+from hgpart.json_files import JsonObject, read_json
 from hgpart.placement.slices import Slice
 
 FORMAT = "hgpart checkpoint 1"
 MANIFEST = "manifest.json"
+LOCK = ".lock"
 KEPT = 2  # the last one, and one before it in case the last is damaged
 
 
@@ -70,6 +76,31 @@ class Manifest:
     losses: tuple[float, ...]
     random_state: str
     files: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Have a folder for one training, until the block or the process ends; made if need be.
+
+    Raises
+    ------
+    CheckpointError
+        If another training has it, or it can't be written to.
+    """
+    with _written(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("a")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(
+                f"another training writes to {folder}: accepted is a folder for each, or to go on "
+                "from its checkpoints when it has ended"
+            ) from None
+        except OSError:  # not every file system of a network has locks
+            pass
+        yield
 
 
 def begin(folder: Path, step: int) -> Path:
@@ -153,12 +184,19 @@ def publish(unfinished: Path, manifest: Manifest) -> Path:
 
 def checkpoints(folder: Path, up_to: int | None = None) -> list[Path]:
     """Folders that have the name of a checkpoint, the newest first."""
-    found = {}
-    for path in folder.glob("step-*"):
-        digits = path.name.removeprefix("step-")
-        if digits.isdecimal() and (up_to is None or int(digits) <= up_to):
-            found[int(digits)] = path
-    return [found[step] for step in sorted(found, reverse=True)]
+    found = {step_of(path): path for path in folder.glob("step-*")}
+    steps = [step for step in found if step is not None and (up_to is None or step <= up_to)]
+    return [found[step] for step in sorted(steps, reverse=True)]
+
+
+def step_of(path: Path) -> int | None:
+    """Steps done, by the name of a checkpoint's folder; None if it is the name of something else.
+
+    >>> step_of(Path("checkpoints/step-000040"))
+    40
+    """
+    digits = path.name.removeprefix("step-")
+    return int(digits) if digits.isdecimal() else None
 
 
 def newest(folder: Path) -> tuple[Path, Manifest, list[str]]:
@@ -223,7 +261,7 @@ class CheckpointReader:
         Raises
         ------
         CheckpointError
-            If the checkpoint is not of a model that has it in this shape.
+            If the checkpoint is not of a model that has it in this shape, or not whole.
         """
         pieces = self.pieces.get(wanted.name, [])
         shapes = {piece.slice.shape for piece in pieces}
@@ -236,6 +274,11 @@ class CheckpointReader:
         for piece in pieces:
             if piece.slice.key == wanted.key:
                 return {kind: tensor.clone() for kind, tensor in piece.tensors.items()}
+        held = torch.zeros(wanted.shape, dtype=torch.bool)
+        for piece in pieces:
+            piece.slice.put(held, torch.ones(piece.slice.local_shape, dtype=torch.bool))
+        if not wanted.take(held).all():
+            raise CheckpointError(f"{self.path} does not hold all of {wanted.name}")
         kinds = {kind: None for piece in pieces for kind in piece.tensors}
         return {kind: _sliced(pieces, kind, wanted) for kind in kinds}
 
@@ -274,11 +317,30 @@ def _read_part(path: Path) -> Iterator[Held]:
         for item in content["held"]:
             positions = {dim: kept.numpy() for dim, kept in item["positions"].items()}
             elements = None if item["elements"] is None else item["elements"].numpy()
-            part = Slice(item["name"], tuple(item["shape"]), positions, elements)
-            yield Held(part, item["tensors"])
+            held = Held(
+                Slice(item["name"], tuple(item["shape"]), positions, elements), item["tensors"]
+            )
+            _check_held(held)
+            yield held
     except Exception as error:  # what torch.load raises is as varied as what files hold
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"can't read {path}: {reason}") from error
+
+
+def _check_held(held: Held) -> None:
+    """Refuse tensors that are not of the slice, and a slice that is not of the whole."""
+    name, shape = held.slice.name, held.slice.shape
+    cuts = [(kept, shape[dim]) for dim, kept in held.slice.positions.items()]
+    if held.slice.elements is not None:
+        cuts = [(held.slice.elements, math.prod(shape))]
+    for kept, size in cuts:
+        if kept.ndim != 1 or kept.dtype != np.int64 or ((kept < 0) | (kept >= size)).any():
+            raise ValueError(f"{name} has positions that are not from 0 to {size - 1}")
+    if "value" not in held.tensors:
+        raise ValueError(f"{name} has no value")
+    for kind, tensor in held.tensors.items():
+        if tensor.shape != held.slice.local_shape and (kind == "value" or tensor.numel() != 1):
+            raise ValueError(f"{kind} of {name} has shape {tuple(tensor.shape)}")
 
 
 def _as_text(manifest: Manifest) -> str:
@@ -287,23 +349,50 @@ def _as_text(manifest: Manifest) -> str:
 
 
 def _read_manifest(path: Path) -> Manifest:
-    file = path / MANIFEST
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"can't read {file}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not JSON: it was truncated or changed") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(f'{file} is not a manifest with "format": {json.dumps(FORMAT)}')
-    digest = content.pop("sha256", None)
-    if digest != _digest(content):
-        raise CheckpointError(f"{file} was changed: its SHA-256 is not the one that it says")
-    names = [item.name for item in fields(Manifest)]
-    values = {name: content[name] for name in names}
-    values["losses"] = tuple(values["losses"])
-    values["files"] = {name: (size, digest) for name, (size, digest) in values["files"].items()}
-    return Manifest(**values)
+        head = read_json(path / MANIFEST, "the manifest of a checkpoint", FORMAT)
+        content = {name: value for name, value in head.fields.items() if name != "sha256"}
+        if head.string("sha256") != _digest(content):
+            raise CheckpointError(
+                f"{path / MANIFEST} was changed: its SHA-256 is not the one that it says"
+            )
+        return _manifest(head, step_of(path))
+    except FormatError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _manifest(head: JsonObject, step: int | None) -> Manifest:
+    """What a manifest says, if each field is what it should be."""
+    if head.whole("step") != step:
+        raise head.wrong("step", f"{step}, as the folder's name says")
+    losses = head.items("losses", step)
+    if not all(type(loss) is float for loss in losses):
+        raise head.wrong("losses", "numbers")
+    for name in ("settings", "about"):
+        record = head.fields.get(name)
+        if not isinstance(record, dict) or {*map(type, record.values())} - {str, int, float}:
+            raise head.wrong(name, "an object of texts and numbers")
+    random_state = head.string("random_state")
+    if re.fullmatch("([0-9a-f]{2})*", random_state) is None:
+        raise head.wrong("random_state", "bytes in hexadecimal digits")
+    files = head.fields.get("files")
+    if not isinstance(files, dict) or not all(map(_describes_file, files.items())):
+        raise head.wrong("files", f'an object as {{"{part_file(0)}": [size, SHA-256]}}')
+    return Manifest(
+        step=len(losses),
+        settings=head.fields["settings"],
+        about=head.fields["about"],
+        losses=tuple(losses),
+        random_state=random_state,
+        files={name: (size, digest) for name, (size, digest) in files.items()},
+    )
+
+
+def _describes_file(item: tuple[str, Any]) -> bool:
+    name, facts = item
+    if re.fullmatch(r"part-\d+\.pt", name) is None or not isinstance(facts, list):
+        return False
+    return [type(fact) for fact in facts] == [int, str]
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -177,6 +177,9 @@ def restore(
                     kind: value.to(tensor.device) if value.shape == tensor.shape else value
                     for kind, value in state.items()
                 }
-    random_state = bytearray.fromhex(manifest.random_state)
-    torch.set_rng_state(torch.frombuffer(random_state, dtype=torch.uint8))
+    random_state = torch.tensor([*bytes.fromhex(manifest.random_state)], dtype=torch.uint8)
+    try:
+        torch.set_rng_state(random_state)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} does not hold a state of torch's generator") from error
     return manifest.losses

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hgpart.errors import ArgumentError, CheckpointError, RunError
-from hgpart.run.checkpoints import Manifest
+from hgpart.run.checkpoints import Manifest, locked
 from hgpart.run.data import Data
 from hgpart.run.learner import Effort, Learner
 from hgpart.run.resuming import Checkpointing, last, restore, save
@@ -150,9 +151,24 @@ def train(
     ArgumentError
         If the batch is larger than the data, or the folder for checkpoints has some already.
     CheckpointError
-        If none can be resumed, or one can't be written.
+        If none can be resumed, one can't be written, or another training writes to the folder.
     """
     data.check_batch(options.batch_size)
+    with (
+        locked(checkpointing.folder)
+        if checkpointing is not None and learner.first
+        else nullcontext()
+    ):
+        return _train(learner, data, options, checkpointing, on_step)
+
+
+def _train(
+    learner: Learner,
+    data: Data,
+    options: TrainingOptions,
+    checkpointing: Checkpointing | None,
+    on_step: Callable[[int, float], None],
+) -> TrainingResult:
     settings: dict[str, str | int] = {
         "optimizer": options.optimizer,
         "data": data.spec,
