@@ -300,10 +300,13 @@ class _Layering:
             owner.partial_elements = self._per_sample(int(counts[0]))
             ids = (numbers + owner.start).expand(call.shape)
         for other in range(tuples.shape[1]):
+            channels = tuples[:, other]
+            if own >= 0:  # what a task makes itself it does not read
+                channels = np.where(channels == tuples[:, own], NO_CHANNEL, channels)
             if other in met:
                 owner.reads.append(Read(met[other], _ones(len(met[other]))))
-            elif other != own:
-                self._same_index_read(owner, tuples[:, other])
+            elif (channels != NO_CHANNEL).any():
+                self._same_index_read(owner, channels)
         self._append(owner, call.node, held)
         return ids
 
@@ -422,14 +425,21 @@ class _Layering:
     # -------------------------------------------------------------- fusion
 
     def _join(self, node: fx.Node, tuples: Int64) -> tuple[_OpenLayer, int] | None:
-        """The layer that a same-index operator joins, and which operand is that layer's map."""
+        """The layer that a same-index operator joins, and which operand is that layer's map.
+
+        Not one whose task j would read what task i makes: another operand may be the map again,
+        channel for channel as in ``x * x``, but not in another order as in ``x + x.flip(1)``.
+        """
         if node.name in self.exceptions.unfused:
             return None
         found = []
         for column in range(tuples.shape[1]):
             ids = tuples[:, column]
             owner = self._sole_owner(ids, node)
-            if owner is not None and len(ids) == owner.channels == len(np.unique(ids)):
+            if owner is None or not len(ids) == owner.channels == len(np.unique(ids)):
+                continue
+            own = (tuples >= owner.start) & (tuples < owner.start + owner.channels)
+            if (own <= (tuples == ids[:, None])).all():
                 found.append((owner, column))
         return max(found, key=lambda pair: pair[0].position) if found else None
 

@@ -212,6 +212,31 @@ def test_residual_add_of_the_input_joins_the_convolution() -> None:
     assert len(layer_of(graph, "a").reads) == 2
 
 
+@pytest.mark.parametrize(
+    ("compute", "joins"),
+    [
+        (lambda y: y * y, True),
+        (lambda y: y + y.clone(), True),
+        (lambda y: torch.addcmul(y, y, y), True),
+        (lambda y: y + F.pad(y[:, :3], (0, 0, 0, 0, 0, 1)), True),
+        (lambda y: y + y.flip(1), False),
+        (lambda y: y * torch.cat([y[:, :2], y[:, :2]], 1), False),
+    ],
+)
+def test_a_map_that_several_operands_are(compute: Callable[..., Any], joins: bool) -> None:
+    # What joined read its own layer: a square behind a convolution could not be placed, and no
+    # task can read what another task of its layer makes.
+    graph = modelled(Net(lambda net, x: compute(net.a(x)), a=nn.Conv2d(4, 4, 1)))
+    assert [*kinds(graph).values()] == ["dense"] if joins else ["dense", "same index"]
+    assert all(at not in graph.sources(layer) for at, layer in enumerate(graph.layers))
+
+
+def test_the_only_task_of_a_layer_squares_what_it_made() -> None:
+    graph = modelled(Net(lambda net, x: (y := x.sort(1).values) * y))
+    assert kinds(graph) == {"sort": "whole"}
+    assert [len(read.channels) for read in layer_of(graph, "sort").reads] == [4]
+
+
 def test_map_with_another_reader_keeps_what_follows_in_its_own_layer() -> None:
     graph = modelled(
         Net(

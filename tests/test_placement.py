@@ -584,6 +584,12 @@ class Compared(Two):
         return self.b(self.a(image)), self.c(image) > 0
 
 
+class Squared(Two):
+    def forward(self, image):
+        maps = self.b(self.a(image))
+        return (maps * maps).mean(1), (mixed := self.c(image)) + mixed.flip(1)
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -597,7 +603,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize(
     "kind",
-    [WithoutGrad, Expanded, Normalised, Discarded, DiscardedChain, Compared, Recurrent],
+    [WithoutGrad, Expanded, Normalised, Discarded, DiscardedChain, Compared, Squared, Recurrent],
 )
 def test_structures_that_once_failed(kind, grain):
     torch.manual_seed(0)
