@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <utility>
 
 namespace hgpart {
 
@@ -10,6 +10,8 @@ namespace {
 
 constexpr int kLargestCluster = 8;
 constexpr int kMostExchanges = 3;  // moves that make room after the first
+
+using Rank = std::pair<double, std::int64_t>;  // excess and cost: less is better
 
 // xorshift64*: Vigna, 2016.
 class Random {
@@ -49,9 +51,8 @@ class Annealing {
                    std::max(1.0, price->budget.total());
       price->least = 0.1 * price->now;
     }
-    best_.cost = std::numeric_limits<std::int64_t>::max();
-    best_.excess = std::numeric_limits<double>::infinity();
-    keep_best();
+    best_rank_ = rank();
+    best_ = division_.rows();
   }
 
   AnnealingResult run() {
@@ -66,15 +67,14 @@ class Annealing {
       try_step();
     }
     keep_best();
-    return std::move(best_);
+    return {std::move(best_), best_rank_.second, best_rank_.first};
   }
 
  private:
   void try_step() {
     if (k_ < 2) return;
     const double before = energy();
-    const auto cost = division_.cost();
-    const auto excess = division_.excess();
+    const Rank left = rank();
     division_.begin();
     touched_.clear();
     if (!propose()) {
@@ -86,8 +86,9 @@ class Annealing {
       division_.undo();
       return;
     }
-    if (change > 0 && is_best(cost, excess)) {
-      // The state before this step is the best so far and about to be left.
+    if (left < best_rank_ && left < rank()) {
+      // The best so far is about to be left for a worse one; also where the energy falls, as it does
+      // if overloading a part saves more than that costs.
       undo_and_keep();
     }
     for (const auto row : touched_) {
@@ -103,9 +104,7 @@ class Annealing {
     double paid() const { return now * static_cast<double>(budget.excess()); }
   };
 
-  bool is_best(std::int64_t cost, double excess) const {
-    return excess < best_.excess || (excess == best_.excess && cost < best_.cost);
-  }
+  Rank rank() const { return {division_.excess(), division_.cost()}; }
 
   void undo_and_keep() {
     division_.undo();
@@ -114,10 +113,9 @@ class Annealing {
   }
 
   void keep_best() {
-    if (!is_best(division_.cost(), division_.excess())) return;
-    best_.cost = division_.cost();
-    best_.excess = division_.excess();
-    best_.rows = division_.rows();
+    if (best_rank_ <= rank()) return;
+    best_rank_ = rank();
+    best_ = division_.rows();
   }
 
   double energy() const {
@@ -329,7 +327,8 @@ class Annealing {
   Random random_;
   Price work_{division_.work()}, memory_{division_.memory()};
   double scale_, temperature_ = 0;
-  AnnealingResult best_;
+  Rank best_rank_;
+  Rows best_;
   std::vector<std::int32_t> touched_, chosen_;
   std::vector<Share> shares_;
 };
