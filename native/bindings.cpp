@@ -9,11 +9,9 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "contraction.hpp"
 #include "metrics.hpp"
 #include "portfolio.hpp"
 #include "refinement.hpp"
@@ -76,16 +74,15 @@ class HypergraphInput {
   Input<std::int32_t> net_layers_;
 };
 
-// Hands the vector's memory to a NumPy array; std::uint8_t becomes bool.
+// Hands the vector's memory to a NumPy array.
 template <typename T>
 nb::object to_numpy(std::vector<T> values, std::initializer_list<std::size_t> shape) {
-  using Scalar = std::conditional_t<std::is_same_v<T, std::uint8_t>, bool, T>;
   auto vector = std::make_unique<std::vector<T>>(std::move(values));
   T* data = vector->data();
   nb::capsule owner(vector.get(),
                     [](void* owned) noexcept { delete static_cast<std::vector<T>*>(owned); });
   vector.release();
-  return nb::cast(nb::ndarray<nb::numpy, Scalar>(data, shape, owner));
+  return nb::cast(nb::ndarray<nb::numpy, T>(data, shape, owner));
 }
 
 template <typename T>
@@ -101,22 +98,6 @@ auto compute(Metric metric, nb::handle hypergraph, nb::handle parts, std::int64_
   const Input<std::int32_t> part_of_vertex(parts, "parts", "int32");
   nb::gil_scoped_release without_gil;
   return metric(arrays.view(), {part_of_vertex.span(), k});
-}
-
-nb::object contract(nb::handle hypergraph, nb::handle clusters, std::int64_t count) {
-  const HypergraphInput arrays(hypergraph);
-  const Input<std::int32_t> cluster_of_vertex(clusters, "clusters", "int32");
-  hgpart::ContractedHypergraph contracted;
-  {
-    nb::gil_scoped_release without_gil;
-    contracted = hgpart::contract(arrays.view(), cluster_of_vertex.span(), count);
-  }
-  return nb::make_tuple(to_numpy(std::move(contracted.weights)),
-                        to_numpy(std::move(contracted.costs)),
-                        to_numpy(std::move(contracted.pointers)),
-                        to_numpy(std::move(contracted.pins)),
-                        to_numpy(std::move(contracted.gathers)),
-                        to_numpy(std::move(contracted.net_layers)));
 }
 
 nb::object refine(nb::handle hypergraph, nb::handle parts, nb::handle capacities,
@@ -267,7 +248,7 @@ nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int t
 }  // namespace
 
 NB_MODULE(_native, module) {
-  module.doc() = "hgpart's native core: metrics, contraction, refinement and annealing.";
+  module.doc() = "hgpart's native core: metrics, refinement and annealing.";
 
   nb::register_exception_translator([](const std::exception_ptr& error, void*) {
     try {
@@ -312,7 +293,6 @@ NB_MODULE(_native, module) {
   table("traffic", hgpart::traffic);
   table("messages", hgpart::messages);
 
-  module.def("contract", &contract, "hypergraph"_a, "clusters"_a, "count"_a);
   module.def("anneal", &anneal, "symmetry"_a, "goal"_a, "chains"_a, "threads"_a,
              "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());
   module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,

@@ -92,15 +92,6 @@ void check_partition(const Partition& partition, const Hypergraph& hypergraph) {
   check_below("parts", partition.parts, partition.k);
 }
 
-void check_clusters(Span<std::int32_t> clusters, std::int64_t count, const Hypergraph& hypergraph) {
-  if (count < 0 || count > hypergraph.vertices()) {
-    throw InvalidHypergraph("count is " + std::to_string(count) + ", expected 0 to " +
-                            std::to_string(hypergraph.vertices()) + ", the number of vertices");
-  }
-  check_length("clusters", clusters.size, hypergraph.vertices(), "one per vertex");
-  check_below("clusters", clusters, count);
-}
-
 void check_table_fits(std::int64_t k) {
   if (k > kMaxTableParts) {
     throw InvalidHypergraph("k is " + std::to_string(k) + ", expected at most " +

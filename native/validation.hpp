@@ -20,7 +20,6 @@ void check_all_but_pins(const Hypergraph& hypergraph);
 void check_pins(const Hypergraph& hypergraph, std::int64_t first, std::int64_t count);
 
 void check_partition(const Partition& partition, const Hypergraph& hypergraph);
-void check_clusters(Span<std::int32_t> clusters, std::int64_t count, const Hypergraph& hypergraph);
 
 // For results with an entry for each pair of parts.
 void check_table_fits(std::int64_t k);

@@ -99,13 +99,6 @@ def test_metrics_name_the_entry_that_is_not_a_hypergraph(metric, arrays, message
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(("arrays", "message"), BAD_ARRAYS)
-def test_contract_names_the_entry_that_is_not_a_hypergraph(arrays, message):
-    with pytest.raises(HypergraphError) as raised:
-        _native.contract(replace(HYPERGRAPH, **arrays), PARTS, 3)
-    assert str(raised.value) == message
-
-
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(
     ("parts", "k", "message"),
@@ -147,21 +140,6 @@ def test_a_million_parts_are_counted():
     assert _native.part_loads(HYPERGRAPH, parts, 2**20)[2**20 - 1] == 2
 
 
-@pytest.mark.parametrize(
-    ("clusters", "count", "message"),
-    [
-        (int32(0, 1, 2), 2, "clusters[2] is 2, expected 0 or more and less than 2"),
-        (int32(0, 1), 2, "clusters has length 2, expected 3, one per vertex"),
-        (int32(0, 1, 2), 4, "count is 4, expected 0 to 3, the number of vertices"),
-        (int32(0, 1, 2), -1, "count is -1, expected 0 to 3, the number of vertices"),
-    ],
-)
-def test_contract_names_the_entry_that_is_not_a_clustering(clusters, count, message):
-    with pytest.raises(HypergraphError) as raised:
-        _native.contract(HYPERGRAPH, clusters, count)
-    assert str(raised.value) == message
-
-
 OVERFLOW = " is more than 9223372036854775807, the most that 64 bits hold"
 
 
@@ -173,27 +151,12 @@ OVERFLOW = " is more than 9223372036854775807, the most that 64 bits hold"
         (_native.communication_volume, {"costs": int64(1, MOST)}, "communication volume"),
         (_native.traffic, {"costs": int64(1, MOST)}, "communication volume"),
         (_native.cut_net, {"costs": int64(1, MOST)}, "cost of the cut nets"),
-        (_native.contract, {"weights": int64(MOST, 0, 1)}, "total weight"),
     ],
 )
 def test_a_sum_above_64_bits_is_an_error(metric, arrays, what):
     with pytest.raises(HypergraphError) as raised:
         metric(replace(HYPERGRAPH, **arrays), PARTS, 3)
     assert str(raised.value) == what + OVERFLOW
-
-
-def test_merged_costs_above_64_bits_are_an_error():
-    twice = replace(
-        HYPERGRAPH,
-        costs=int64(MOST, 1),
-        pointers=int64(0, 2, 4),
-        pins=int32(0, 1, 0, 1),
-        gathers=np.array([False, False]),
-        net_layers=int32(0, 0),
-    )
-    with pytest.raises(HypergraphError) as raised:
-        _native.contract(twice, PARTS, 3)
-    assert str(raised.value) == "cost of merged nets" + OVERFLOW
 
 
 def test_sums_of_exactly_64_bits_are_exact():
@@ -215,8 +178,6 @@ def test_nothing_to_do():
     assert _native.connectivity(empty, int32(), 2).tolist() == []
     assert _native.part_loads(empty, int32(), 2).tolist() == [0, 0]
     assert _native.traffic(empty, int32(), 2).tolist() == [[0, 0], [0, 0]]
-    weights, *_, net_layers = _native.contract(empty, int32(), 0)
-    assert (weights.tolist(), net_layers.tolist()) == ([], [])
 
 
 def test_read_only_arrays_are_read():
