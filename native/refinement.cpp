@@ -48,17 +48,19 @@ class Refinement {
     }
   }
 
-  void improve(std::uint64_t seed) {
+  // Returns whether anything moved.
+  bool improve(std::uint64_t seed) {
     std::vector<std::int32_t> order(parts_.size());
     std::iota(order.begin(), order.end(), 0);
     std::mt19937_64 random(seed);
+    bool moved = false;
     for (int round = 0; round < kMaxRounds; ++round) {
       // std::shuffle differs between standard libraries; results must not.
       for (std::size_t at = order.size(); at > 1; --at) std::swap(order[at - 1], order[random() % at]);
       bool changed = false;
       for (const auto vertex : order) {
         const Move move = best_move(vertex);
-        if (stopped_) return;
+        if (stopped_) return moved;
         if (move.to < 0) continue;
         const auto weight = hypergraph_.weights[vertex];
         const bool evens = loads_[parts_[vertex]] > loads_[move.to] + weight && weight > 0;
@@ -67,9 +69,13 @@ class Refinement {
           changed = true;  // also where it only evens: that makes room for others
         }
       }
-      if (!changed) return;
+      if (!changed) break;
+      moved = true;
     }
+    return moved;
   }
+
+  bool is_overloaded() const { return !stopped_ && most_overloaded() >= 0; }
 
  private:
   struct Move {
@@ -243,8 +249,11 @@ void refine(const Hypergraph& hypergraph, std::vector<std::int32_t>& parts,
                             ", expected nets * k of at most 2^29");
   }
   Refinement refinement(hypergraph, parts, capacities, go_on);
-  refinement.rebalance();
-  refinement.improve(seed);
+  bool moved = false;
+  do {  // what has moved may have made room for what did not fit
+    refinement.rebalance();
+    moved = refinement.improve(seed);
+  } while (moved && refinement.is_overloaded());
 }
 
 }  // namespace hgpart

@@ -103,8 +103,6 @@ def test_no_move_or_exchange_is_left_that_would_restore_balance(
     problem: tuple[Hypergraph, list[int], list[int]],
 ) -> None:
     hypergraph, parts, most = problem
-    # Without nets nothing moves afterwards that could make room.
-    hypergraph = small(hypergraph.weights.tolist(), [], [])
     refined = refine(hypergraph, parts, most)
     k, weights = len(most), hypergraph.weights.tolist()
     held = loads(hypergraph, refined, k)
@@ -144,6 +142,14 @@ def test_an_exchange_restores_balance_where_no_move_can() -> None:
     hypergraph = small([7, 5, 6, 4], [], [])
     refined = refine(hypergraph, [0, 0, 1, 1], [11, 11])
     assert loads(hypergraph, refined, 2) == [11, 11]
+
+
+def test_room_that_evening_the_loads_has_made_is_used_for_what_did_not_fit() -> None:
+    """The 6 fits beside the 12 as soon as one of the ones there has moved to the second part."""
+    hypergraph = small([1, 1, 6, 12], [], [])
+    for seed in range(5):
+        refined = refine(hypergraph, [0, 0, 0, 0], [0, 1, 18], seed)
+        assert overload(loads(hypergraph, refined, 3), [0, 1, 18]) <= 1
 
 
 def test_a_vertex_moves_to_its_readers() -> None:
