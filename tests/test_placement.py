@@ -240,6 +240,39 @@ def test_foreign_state_is_refused(change, message):
     assert all(torch.equal(before[name], value) for name, value in placed.state_dict().items())
 
 
+def test_inside_another_module_it_loads_what_that_saves():
+    """Torch asks each submodule to load: it found the names of the parts, not the model's."""
+    model, inputs, traced, graph = small("residual")
+    plan = placements.of_random_blocks(traced, graph, Modelling(grain="fine"), 3, 0)
+    saved, loaded = (nn.Sequential(place(model, plan), nn.Linear(10, 2).double()) for _ in range(2))
+    with torch.no_grad():
+        for one in saved.parameters():
+            one.mul_(1.5)
+    state = saved.state_dict()
+    assert [*state] == [*nn.Sequential(model, nn.Linear(10, 2)).state_dict()]
+    for assign in (False, True):
+        loaded.load_state_dict(state, assign=assign)
+        assert torch.equal(loaded(*inputs), saved(*inputs))
+        assert all(torch.equal(loaded.state_dict()[name], value) for name, value in state.items())
+    left = loaded.load_state_dict({"0.body.9": state["0.head.bias"]}, strict=False)
+    assert left.unexpected_keys == ["0.body.9"]
+    assert left.missing_keys == [*state]
+    with pytest.raises(RuntimeError, match=r"head\.bias has shape \(3,\), expected \(10,\)"):
+        loaded.load_state_dict({**state, "0.head.bias": torch.zeros(3)})
+
+
+def test_unused_parameters_whose_names_differ_by_a_dot():
+    """Part 0 held them under one name, where dots were underscores."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 1))
+    model.a, model.a_b = nn.Module(), nn.Module()
+    model.a.b_c, model.a_b.c = nn.Parameter(torch.randn(2)), nn.Parameter(torch.randn(3))
+    model.forward = model[0].forward
+    images = torch.randn(2, 3, 4, 4)
+    placed = place(model, partition_model(model, images, k=2, eps=0.5))
+    for name, value in model.state_dict().items():
+        assert torch.equal(placed.state_dict()[name], value), name
+
+
 class Odd(nn.Module):
     """Operators that can't be cut as they stand: shuffles, softmax, norms, padding, data."""
 

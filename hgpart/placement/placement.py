@@ -419,6 +419,28 @@ class Placement(nn.Module):
                     self._tensors[key].copy_(held.take(state_dict[given[held.name]]))
         return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
 
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load as part of a module that the placement is in: torch calls this, then the parts."""
+        own = {name.removeprefix(prefix): state_dict.pop(name) for name in list(state_dict)}
+        try:
+            found = self.load_state_dict(own, strict=False)
+        except PlacementError as error:
+            error_msgs.append(str(error))
+        else:
+            missing_keys += (prefix + name for name in found.missing_keys)
+            unexpected_keys += (prefix + name for name in found.unexpected_keys)
+        # The parts are filled now: let torch find there what they hold.
+        self.parts.state_dict(destination=state_dict, prefix=f"{prefix}parts.", keep_vars=True)
+
     def load_checkpoint(self, path: Path | str) -> None:
         """Load a safetensors or torch file of the model's state_dict.
 
@@ -449,6 +471,8 @@ class Placement(nn.Module):
         for name, one in self._original.items():
             if one.held_as == name and name not in used:
                 attribute = name.replace(".", "_")
+                while hasattr(module, attribute):  # a.b_c and a_b.c are two
+                    attribute += "_"
                 value = torch.empty(one.shape, dtype=one.dtype, device="meta")
                 if one.parameter:
                     value = nn.Parameter(value, requires_grad=one.dtype.is_floating_point)
