@@ -664,3 +664,26 @@ def test_other_memory_formats():
     images = images.to(memory_format=torch.channels_last)
     assert torch.allclose(placed(images), model(images), atol=1e-6)
     assert torch.equal(nn.Sequential(placed).state_dict()["0.0.weight"], model[0].weight)
+
+
+class Named(nn.Module):
+    """A layer is called what a part calls a piece of another: that piece was lost to it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.a, self.name = nn.Conv2d(3, 4, 1), name
+        self.add_module(name, nn.Conv2d(4, 4, 1))
+
+    def forward(self, image):
+        maps = self.a(image)
+        values, indices = maps.topk(2, 1)
+        return self.get_submodule(self.name)(maps), values + maps.mean(1, keepdim=True), indices
+
+
+@pytest.mark.parametrize("name", ["topk_1", "a_from_0", "channels_0", "batch_size"])
+def test_layers_that_are_called_as_pieces_of_others(name):
+    model, inputs = Named(name).double(), [torch.randn(2, 3, 4, 4, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, inputs)
+    for seed in range(3):
+        plan = placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 2, seed)
+        placements.check_equal(model, inputs, plan)

@@ -134,14 +134,17 @@ class Blueprint:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """A name for each layer that Python accepts."""
+        """A name for each layer that Python accepts, and that a part calls nothing else by."""
         found: list[str] = []
+        taken, stems = {"batch_size", "channels", "draw"}, set[str]()
         for layer in self.graph.layers:
             name = re.sub(r"\W", "_", layer.name)
-            taken = hasattr(fx.GraphModule, name) or keyword.iskeyword(name)
-            name = f"layer_{name}" if taken or name[0].isdigit() else name
-            while name in found:
+            known = hasattr(fx.GraphModule, name) or keyword.iskeyword(name)
+            name = f"layer_{name}" if known or name[0].isdigit() else name
+            while name in taken or name in stems or not taken.isdisjoint(_stems(name)):
                 name += "_"
+            taken.add(name)
+            stems |= _stems(name)
             found.append(name)
         return tuple(found)
 
@@ -260,6 +263,16 @@ class Blueprint:
             at = owners.get(name.rpartition(".")[0], len(self.graph.layers) - 1)
             found.setdefault(at, {})[self.nodes[placeholder]] = new
         return found
+
+
+# What a part has of a layer is called by the layer and this: partial sums, what was received from
+# another part, a second result.
+_SUFFIX = re.compile(r"(_partial)?(_kept|_from_\d+)?(_\d+)?")
+
+
+def _stems(name: str) -> set[str]:
+    """The layers that a part may have something of under a name."""
+    return {name[:at] for at in range(len(name)) if at and _SUFFIX.fullmatch(name, at)}
 
 
 def _is_norms_statistic(node: fx.Node) -> bool:
