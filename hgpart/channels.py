@@ -214,7 +214,7 @@ def effect_of(call: Call) -> Effect:
     where = f"{place_of(call.node)}: its channel rule {getattr(rule, '__name__', rule)}"
     try:
         effect = rule(call)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise TraceError(f"{where} raises {reason}") from error
     if not isinstance(effect, Effect):

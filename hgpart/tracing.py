@@ -121,8 +121,8 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     Raises
     ------
     TraceError
-        If torch.export can't trace the model; says where and why. If it returns no tensor, or
-        changes an input in place.
+        If torch.export can't trace the model, or its code ends the process; says where and why.
+        If it returns no tensor, or changes an input in place.
     """
     inputs = (example,) if isinstance(example, torch.Tensor) else tuple(example)
     batches = [value for value in inputs if isinstance(value, torch.Tensor)]
@@ -206,11 +206,11 @@ def _export(model: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedP
     )
     try:
         return _functional(torch.export.export(model, inputs, dynamic_shapes=dynamic))
-    except Exception:
+    except (Exception, SystemExit):
         # Models that compute with the batch size in Python trace only with a fixed one.
         try:
             return _functional(torch.export.export(model, inputs))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise TraceError(_explain(model, inputs, error)) from error
 
 
@@ -233,7 +233,7 @@ def _detach_what_has_no_grad(graph: fx.Graph) -> None:
             result.replace_all_uses_with(detached, lambda user, made=detached: user is not made)
 
 
-def _explain(model: nn.Module, inputs: tuple[Any, ...], error: Exception) -> str:
+def _explain(model: nn.Module, inputs: tuple[Any, ...], error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -242,6 +242,8 @@ def _explain(model: nn.Module, inputs: tuple[Any, ...], error: Exception) -> str
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     text = str(error).strip()
     why = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    if isinstance(error, SystemExit):
+        why = f"its code ends the process: sys.exit({text})"
     shapes = ", ".join(
         "x".join(map(str, value.shape)) for value in inputs if isinstance(value, torch.Tensor)
     )

@@ -432,9 +432,11 @@ def test_arguments_are_read_by_the_name_in_the_schema_of_the_overload() -> None:
     assert isinstance(norm, SameIndex)
 
 
-@pytest.mark.parametrize("failure", [ValueError("no\nsuch  thing"), NotImplementedError()])
+@pytest.mark.parametrize(
+    "failure", [ValueError("no\nsuch  thing"), NotImplementedError(), SystemExit(0)]
+)
 def test_rule_that_raises_is_named_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception
+    monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
     monkeypatch.setattr(channels, "_rules", dict(channels._rules))
 

@@ -351,6 +351,33 @@ def test_a_model_that_can_not_be_traced_says_where(capsys, tmp_path):
     fails(capsys, ["models", f"{file}:shapeless"], 4, "shape")
 
 
+def test_a_model_that_ends_the_process_is_an_error(capsys, tmp_path, monkeypatch):
+    """`sys.exit(0)` in a model's code ended the command with status 0 and without its file."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import sys\n"
+        "from torch import nn\n"
+        "class Leaving(nn.Conv2d):\n"
+        "    def forward(self, x):\n"
+        "        sys.exit(0)\n"
+        "def net():\n"
+        "    return Leaving(3, 3, 3), (3, 16, 16)\n"
+        "def leaves():\n"
+        "    sys.exit(0)\n"
+    )
+    plan = tmp_path / "plan.json"
+    command = ["partition", f"{file}:net", "--k", "2", "-o", str(plan)]
+    fails(capsys, command, 5, "mine.py:5: its code ends the process: sys.exit(0)")
+    fails(capsys, ["trace", f"{file}:leaves"], 4, "SystemExit: 0")
+    assert not plan.exists()
+
+    def leave(*arguments):  # wherever else a command calls the model
+        sys.exit(0)
+
+    monkeypatch.setattr("hgpart.layering.channel_graph", leave)
+    fails(capsys, ["trace", "lenet5"], 4, "the model's code ends the process: sys.exit(0)")
+
+
 def test_a_missing_package_names_its_install_command(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
     fails(capsys, ["trace", "timm:resnet18"], 10, "pip install")

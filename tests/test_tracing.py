@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,13 @@ class Raising(nn.Module):
         raise ValueError("no such thing\nand a second line")
 
 
+class Exiting(nn.Module):
+    """Ends the process as if all were well."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sys.exit(0)
+
+
 class Silent(nn.Module):
     """Fails without a message."""
 
@@ -269,6 +277,7 @@ class Silent(nn.Module):
         (nn.MaxPool2d(9), (2, 3, 4, 4), ""),
         (Raising(), (2, 3), "no such thing"),
         (Silent(), (2, 3), "NotImplementedError"),
+        (Exiting(), (2, 3), "its code ends the process: sys.exit(0)"),
     ],
 )
 def test_untraceable_model_is_one_clear_line(

@@ -292,10 +292,11 @@ def test_a_missing_package_is_named_with_its_install_command(
     [
         (ModuleNotFoundError("No module named 'x'", name="x"), "is installed, but .* 'x'"),
         (RuntimeError("undefined\nsymbol"), "can't be imported: undefined symbol"),
+        (SystemExit(0), "can't be imported: 0"),
     ],
 )
 def test_a_broken_package_is_not_called_missing(
-    failure: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+    failure: BaseException, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(name: str) -> None:
         raise failure
@@ -305,14 +306,20 @@ def test_a_broken_package_is_not_called_missing(
         load_model("timm:resnet18")
 
 
-def test_a_package_that_fails_to_build_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [(ValueError("two\nlines"), "ValueError: two lines"), (SystemExit(0), "SystemExit: 0")],
+)
+def test_a_package_that_fails_to_build_is_quoted(
+    failure: BaseException, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     timm = packages._import("timm", "timm")
 
     def fail(name: str, pretrained: bool) -> None:
-        raise ValueError("two\nlines")
+        raise failure
 
     monkeypatch.setattr(timm, "create_model", fail)
-    with pytest.raises(ModelError, match=r"^timm:resnet18 can't be built: ValueError: two lines$"):
+    with pytest.raises(ModelError, match=f"^timm:resnet18 can't be built: {words}$"):
         load_model("timm:resnet18")
 
 

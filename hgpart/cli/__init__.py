@@ -27,7 +27,7 @@ from hgpart.cli.show import show
 from hgpart.cli.trace import trace
 from hgpart.cli.train import train
 from hgpart.cli.verify import verify
-from hgpart.errors import HgpartError, OutputError, is_out_of_memory
+from hgpart.errors import HgpartError, ModelError, OutputError, is_out_of_memory
 
 INTERRUPTED = 130  # 128 + the signal, as shells say it
 
@@ -103,6 +103,10 @@ def run(arguments: Sequence[str]) -> int:
         return _failed(error.format_message(), error.exit_code)
     except HgpartError as error:
         return _failed(str(error), error.exit_status)
+    except SystemExit as stop:  # no command exits: code of the model's does, wherever it runs
+        return _failed(
+            f"the model's code ends the process: sys.exit({stop})", ModelError.exit_status
+        )
     except KeyboardInterrupt as stop:
         print(" ".join(["hgpart: interrupted", *map(str, stop.args)]), file=sys.stderr)
         return INTERRUPTED

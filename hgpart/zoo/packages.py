@@ -33,7 +33,7 @@ def package_factory(package: str, name: str) -> Callable[[], Model]:
     def build() -> Model:
         try:
             return create()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             message = " ".join(str(error).split())
             raise ModelError(
                 f"{package}:{name} can't be built: {type(error).__name__}: {message}"
@@ -107,7 +107,7 @@ def _import(package: str, module: str) -> Any:
             raise ModelError(
                 f"{package} is installed, but what it needs is not: {error}"
             ) from error
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError, SystemExit) as error:
         message = " ".join(str(error).split())
         raise ModelError(f"{package} can't be imported: {message}") from error
     raise MissingPackageError(
