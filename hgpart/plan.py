@@ -37,7 +37,8 @@ class Plan:
     Attributes
     ----------
     model : str
-        The model spec, as `load_model` takes it.
+        The model spec, as `load_model` takes it; `load_plan` does not call it, and who does calls
+        whatever code a file names (`hgpart.zoo.is_user_code`).
     input_shape : tuple of int
         Of one sample.
     fingerprint : str

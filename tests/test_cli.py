@@ -14,9 +14,11 @@ from builtin_graphs import full_size_graph
 
 from hgpart.blocks import Modelling, single_blocks
 from hgpart.cli import run
+from hgpart.errors import ModelError
 from hgpart.formats import read_hmetis, read_partition, read_patoh
 from hgpart.grains import cnn_hypergraph
-from hgpart.plan import load_plan, restore
+from hgpart.partition import partition_graph
+from hgpart.plan import load_plan, make_plan, restore, save_plan
 from hgpart.work import flops
 
 OPTIONS = {
@@ -305,6 +307,54 @@ def test_a_mistake_is_one_clear_line(mistake, capsys, tmp_path, monkeypatch):
     out = fails(capsys, arguments, status, said)
     assert out == "" or arguments[0] == "models"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_calls_no_code_that_nobody_named(capsys, monkeypatch, tmp_path):
+    """`show` imported and called whatever a file said its model was."""
+    monkeypatch.chdir(tmp_path)
+    file, called, plan = tmp_path / "mine.py", tmp_path / "called", tmp_path / "plan.json"
+    file.write_text(
+        "from pathlib import Path\n"
+        "from torch import nn\n"
+        f"Path({str(called)!r}).touch()\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)), (3, 8, 8)\n"
+    )
+    hgpart("partition", "mine.py:net", "--k", 2, "--effort", 0.01, "-o", plan)
+    first = capsys.readouterr().out.split("Seconds")[0]
+    called.unlink()
+    fails(capsys, ["show", plan], 3, '"mine.py:net": accepted with --model')
+    assert not called.exists()
+    for trusted in (["--trust"], ["--model", "mine.py:net"]):
+        hgpart("show", plan, *trusted)
+        assert capsys.readouterr().out.split("Seconds")[0] == first
+        called.unlink()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show", "--model", "lenet5"],
+        ["verify", "lenet5", "--plan"],
+        ["run", "lenet5", "--one-process", "--plan"],
+        ["train", "lenet5", "--one-process", "--steps", 1, "--plan"],
+        ["compare", "lenet5", "--html", "page", "--plan"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_model_on_the_command_line_is_the_one_that_is_called(
+    command, capsys, graph, monkeypatch, tmp_path
+):
+    plan = tmp_path / "plan.json"
+    found = partition_graph(graph, flops(graph), 2, 0.1, effort=0)
+    save_plan(make_plan(found, graph, flops(graph), "os:abort", (1, 32, 32)), plan)
+
+    def unloadable(spec, **options):
+        raise ModelError(f"was told to load {spec}")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hgpart.zoo.load_model", unloadable)
+    fails(capsys, [*command, plan], 4, "was told to load lenet5")
 
 
 @pytest.mark.parametrize(

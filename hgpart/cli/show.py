@@ -11,6 +11,7 @@ import typer
 from hgpart.cli.options import CsvFile, HtmlFile, JsonFile, Unit, checked_unit
 from hgpart.cli.outputs import check_outputs, check_page_package, show_report
 from hgpart.cli.stages import Stages, traced_model
+from hgpart.errors import ArgumentError
 
 if TYPE_CHECKING:
     from hgpart.graph import ChannelGraph
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 
 def show(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A file of 'hgpart partition -o'.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Its model, where the plan names code that is to be called."
+        ),
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Call whatever code the plan names as its model.")
+    ] = False,
     unit: Unit = "MB",
     json: JsonFile = None,
     csv: CsvFile = None,
@@ -35,6 +45,7 @@ def show(
         unit = checked_unit(unit)
         with stage("read"):
             loaded = load_plan(plan)
+        loaded = replace(loaded, model=model or _trusted_model(loaded, plan, trust))
         _, _, _, graph = traced_model(stage, loaded.model, loaded.input_shape)
         with stage("evaluate"):
             report = plan_report(loaded, graph)
@@ -44,6 +55,19 @@ def show(
 
         write_page(plan_page(report, unit), html)
     show_report(report, unit, json, csv)
+
+
+def _trusted_model(loaded: Plan, path: Path, trust: bool) -> str:
+    """The model that a plan names, unless that is code which nobody has asked to be called."""
+    from hgpart.json_files import quoted
+    from hgpart.zoo import is_user_code
+
+    if is_user_code(loaded.model) and not trust:
+        raise ArgumentError(
+            f"{path} has code called for its model, {quoted(loaded.model)}: accepted with "
+            "--model MODEL, which names the code to call, or --trust, if the plan is yours"
+        )
+    return loaded.model
 
 
 def plan_report(plan: Plan, graph: ChannelGraph) -> Report:

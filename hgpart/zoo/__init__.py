@@ -31,7 +31,7 @@ from hgpart.zoo.squeezenet import squeezenet1_1
 from hgpart.zoo.unet import unet
 from hgpart.zoo.vgg import vgg
 
-__all__ = ["BUILTIN", "ModelSpec", "builtin_models", "load_model"]
+__all__ = ["BUILTIN", "ModelSpec", "builtin_models", "is_user_code", "load_model"]
 
 IMAGENET = (3, 224, 224)
 
@@ -83,6 +83,19 @@ def builtin_models() -> tuple[str, ...]:
     ('lenet5', 'alexnet', 'vgg11')
     """
     return tuple(BUILTIN)
+
+
+def is_user_code(spec: str) -> bool:
+    """Whether `load_model` would import and call whatever code a spec names.
+
+    If not, the model is built in or of a package that hgpart knows, and nothing else is called: a
+    spec that a file brings along need not be trusted.
+
+    >>> [is_user_code(spec) for spec in ("vgg16", "timm:resnet18", "net.py:make", "os:abort")]
+    [False, False, True, True]
+    """
+    source, colon, _ = spec.partition(":")
+    return source not in PACKAGES if colon else spec.endswith(".py")
 
 
 def load_model(
@@ -146,10 +159,10 @@ def _build_builtin(name: str, target: torch.device) -> Model:
 
 def _build_elsewhere(spec: str, target: torch.device) -> Model:
     source, colon, name = spec.partition(":")
-    if source in PACKAGES and colon:
-        build = package_factory(source, name)
-    elif colon or spec.endswith(".py"):
+    if is_user_code(spec):
         build = user_factory(spec)
+    elif colon:
+        build = package_factory(source, name)
     else:
         forms = [*(f"{package}:NAME" for package in PACKAGES), "path/file.py:factory"]
         raise unknown_name(
