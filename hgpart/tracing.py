@@ -73,6 +73,8 @@ class TracedModel:
         The inputs that were traced; tensors are on the meta device.
     batch_size : int
         Samples in the example that was traced.
+    training : bool
+        The mode that it was traced in.
     """
 
     graph_module: fx.GraphModule
@@ -87,6 +89,7 @@ class TracedModel:
     structure: ResultStructure
     example: tuple[Any, ...]
     batch_size: int
+    training: bool
 
 
 def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.Tensor, ...]:
@@ -101,10 +104,9 @@ def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.
         raise ArgumentError(
             f"input shape {tuple(input_shape)}: every size must be at least 1, as in 3,224,224"
         )
-    tensor = next(iter(model.parameters()), None)
-    device = "cpu" if tensor is None else tensor.device
-    dtype = torch.float32 if tensor is None else tensor.dtype
-    return (torch.zeros((EXAMPLE_BATCH, *input_shape), dtype=dtype, device=device),)
+    tensors = (*model.parameters(), *model.buffers())
+    like = next((one for one in tensors if one.is_floating_point()), torch.empty(0))
+    return (torch.zeros((EXAMPLE_BATCH, *input_shape), dtype=like.dtype, device=like.device),)
 
 
 def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedModel:
@@ -180,6 +182,7 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
             for value in inputs
         ),
         batch_size=batches[0].shape[0],
+        training=model.training,
     )
 
 

@@ -71,6 +71,16 @@ def test_a_plan_in_float32_and_evaluation(capfd, tmp_path):
     assert "PASS" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("options", [[], ["--eval"], ["--dtype", "float32"]])
+def test_a_model_without_parameters(capfd, tmp_path, options):
+    """No tensor of the model says in which type it computes."""
+    file = tmp_path / "pooling.py"
+    file.write_text("from torch import nn\nmake = lambda: (nn.AvgPool2d(2), (3, 4, 4))\n")
+    wanted = ["--k", "2", "--partition", "random", *options]
+    assert cli.run(["verify", f"{file}:make", *wanted]) == 0
+    assert capfd.readouterr().out.startswith("PASS: ")
+
+
 def test_a_broken_placement_fails(capfd, monkeypatch):
     fill = Placement._fill
 

@@ -1,4 +1,4 @@
-"""Owners in one mode are owners in the other; the copy to trace it with has no weights."""
+"""Who has a layer in one mode has it in the other; the copy to trace it with has no weights."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from hgpart.layering import channel_graph
 from hgpart.placement.modes import carried_over, skeleton
 from hgpart.placement.ownership import ownership
 from hgpart.tracing import trace
+from hgpart.work import Work
 
 
 @given(partitioned_graphs())
-def test_the_same_graph_has_the_same_owners(case):
+def test_the_same_graph_has_the_same_partition(case):
     graph, partition = case
-    owners = ownership(graph, partition)
-    found = carried_over(owners, graph, graph)
-    assert found.k == owners.k
-    for layer, one, other in zip(graph.layers, found.finish, owners.finish, strict=True):
-        np.testing.assert_array_equal(one, other, layer.name)
-    assert found.cells == owners.cells
+    work = Work(np.arange(len(graph.layers)), "MAC", 1, "test")
+    found, carried = carried_over(partition, work, graph, graph)
+    np.testing.assert_array_equal(found.parts, partition.parts)
+    for one, other in zip(found.model.blocks.rows, partition.model.blocks.rows, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(found.model.blocks.columns, partition.model.blocks.columns, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(found.evaluation.traffic, partition.evaluation.traffic)
+    assert carried.per_task.tolist() == work.per_task.tolist()
 
 
 class Auxiliary(nn.Module):
@@ -53,8 +57,8 @@ def test_layers_of_one_mode_alone_go_with_what_they_read(grain):
     traced = trace(model.eval(), image)
     graph, other = channel_graph(traced), channel_graph(trace(model.train(), image))
     plan = placements.of_single_tasks(traced, graph, Modelling(grain=grain), 3, seed=1)
-    owners = ownership(graph, plan.partition)
-    found = carried_over(owners, graph, other)
+    partition, work = carried_over(plan.partition, plan.work, graph, other)
+    owners, found = ownership(graph, plan.partition), ownership(other, partition)
     finish = {layer.name: parts for layer, parts in zip(graph.layers, owners.finish, strict=True)}
     known = dict(zip((layer.name for layer in other.layers), found.finish, strict=True))
     assert {"gain", "aside"} <= known.keys() - finish.keys()
@@ -62,12 +66,14 @@ def test_layers_of_one_mode_alone_go_with_what_they_read(grain):
         assert known[name].tolist() == finish[name].tolist(), name
     assert known["gain"].tolist() == known["stem"].tolist()  # task by task
     assert known["aside"].tolist() == [known["gain"][0]] * 5  # whole
-    for layer, cells, read in zip(other.layers, found.cells, found.splits, strict=True):
-        assert (cells is None) == (read is None) == (
-            grain == "coarse" or layer.name not in finish
-        ) or cells is None
-        if read is not None:
-            assert any(read is one for one in layer.reads)  # of its own graph
+    for layer, cells, finishing in zip(other.layers, found.cells, found.finish, strict=True):
+        if layer.name not in finish and cells is not None:  # nothing of a task is elsewhere
+            for part, rectangles in enumerate(cells):
+                tasks = [task for one in rectangles for task in one.tasks.tolist()]
+                assert sorted(tasks) == np.flatnonzero(finishing == part).tolist()
+    assert work.per_task.tolist() == [
+        layer.macs if layer.name in finish else 0 for layer in other.layers
+    ]
 
 
 def test_a_skeleton_has_no_weights_and_leaves_the_model_as_it_was():

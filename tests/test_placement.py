@@ -404,6 +404,23 @@ def test_a_plan_serves_for_other_float_types_and_no_other_model():
         place(other, plan)
 
 
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_plan_of_the_other_mode(planned):
+    """What was partitioned in training computed as in training, though the model no longer did."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 1))
+    images = 3 * torch.randn(2, 3, 8, 8) + 1
+    result = partition_model(model.train(planned), images, k=2, eps=0.5)
+    plan = make_plan(result.partition, result.graph, result.work, "model", (3, 8, 8))
+    model.train(not planned)
+    for given_ in (result, plan):
+        placed = place(model, given_)
+        assert placed.training == model.training
+        assert torch.allclose(placed(images), copy.deepcopy(model)(images), atol=1e-5)
+    placed = place(model.double(), plan)
+    assert torch.allclose(placed(images.double()), model(images.double()), atol=1e-12)
+
+
 def test_devices():
     model, _, traced, graph = small("residual")
     plan = placements.of_random_blocks(traced, graph, Modelling(), 2, 0)

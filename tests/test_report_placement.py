@@ -38,7 +38,7 @@ def test_the_answer_comes_first_then_every_part():
     assert [row[3] for row in work] == [f"{part.macs:,}" for part in report.parts]
     assert [row[6] for row in work] == [str(n) for n in report.sent_messages.sum(axis=1)]
     assert [row[8] for row in work] == [str(n) for n in report.received_messages.sum(axis=0)]
-    assert "Part 0 also has 42 parameters that the model makes no use of" in " ".join(lines)
+    assert "Also held: 42 parameters that the model makes no use of" in " ".join(lines)
     pair = lines[-3:][0].split()
     assert pair[0] == "0"
     assert float(pair[1]) == pytest.approx(traffic[0, 1] / 1e6, abs=5e-4)

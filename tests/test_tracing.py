@@ -213,6 +213,8 @@ def test_tracing_leaves_the_model_as_it_was() -> None:
 def test_example_takes_device_and_type_of_the_model() -> None:
     (example,) = example_inputs(nn.Linear(3, 4).double(), (3,))
     assert (example.dtype, example.device.type, example.shape) == (torch.float64, "cpu", (2, 3))
+    (example,) = example_inputs(nn.BatchNorm1d(3, affine=False).double(), (3,))
+    assert example.dtype == torch.float64  # its buffers say it
     (example,) = example_inputs(nn.ReLU(), (7, 5))
     assert (example.dtype, example.shape) == (torch.float32, (2, 7, 5))
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 from partitioned_models import MODELS
 from placed_models import model_of, placed
+from torch import nn
 
 from hgpart.errors import ArgumentError, RunError
 from hgpart.placement import Placement
+from hgpart.placement.accounting import account, disagreements
 from hgpart.run import verifying
 from hgpart.run.engine import PartRun
 from hgpart.run.verifying import verify
@@ -64,6 +66,42 @@ def test_evaluation_mode_float32_and_one_part():
     assert found.passed
     assert (found.dtype, found.tolerance, found.training) == (torch.float32, 1e-4, False)
     assert verify(model, placed(model, inputs, k=1), inputs).passed
+
+
+class Aside(nn.Module):
+    """In training it has a second head."""
+
+    def __init__(self, aside: nn.Module) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3)
+        self.norm = nn.BatchNorm2d(6)
+        self.head, self.aside = nn.Linear(6, 4), aside
+
+    def forward(self, image):
+        maps = self.norm(self.stem(image)).relu()
+        features = maps.mean((2, 3))
+        return (self.head(features), self.aside(maps)) if self.training else self.head(features)
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize(
+    ("first", "aside"), [(True, nn.Conv2d(6, 5, 1)), (True, nn.Softmax(1)), (False, nn.Softmax(1))]
+)
+def test_after_a_change_of_mode(first, aside, grain):
+    """The table was made of the plan's blocks, and the other mode has other layers."""
+    torch.manual_seed(0)
+    model, inputs = Aside(aside).double().train(first), [torch.randn(2, 3, 5, 5).double()]
+    placement = placed(model, inputs, grain=grain)
+    for mode in (first, not first, first):
+        model.train(mode)
+        placement.train(mode)
+        found = verify(model, placement, inputs)
+        assert found.failures == ()
+        assert found.training == mode
+        assert found.traffic.forward_bytes.sum() == placement.expected(2).volume
+        assert disagreements(account(placement, 2), placement) == ()
+        sizes = (sum(value.numel() for value in one.parameters()) for one in (model, placement))
+        assert len({*sizes}) == 1  # an optimizer has them all, whatever the mode
 
 
 def test_a_model_that_does_not_learn():

@@ -127,7 +127,7 @@ def verify(
         with redirect_stdout(sys.stderr):
             divided = loaded or _divided(stage, module, shape, divide)
             with stage("place"):
-                placement = place(module, divided, of_each)
+                placement = place(module, divided, of_each).to(getattr(torch, dtype))
             torch.manual_seed(seed)
             batch = torch.randn(batch_size, *shape, dtype=getattr(torch, dtype))
             with stage("verify"):
@@ -145,10 +145,9 @@ def verify(
         print(verification_json(about, found), end="")
     else:
         print_verification(about, found, plain_console(), unit)
-        if not evaluation:  # the plan's table is of training
-            report = placement.report()
-            plain_console().print()
-            print_placement(report, disagreements(report, placement), plain_console(), unit)
+        report = placement.report()
+        plain_console().print()
+        print_placement(report, disagreements(report, placement), plain_console(), unit)
     sys.stdout.flush()
     if not found.passed:
         raise RunError(f"{model} in its parts is not the original: {found.failures[0]}")

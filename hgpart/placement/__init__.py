@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from hgpart.errors import PlacementError, PlanError
+from hgpart.errors import PlacementError
 from hgpart.graph import ChannelGraph
 from hgpart.layering import channel_graph
 from hgpart.partition import Partition
@@ -24,11 +24,10 @@ from hgpart.pipeline import PartitionedModel
 from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.modes import skeleton
 from hgpart.placement.node_facts import NodeFacts
-from hgpart.placement.ownership import ownership
 from hgpart.placement.placement import Placement
 from hgpart.placement.transfers import Transfer
 from hgpart.plan import Plan, restore
-from hgpart.tracing import example_inputs, trace
+from hgpart.tracing import TracedModel, example_inputs, trace
 
 __all__ = ["Placement", "Transfer", "place"]
 
@@ -47,7 +46,7 @@ def place(
     model : nn.Module
         Its weights are copied; those on the meta device are left to `Placement.load_checkpoint`.
     plan : Plan or PartitionedModel
-        From `load_plan` or `partition_model`.
+        From `load_plan` or `partition_model`, in whichever mode: the placement is in the model's.
     devices : sequence of k devices, optional
         As in ``["cuda:0", "cuda:1", "cpu"]``; the CPU for every part when left out.
     parts : iterable of int, optional
@@ -68,9 +67,7 @@ def place(
     True
     """
     if isinstance(plan, Plan):
-        traced = trace(model, example_inputs(model, plan.input_shape))
-        graph = channel_graph(traced)
-        partition = _restored(model, plan, graph)
+        traced, graph, partition = _restored(model, plan)
         work = plan.work
     else:
         traced, graph, partition, work = plan.traced, plan.graph, plan.partition, plan.work
@@ -78,30 +75,28 @@ def place(
     if not held or held[0] < 0 or held[-1] >= partition.k:
         raise PlacementError(f"parts {held}: accepted are some of 0 to {partition.k - 1}")
     trainable = {name for name, value in model.named_parameters() if value.requires_grad}
-    blueprint = Blueprint(
-        NodeFacts(traced, graph), ownership(graph, partition), frozenset(trainable)
-    )
-    return Placement(model, blueprint, held, _checked(devices, partition.k), partition, work)
+    blueprint = Blueprint(NodeFacts(traced, graph), partition, work, frozenset(trainable))
+    placement = Placement(model, blueprint, held, _checked(devices, partition.k))
+    return placement.train(model.training)
 
 
-def _restored(model: nn.Module, plan: Plan, graph: ChannelGraph) -> Partition:
-    """The plan's partition; a plan of the same model in float32 serves for any other float type."""
-    try:
-        return restore(plan, graph)
-    except PlanError:
-        planned = skeleton(model).float()
-        example = example_inputs(planned, plan.input_shape)
-        planned_graph = channel_graph(trace(planned, example))
-        if planned_graph.fingerprint == plan.fingerprint:
-            return restore(plan, planned_graph)
-        other = channel_graph(trace(planned.train(not model.training), example))
-        if other.fingerprint == plan.fingerprint:
-            mode, call = ("training", "train") if planned.training else ("evaluation", "eval")
-            raise PlanError(
-                f"the plan is for this model in {mode}: call .{call}() before it is placed, and "
-                "switch the placement afterwards"
-            ) from None
-        raise
+def _restored(model: nn.Module, plan: Plan) -> tuple[TracedModel, ChannelGraph, Partition]:
+    """The model in the mode that the plan is for, and the plan's partition of it.
+
+    A plan of the same model in float32 serves for any other float type.
+    """
+    found = []
+    for one in (model, skeleton(model).train(not model.training)):
+        traced = trace(one, example_inputs(one, plan.input_shape))
+        graph = planned = channel_graph(traced)
+        if planned.fingerprint != plan.fingerprint:
+            bare = skeleton(one).float()
+            planned = channel_graph(trace(bare, example_inputs(bare, plan.input_shape)))
+        if planned.fingerprint == plan.fingerprint:
+            return traced, graph, restore(plan, planned)
+        found.append((traced, graph))
+    traced, graph = found[0]
+    return traced, graph, restore(plan, graph)  # which says that it is another model
 
 
 def _checked(devices: Sequence[torch.device | str] | None, k: int) -> tuple[torch.device, ...]:

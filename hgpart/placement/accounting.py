@@ -43,7 +43,8 @@ class PartFigures:
     parameters, parameter_bytes : int
         Elements and bytes, each tensor once.
     unused_parameters : int
-        Elements among them that the model makes no use of; part 0 holds these.
+        Elements among them that the model makes no use of, in this mode; part 0 holds those of
+        no use in either.
     buffers, buffer_bytes : int
         Of the model's buffers and constants; several parts may hold the same.
     index_bytes : int

@@ -18,18 +18,22 @@ from hgpart.errors import PlacementError
 from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.hypergraph import Int64
 from hgpart.layer_module import at_batch
+from hgpart.partition import Partition
 from hgpart.placement.draws import random_nodes
 from hgpart.placement.layouts import ChannelLayout
 from hgpart.placement.node_facts import NodeFacts
-from hgpart.placement.ownership import Ownership
+from hgpart.placement.ownership import Ownership, ownership
 from hgpart.placement.products import product_of
 from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
 from hgpart.placement.step_graph import StepGraph, packet_of
 from hgpart.placement.transfers import Transfer, TransferredTensor
 from hgpart.traced_nodes import live_nodes, results_read
 from hgpart.tracing import TracedModel
+from hgpart.work import Work
 
 aten = torch.ops.aten
+
+UNUSED = "unused"  # submodule of a part with the state that none of its steps uses
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +43,17 @@ class Blueprint:
     Attributes
     ----------
     facts : NodeFacts
-    owners : Ownership
+    partition : Partition
+        Of the graph of `facts`.
+    work : Work
+        That it divides.
     trainable : frozenset of str
         Names of the parameters that gradients are wanted for.
     """
 
     facts: NodeFacts
-    owners: Ownership
+    partition: Partition
+    work: Work
     trainable: frozenset[str]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Blueprint:
@@ -61,6 +69,11 @@ class Blueprint:
     def graph(self) -> ChannelGraph:
         """Its layers."""
         return self.facts.graph
+
+    @cached_property
+    def owners(self) -> Ownership:
+        """Who computes what."""
+        return ownership(self.graph, self.partition)
 
     @cached_property
     def shipments(self) -> tuple[Shipment, ...]:
@@ -136,7 +149,7 @@ class Blueprint:
     def names(self) -> tuple[str, ...]:
         """A name for each layer that Python accepts, and that a part calls nothing else by."""
         found: list[str] = []
-        taken, stems = {"batch_size", "channels", "draw"}, set[str]()
+        taken, stems = {"batch_size", "channels", "draw", UNUSED}, set[str]()
         for layer in self.graph.layers:
             name = re.sub(r"\W", "_", layer.name)
             known = hasattr(fx.GraphModule, name) or keyword.iskeyword(name)

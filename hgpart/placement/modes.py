@@ -1,16 +1,20 @@
-"""Ownership of the graph of one mode -> that of the other mode (training, evaluation)."""
+"""Partition of the graph of one mode -> that of the other mode (training, evaluation)."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import nn
 
+from hgpart.blocks import Blocks, Modelling
+from hgpart.grains import cnn_hypergraph
 from hgpart.graph import ChannelGraph, Layer
-from hgpart.hypergraph import Int64
-from hgpart.placement.ownership import Ownership
+from hgpart.hypergraph import Int32, Int64
+from hgpart.partition import Partition, evaluated
+from hgpart.work import Work
 
 
 def skeleton(model: nn.Module) -> nn.Module:
@@ -29,29 +33,58 @@ def _without_storage(tensor: torch.Tensor) -> torch.Tensor:
     return empty
 
 
-def carried_over(owners: Ownership, graph: ChannelGraph, other: ChannelGraph) -> Ownership:
+def carried_over(
+    partition: Partition, work: Work, graph: ChannelGraph, other: ChannelGraph
+) -> tuple[Partition, Work]:
     """Give each layer of another graph of the same model to those who have it in this one.
 
     Layers are known by their names; one that only the other graph has goes with the first layer
-    that it reads: task by task where that makes as many channels as it has tasks, else whole.
+    that it reads: task by task where that makes as many channels as it has tasks, else whole. Its
+    work is not known, and counts as none.
     """
+    modelling = partition.modelling
     index = {layer.name: at for at, layer in enumerate(graph.layers)}
-    finish: list[Int64 | None] = []
-    cells = []
-    splits = []
-    for layer in other.layers:
-        at = index.get(layer.name)
-        if at is not None and _alike(graph.layers[at], layer):
-            split = owners.splits[at]
-            reads = [read for read in layer.reads if read.partial]
-            finish.append(owners.finish[at])
-            cells.append(owners.cells[at])
-            splits.append(reads[0] if split is not None else None)
-            continue
-        finish.append(_with_its_source(other, layer, finish))
-        cells.append(None)
-        splits.append(None)
-    return Ownership(owners.k, tuple(finish), tuple(cells), tuple(splits))
+    divided: list[_Divided] = []
+    per_task = np.zeros(len(other.layers), dtype=np.int64)
+    for at, layer in enumerate(other.layers):
+        known = index.get(layer.name)
+        if known is not None and not _alike(graph.layers[known], layer):
+            known = None
+        if known is not None:
+            per_task[at] = work.per_task[known]
+        if layer.tied_to != at:
+            divided.append(replace(divided[layer.tied_to], parts=np.zeros(0, np.int32)))
+        elif known is not None:
+            divided.append(_as_it_is(partition, known))
+        else:
+            divided.append(_with_its_source(other, layer, modelling, divided))
+    carried = Work(per_task, work.unit, work.units, work.source)
+    blocks = Blocks(tuple(one.rows for one in divided), tuple(one.columns for one in divided))
+    found = evaluated(
+        other,
+        carried,
+        cnn_hypergraph(other, carried, blocks, modelling),
+        modelling,
+        np.concatenate([one.parts for one in divided]),
+        partition.k,
+        partition.eps,
+        seed=partition.seed,
+        backend=partition.backend,
+        start=partition.start,
+        speeds=partition.speeds,
+        bound=0,
+    )
+    return found, carried
+
+
+@dataclass(frozen=True)
+class _Divided:
+    """Blocks of a layer's tasks and channels, who finishes each row, the parts of its vertices."""
+
+    rows: Int64
+    columns: Int64
+    finish: Int32
+    parts: Int32
 
 
 def _alike(first: Layer, second: Layer) -> bool:
@@ -61,10 +94,35 @@ def _alike(first: Layer, second: Layer) -> bool:
     return (first.kind, first.tasks, split(first)) == (second.kind, second.tasks, split(second))
 
 
-def _with_its_source(graph: ChannelGraph, layer: Layer, finish: list[Int64 | None]) -> Int64:
+def _as_it_is(partition: Partition, at: int) -> _Divided:
+    model = partition.model
+    rows, columns, layout = model.blocks.rows[at], model.blocks.columns[at], model.layouts[at]
+    if layout is None:  # it has no vertices
+        nothing = np.zeros(0, np.int32)
+        return _Divided(rows, columns, nothing, nothing)
+    end = layout.finish + len(rows) - 1
+    return _Divided(
+        rows,
+        columns,
+        partition.parts[layout.finish : end],
+        partition.parts[layout.row_starts[0] : end],
+    )
+
+
+def _with_its_source(
+    graph: ChannelGraph, layer: Layer, modelling: Modelling, divided: list[_Divided]
+) -> _Divided:
+    rows, finish = np.array([0, layer.tasks]), np.zeros(1, dtype=np.int32)
     for source in graph.sources(layer):
-        parts = finish[source]
-        if parts is not None:
-            same = len(parts) == layer.tasks
-            return parts if same else np.full(layer.tasks, parts[0])
-    return np.zeros(layer.tasks, dtype=np.int64)
+        of_source = divided[source]
+        if len(of_source.finish):
+            finish = of_source.finish[:1]
+            if graph.layers[source].tasks == layer.tasks and not modelling.is_solid(layer):
+                rows, finish = of_source.rows, of_source.finish
+            break
+    read = modelling.split_read(layer)
+    if read is None:
+        return _Divided(rows, np.array([0, 1]), finish, finish)
+    # All cells of a row are where it is finished.
+    columns = np.array([0, len(read.channels)])
+    return _Divided(rows, columns, finish, np.concatenate([finish, finish]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from hgpart.errors import ArgumentError, PlacementError
+from hgpart.errors import PlacementError
 from hgpart.grains import cnn_hypergraph
 from hgpart.hypergraph import Hypergraph
 from hgpart.layer_module import at_batch
 from hgpart.layering import channel_graph
 from hgpart.metrics import Evaluation, evaluate
 from hgpart.partition import Partition
-from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.blueprint import UNUSED, Blueprint
 from hgpart.placement.mode_programs import (
     Programs,
     build_programs,
@@ -69,18 +69,15 @@ class Placement(nn.Module):
         blueprint: Blueprint,
         held: Sequence[int],
         devices: tuple[torch.device, ...],
-        partition: Partition,
-        work: Work,
     ) -> None:
         """Use `hgpart.place`."""
         super().__init__()
-        self.k = partition.k
+        self.k = blueprint.partition.k
         self.devices = devices
-        self.partition, self.work = partition, work
-        self.training = model.training
+        self.training = blueprint.traced.training
         self._held = tuple(held)
         self._retrace = partial(_traced, skeleton(model))
-        self._modes = {model.training: build_programs(blueprint, held)}
+        self._modes = {self.training: build_programs(blueprint, held)}
         self._original = original_state(model, blueprint.used_state)
         self._tensors: dict[_Key, torch.Tensor] = {}
         self._slices: dict[_Key, Slice] = {}
@@ -88,9 +85,8 @@ class Placement(nn.Module):
         self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
         self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
         self.dtype = _float_type(model, blueprint.traced.example)
-        self._unused = "unused"  # submodule of part 0
         self.parts = nn.ModuleDict()
-        self._hold_the_unused()
+        self._hold_unused(self.training, self._never_used())
         state = dict(model.named_buffers(remove_duplicate=False))
         state.update(model.named_parameters(remove_duplicate=False))
         self._fill({**state, **blueprint.traced.constants})
@@ -107,6 +103,16 @@ class Placement(nn.Module):
     def blueprint(self) -> Blueprint:
         """What the programs of the present mode were made from."""
         return self._now.blueprint
+
+    @property
+    def partition(self) -> Partition:
+        """The plan's; in the other mode than the plan's, the same of that mode's layers."""
+        return self.blueprint.partition
+
+    @property
+    def work(self) -> Work:
+        """What it divides."""
+        return self.blueprint.work
 
     @property
     def programs(self) -> Mapping[int, PartProgram]:
@@ -191,13 +197,7 @@ class Placement(nn.Module):
         return account(self, batch_size)
 
     def expected(self, batch_size: int) -> Evaluation:
-        """The partition's figures at a batch size, from the hypergraph and not the submodules.
-
-        Raises
-        ------
-        PlacementError
-            In a mode whose layers are not those of the plan.
-        """
+        """The partition's figures at a batch size, from the hypergraph and not the submodules."""
         nets = self._hypergraph(batch_size)
         return evaluate(nets, self.partition.parts, self.k, self.partition.speeds)
 
@@ -223,11 +223,7 @@ class Placement(nn.Module):
         )
         graph = replace(blueprint.graph, layers=layers)
         modelling = replace(self.partition.modelling, batch_size=batch_size, bytes_per_element=None)
-        try:
-            blocks = self.partition.model.blocks
-            return cnn_hypergraph(graph, self.work, blocks, modelling).hypergraph
-        except ArgumentError as error:
-            raise PlacementError(f"the plan is for the other mode of the model: {error}") from None
+        return cnn_hypergraph(graph, self.work, self.partition.model.blocks, modelling).hypergraph
 
     # -------------------------------------------------------------- as an nn.Module
 
@@ -277,6 +273,7 @@ class Placement(nn.Module):
             state = self.state_dict() if new else {}
             self._let_go(new)
             self._modes[mode] = made
+            self._hold_unused(mode, self._used_otherwise(made))
             self._fill(state)
         super().train(mode)
         self._last = mode, False
@@ -288,9 +285,9 @@ class Placement(nn.Module):
         first = self.blueprint
         traced = self._retrace(first.traced.example, self.dtype, mode)
         graph = channel_graph(traced)
-        owners = carried_over(first.owners, first.graph, graph)
+        partition, work = carried_over(first.partition, first.work, first.graph, graph)
         made = build_programs(
-            Blueprint(NodeFacts(traced, graph), owners, first.trainable), self._held
+            Blueprint(NodeFacts(traced, graph), partition, work, first.trainable), self._held
         )
         new = {
             held.name
@@ -311,7 +308,7 @@ class Placement(nn.Module):
         for mode, programs in self._modes.items():
             kept = {}
             for attribute, held in programs.slices.get(0, {}).items():
-                if attribute.startswith(f"{self._unused}.") and held.name in names:
+                if attribute.startswith(f"{UNUSED}.") and held.name in names:
                     self._tensors.pop((0, held.key), None)
                     self._slices.pop((0, held.key), None)
                 else:
@@ -459,30 +456,40 @@ class Placement(nn.Module):
     def _type_of(self, one: Original) -> torch.dtype:
         return self.dtype if one.dtype.is_floating_point else one.dtype
 
-    def _hold_the_unused(self) -> None:
-        """Give part 0 what the traced model makes no use of, so that no state is lost."""
-        if 0 not in self.programs:
-            return
-        while hasattr(self.submodule(0), self._unused):
-            self._unused += "_"
+    def _hold_unused(self, mode: bool, unused: Iterable[tuple[int, Slice]]) -> None:
+        """Let parts hold what their steps of a mode make no use of, so that no state is lost."""
+        programs = self._modes[mode]
+        slices = {part: dict(held) for part, held in programs.slices.items()}
+        for part, held in unused:
+            module = programs.programs[part].module
+            if not hasattr(module, UNUSED):
+                module.add_module(UNUSED, nn.Module())
+            owner, one = module.get_submodule(UNUSED), self._original[held.name]
+            attribute = held.name.replace(".", "_")
+            while hasattr(owner, attribute):  # a.b_c and a_b.c are two
+                attribute += "_"
+            value = torch.empty(held.local_shape, dtype=one.dtype, device="meta")
+            if one.parameter:
+                value = nn.Parameter(value, requires_grad=one.dtype.is_floating_point)
+                owner.register_parameter(attribute, value)
+            else:
+                owner.register_buffer(attribute, value)
+            slices[part][f"{UNUSED}.{attribute}"] = held
+        self._modes[mode] = replace(programs, slices=slices)
+
+    def _never_used(self) -> Iterator[tuple[int, Slice]]:
+        """What the traced model makes no use of: part 0 holds it."""
         used = {*self.blueprint.used_state}
-        module = nn.Module()
-        slices = dict(self._now.slices[0])
         for name, one in self._original.items():
-            if one.held_as == name and name not in used:
-                attribute = name.replace(".", "_")
-                while hasattr(module, attribute):  # a.b_c and a_b.c are two
-                    attribute += "_"
-                value = torch.empty(one.shape, dtype=one.dtype, device="meta")
-                if one.parameter:
-                    value = nn.Parameter(value, requires_grad=one.dtype.is_floating_point)
-                    module.register_parameter(attribute, value)
-                else:
-                    module.register_buffer(attribute, value)
-                slices[f"{self._unused}.{attribute}"] = Slice(name, one.shape)
-        if len(slices) > len(self._now.slices[0]):
-            self.submodule(0).add_module(self._unused, module)
-            self._modes[self.training] = replace(self._now, slices={**self._now.slices, 0: slices})
+            if 0 in self.programs and one.held_as == name and name not in used:
+                yield 0, Slice(name, one.shape)
+
+    def _used_otherwise(self, made: Programs) -> Iterator[tuple[int, Slice]]:
+        """Parameters that parts hold, and that their programs of a new mode make no use of."""
+        used = {(part, one.key) for part, held in made.slices.items() for one in held.values()}
+        for key, held in self._slices.items():
+            if key not in used and isinstance(self._tensors[key], nn.Parameter):
+                yield key[0], held
 
     def _fill(self, state: Mapping[str, torch.Tensor]) -> None:
         """Give the submodules their tensors; equal slices of a part are one tensor."""

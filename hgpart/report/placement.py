@@ -103,7 +103,7 @@ def _print_work(report: PlacementReport, console: Console, unit: str) -> None:
     print_table(console, "Work and traffic of a forward pass", table)
     unused = sum(figures.unused_parameters for figures in report.parts)
     if unused:
-        console.print(f"Part 0 also has {unused:,} parameters that the model makes no use of")
+        console.print(f"Also held: {unused:,} parameters that the model makes no use of")
 
 
 def _print_pairs(report: PlacementReport, console: Console, unit: str) -> None:
