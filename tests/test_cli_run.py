@@ -14,9 +14,10 @@ import torch
 from hgpart import load_model
 from hgpart.cli import main, run
 from hgpart.cli.processes import device_of_each
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, OutputError
 from hgpart.placement import Placement
 from hgpart.plan import load_plan
+from hgpart.run.connection import Connection
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ def _alone(monkeypatch):
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    for k, grain in ((2, "coarse"), (3, "fine")):
+    for k, grain in ((1, "coarse"), (2, "coarse"), (3, "fine")):
         arguments = ["partition", "lenet5", "--k", k, "--grain", grain, "--batch-size", 8]
         assert run([str(each) for each in (*arguments, "-o", folder / f"{k}.json")]) == 0
     return folder
@@ -163,6 +164,35 @@ def test_another_number_of_processes_than_parts(capfd, plans, monkeypatch):
         monkeypatch.setenv(name, value)
     code = hgpart_run(plans, 2)
     fails(capfd, 14, "there are 3 processes, the plan has k=2: accepted is 2", code)
+
+
+@pytest.mark.parametrize("command", [("run", "--steps", 1), ("train", "--steps", 1)])
+def test_the_others_are_done_before_rank_0_prints(capfd, plans, monkeypatch, tmp_path, command):
+    """hgpart train | head: a reader that had enough failed the others, who waited for rank 0."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    failures = []
+    monkeypatch.setattr(Connection, "first_cause", lambda self, cause: failures.append(cause))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        ranks = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": free.getsockname()[1]}
+    for name, value in {**ranks, "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, str(value))
+    name, *options = map(str, command)
+    with os.fdopen(writer, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        assert run([name, "lenet5", "--plan", str(plans / "1.json"), *options]) == 11
+    assert failures == []
+    assert capfd.readouterr().err == ""
+
+
+def test_a_reader_that_has_enough_is_told_nothing(capfd, plans, monkeypatch):
+    def launch(*arguments):
+        raise OutputError("nobody reads what rank 0 prints")
+
+    monkeypatch.setattr("hgpart.run.launch.launch", launch)
+    assert hgpart_run(plans, 2) == 11
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_rank_ends_before_python_does(monkeypatch):

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from hgpart.errors import ArgumentError, RunError
+from hgpart.errors import ArgumentError, OutputError, RunError
 from hgpart.run.launch import launch
 
 LAUNCH = "import sys; from hgpart.run.launch import launch; launch(sys.argv[2], sys.argv[3:], 2)"
@@ -143,6 +143,14 @@ def test_a_rank_that_only_noticed_is_not_the_cause(tmp_path):
     )
     with pytest.raises(RunError, match=r"^rank 1: of 1$"):
         launch(str(file), [], 2)
+
+
+def test_a_reader_that_has_enough_is_no_failure(tmp_path):
+    """hgpart train | head: rank 0 ends without a word, and the launcher said that it had failed."""
+    file = tmp_path / "program.py"
+    file.write_text("import sys\nprint('hgpart: warning: so', file=sys.stderr)\nsys.exit(11)\n")
+    with pytest.raises(OutputError, match="nobody reads what rank 0 prints"):
+        launch(str(file), [], 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

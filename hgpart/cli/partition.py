@@ -75,12 +75,12 @@ def partition(
         ),
     ] = None,
     memory_copies: Annotated[
-        float,
+        float | None,
         typer.Option(
             help="Of each parameter in it: 1 to infer, 2 to train by gradient descent, 3 with "
-            "momentum, 4 with Adam."
+            "momentum, 4 with Adam, as when left out."
         ),
-    ] = 4.0,
+    ] = None,
     time_limit: Annotated[
         float | None,
         typer.Option(
@@ -119,7 +119,7 @@ def partition(
     with Stages() as stage:
         with stage("import"):
             from hgpart.formats import write_partition
-            from hgpart.memory import memory_limits
+            from hgpart.memory import COPIES, memory_limits
             from hgpart.objectives import objective_named
             from hgpart.partition import check_arguments, check_goal, check_search, partition_graph
             from hgpart.partition.backends import backend as backend_named
@@ -140,7 +140,10 @@ def partition(
             if objective != "volume":
                 raise ArgumentError(f"--objective {objective} and --topology: accepted is one")
             wanted = load_topology(topology, k)
-        limits = None if memory is None else memory_limits(memory, k, memory_copies)
+        if memory is None and memory_copies is not None:
+            raise ArgumentError(f"--memory-copies {memory_copies:g}: only --memory needs them")
+        copies = COPIES if memory_copies is None else memory_copies
+        limits = None if memory is None else memory_limits(memory, k, copies)
         check_goal(k, backend, wanted, limits)
         modelling = modelling_of(
             grain, linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex

@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hgpart.errors import ArgumentError
+import typer
+
+from hgpart.errors import ArgumentError, OutputError
 
 
 def started_as_rank() -> bool:
@@ -18,7 +20,10 @@ def start_ranks(command: str, arguments: Sequence[str], options: Mapping[str, An
     """Run a command of hgpart in k processes on this machine, and wait for them."""
     from hgpart.run.launch import launch
 
-    launch("hgpart", [command, *arguments, *written_out(options)], k)
+    try:
+        launch("hgpart", [command, *arguments, *written_out(options)], k)
+    except OutputError as error:  # no mistake, and nothing to say, as where this process prints
+        raise typer.Exit(error.exit_status) from None
 
 
 def written_out(options: Mapping[str, Any]) -> list[str]:

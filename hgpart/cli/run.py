@@ -28,6 +28,7 @@ from hgpart.errors import ArgumentError, RunError
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
+    from hgpart.report.running import RunReport
     from hgpart.run.connection import Connection
 
 
@@ -58,16 +59,18 @@ def run(
             raise ArgumentError(f"{option} {value}: accepted is 1 or more")
     with Stages() as stage, stage("import"):
         from hgpart.plan import load_plan
+        from hgpart.run.connection import check_timeout
     checked_unit(unit)
+    check_timeout(timeout)
     loaded = load_plan(plan)
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed)
     samples = batch_size or loaded.modelling.batch_size
     wanted = _Run(placing, steps, samples, backward, unit, json)
     if one_process:
-        wanted.steps_of(placing.here(), None, "threads")
+        report = wanted.steps_of(placing.here(), None, "threads")
     elif started_as_rank():
         with placing.connected(backend, timeout) as connection:
-            wanted.steps_of(placing.part_of(connection), connection, backend)
+            report = wanted.steps_of(placing.part_of(connection), connection, backend)
     else:
         options = {
             "--plan": plan,
@@ -83,6 +86,9 @@ def run(
             "--json": json,
         }
         start_ranks("run", [model], options, loaded.k)
+        return
+    if report is not None:  # not before the others are done, who would fail with what fails here
+        wanted.show(report)
 
 
 @dataclass(frozen=True)
@@ -96,13 +102,14 @@ class _Run:
     unit: str
     json: str | None
 
-    def steps_of(self, placement: Placement, connection: Connection | None, carrier: str) -> None:
-        """Run the steps; the first process prints what they took."""
+    def steps_of(
+        self, placement: Placement, connection: Connection | None, carrier: str
+    ) -> RunReport | None:
+        """Run the steps; returns what they took in the first process."""
         import torch
 
-        from hgpart.report.running import RunReport, print_run, run_json
+        from hgpart.report.running import RunReport
         from hgpart.run.measuring import measure
-        from hgpart.writing import replacing
 
         torch.manual_seed(self.placing.seed)
         batch = torch.randn(self.batch_size, *self.placing.plan.input_shape)
@@ -117,8 +124,8 @@ class _Run:
                 on_step=lambda done: bar.update(task, completed=done),
             )
         if not first:
-            return
-        report = RunReport(
+            return None
+        return RunReport(
             self.placing.model,
             self.placing.devices,
             carrier,
@@ -126,6 +133,12 @@ class _Run:
             placement.expected(self.batch_size).traffic,
             placement.expected_gradients(self.batch_size).traffic,
         )
+
+    def show(self, report: RunReport) -> None:
+        """Write the file, print, and say whether it was as planned."""
+        from hgpart.report.running import print_run, run_json
+        from hgpart.writing import replacing
+
         if self.json is not None and self.json != "-":
             with replacing(self.json) as file:
                 file.write(run_json(report))

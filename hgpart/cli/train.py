@@ -31,6 +31,7 @@ from hgpart.errors import ArgumentError
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
+    from hgpart.report.training import TrainingReport
     from hgpart.run.learner import Learner
     from hgpart.run.resuming import Checkpointing
     from hgpart.run.training import TrainingOptions
@@ -95,9 +96,11 @@ def train(
     with Stages() as stage:
         with stage("import"):
             from hgpart.plan import load_plan
+            from hgpart.run.connection import check_timeout
             from hgpart.run.resuming import Checkpointing
             from hgpart.run.training import TrainingOptions
         checked_unit(unit)
+        check_timeout(timeout)
         options = TrainingOptions(
             steps=steps,
             batch_size=batch_size,
@@ -125,14 +128,15 @@ def train(
         from hgpart.run.learner import PlacedModel
 
         placement = placing.here()
-        wanted.train(PlacedModel(placement), placement)
+        report = wanted.train(PlacedModel(placement), placement)
     elif started_as_rank():
         from hgpart.run.distributed import DistributedModel
         from hgpart.run.learner import RankModel
 
         with placing.connected(backend, timeout) as connection:
             placement = placing.part_of(connection)
-            wanted.train(RankModel(DistributedModel(placement, connection)), placement)
+            model_here = DistributedModel(placement, connection)
+            report = wanted.train(RankModel(model_here), placement)
     else:
         given = {
             "--plan": plan,
@@ -156,6 +160,9 @@ def train(
             "--json": json,
         }
         start_ranks("train", [model], given, loaded.k)
+        return
+    if report is not None:  # not before the others are done, who would fail with what fails here
+        wanted.show(report)
 
 
 @dataclass(frozen=True)
@@ -169,12 +176,11 @@ class _Run:
     unit: str
     json: str | None
 
-    def train(self, learner: Learner, placement: Placement) -> None:
-        """Train; the first process prints the losses."""
-        from hgpart.report.training import TrainingReport, print_training, training_json
+    def train(self, learner: Learner, placement: Placement) -> TrainingReport | None:
+        """Train; returns what came of it in the first process."""
+        from hgpart.report.training import TrainingReport
         from hgpart.run.data import load_data
         from hgpart.run.training import train as run_training
-        from hgpart.writing import replacing
 
         shape = self.placing.plan.input_shape
         data = load_data(self.data, shape, self._classes(), self.options.seed)
@@ -185,8 +191,8 @@ class _Run:
 
             result = run_training(learner, data, self.options, self.checkpointing, on_step)
         if not learner.first:
-            return
-        report = TrainingReport(
+            return None
+        return TrainingReport(
             model=self.placing.model,
             data=self.data,
             dtype=self.placing.dtype,
@@ -195,6 +201,12 @@ class _Run:
             result=result,
             volume_bytes=placement.expected(self.options.batch_size).volume,
         )
+
+    def show(self, report: TrainingReport) -> None:
+        """Write the file, and print."""
+        from hgpart.report.training import print_training, training_json
+        from hgpart.writing import replacing
+
         if self.json is not None and self.json != "-":
             with replacing(self.json) as file:
                 file.write(training_json(report))

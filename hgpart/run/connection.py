@@ -173,10 +173,7 @@ def connect(
         raise RunError(f"there are {processes} processes, the plan has k={k}: accepted is {k}")
     if backend not in BACKENDS:
         raise ArgumentError(f"backend {backend!r}: accepted are {', '.join(BACKENDS)}")
-    if not 0 < timeout <= LONGEST_TIMEOUT:
-        raise ArgumentError(
-            f"timeout is {timeout:g} s, expected more than 0 and at most {LONGEST_TIMEOUT:g}"
-        )
+    check_timeout(timeout)
     # A receive that waits on a GPU must not keep other streams' work from starting: CUDA has 8
     # queues for all streams unless told otherwise, and a stream for each peer and way is needed.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
@@ -205,6 +202,14 @@ def connect(
         raise RunError(
             f"rank {rank} can't meet the others at {address}: {_first_line(error)}"
         ) from error
+
+
+def check_timeout(timeout: float) -> None:
+    """Raise an ArgumentError for what is no number of seconds to wait."""
+    if not 0 < timeout <= LONGEST_TIMEOUT:
+        raise ArgumentError(
+            f"timeout is {timeout:g} s, expected more than 0 and at most {LONGEST_TIMEOUT:g}"
+        )
 
 
 def local_device(device: str | torch.device) -> torch.device:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
-from hgpart.errors import ArgumentError, RunError
+from hgpart.errors import ArgumentError, OutputError, RunError
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, not listed
@@ -70,6 +70,8 @@ def launch(program: str, arguments: Sequence[str], k: int) -> None:
     RunError
         If the port is in use. If a process fails: names its rank, and the signal that ended it or
         what it said last; `exit_status` is that of the process where hgpart ended it.
+    OutputError
+        If hgpart ended rank 0 as nobody reads what it prints any more, as in ``hgpart | head``.
     """
     if k < 1:
         raise ArgumentError(f"k is {k}, expected at least 1 process")
@@ -172,7 +174,7 @@ class _Rank:
             self.lines += lines
         self.lines.append(line)
 
-    def error(self) -> RunError:
+    def error(self) -> RunError | OutputError:
         """Put how it ended into words."""
         self.listener.join(timeout=1.0)
         lines = [TORCHS_PREFIX.sub("", line.rstrip()) for line in self.lines]
@@ -185,6 +187,8 @@ class _Rank:
             error = RunError(said if NAMES_RANK.match(said) else f"rank {self.rank}: {said}")
             error.exit_status = status
             return error
+        if self.rank == 0 and status == OutputError.exit_status:
+            return OutputError("nobody reads what rank 0 prints")
         for line in lines if self.rank != 0 else ():  # what rank 0 said has been seen
             print(f"rank {self.rank}: {line}", file=sys.stderr)
         if status == -signal.SIGKILL:
