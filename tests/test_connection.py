@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from hgpart.errors import ArgumentError, PlacementError, RunError
-from hgpart.run.connection import connect, local_device
+from hgpart.run.connection import Connection, connect, local_device
+from hgpart.run.heartbeats import Others
 
 
 @pytest.fixture
@@ -85,3 +88,55 @@ def test_the_gpu_of_the_local_rank(monkeypatch):
     assert local_device("cuda:1") == torch.device("cuda", 1)
     assert chosen == [3, 1]
     assert local_device("cpu") == torch.device("cpu")
+
+
+class Looking:
+    """What a look at the others finds, and what one of them tells meanwhile."""
+
+    keeper, interval, silence = None, 0.01, 1.0
+
+    def __init__(self, found, store, told=None):
+        self.found, self.store, self.told = found, store, told
+
+    def look(self, is_told):
+        if self.told:
+            self.store.set("cause", self.told)
+        return self.found
+
+
+TIMED_OUT, CLOSED = "Timed out waiting 6000ms", "Connection closed by peer [127.0.0.1]:1"
+
+
+@pytest.mark.parametrize(
+    ("said", "peer", "found", "named"),
+    [
+        (TIMED_OUT, 1, Others((2,), ()), "rank 2 is silent, as if stopped or cut off"),
+        (TIMED_OUT, None, Others((1, 2), ()), "ranks 1, 2 are silent, as if stopped or cut off"),
+        (TIMED_OUT, 1, Others((), (2,)), "rank 2 is still at work, too long to be waited for"),
+        (TIMED_OUT, 1, Others((), ()), "rank 1 has not answered in time"),
+        (CLOSED, 1, Others((1,), ()), "rank 1 is gone"),
+        (CLOSED, 1, Others((2,), ()), "rank 2 is gone, or stopped"),
+        (CLOSED, None, Others((1,), (2,)), "rank 1 is gone, or stopped"),
+        ("gloo is out of order", 1, Others((2,), ()), "rank 1 can't be reached (gloo is out of"),
+    ],
+)
+def test_who_is_to_blame_is_named(said, peer, found, named):
+    """It was the one that was waited for, which may wait for another itself."""
+    store = HashStore()
+    connection = Connection(0, 3, torch.device("cpu"), False, store, Looking(found, store))
+    with pytest.raises(RunError) as caught:
+        connection.guard(partial(failing, said), "waited for conv1", peer)
+    assert str(caught.value).startswith(named)
+    assert str(caught.value).endswith(": seen when rank 0 waited for conv1")
+
+
+def failing(said):
+    raise RuntimeError(f"[../pair.cc:1] {said}")
+
+
+def test_one_that_left_as_it_waited_in_vain_tells_for_whom():
+    store = HashStore()
+    looking = Looking(Others((), (1,)), store, told="rank 2 is silent: seen when rank 1 was done")
+    connection = Connection(0, 3, torch.device("cpu"), False, store, looking)
+    with pytest.raises(RunError, match=f"^{looking.told}$"):
+        connection.guard(partial(failing, CLOSED), "waited for conv1", 1)

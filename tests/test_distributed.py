@@ -52,7 +52,8 @@ def test_a_rank_that_is_killed_is_named(capfd, tmp_path):
             os.kill(int(Path(tmp_path, f"{rank}.pid").read_text()), 0)
 
 
-def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
+def started(*arguments):
+    """Three processes without a launcher; the first one keeps their store."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -63,16 +64,20 @@ def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    ranks = [
+    return [
         subprocess.Popen(
-            [sys.executable, RANKS, "forever", str(tmp_path)],
-            cwd=tmp_path,
+            [sys.executable, RANKS, *map(str, arguments)],
+            cwd="/",
             env={**environment, "RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(3)
     ]
+
+
+def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
+    ranks = started("forever", tmp_path)
     kill_when_all_work(tmp_path, k=3, victim=2).join()
     said = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks[:2]]
     ranks[2].communicate()
@@ -83,12 +88,23 @@ def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
     )
 
 
-def test_one_that_does_not_answer_is_not_waited_for_longer_than_allowed():
-    with pytest.raises(RunError, match="rank 0: another rank has not answered in time"):
-        launch(RANKS, ["silent"], 2)
+@pytest.mark.parametrize("victim", [2, pytest.param(0, marks=pytest.mark.full)])
+def test_one_that_is_stopped_is_named_by_all(tmp_path, victim):
+    """Two of three named the one that they waited for, or that had left as it waited in vain."""
+    ranks = started("stopped", tmp_path, victim)
+    others = [rank for number, rank in enumerate(ranks) if number != victim]
+    said = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in others]
+    ranks[victim].kill()
+    ranks[victim].communicate()
+    for line in said:
+        assert re.match(rf"hgpart: error: rank {victim} is (silent|gone, or stopped)", line), said
 
 
-@pytest.mark.full
+def test_one_that_does_not_answer_is_not_waited_for_longer_than_allowed(tmp_path):
+    with pytest.raises(RunError, match=r"^rank 1 is still at work, too long to be waited for: "):
+        launch(RANKS, ["silent", str(tmp_path)], 2)
+
+
 def test_out_of_memory_is_one_clear_line(capfd):
     with pytest.raises(RunError, match=r"^rank 1: out of memory: DefaultCPUAllocator: can't alloc"):
         launch(RANKS, ["memory"], 2)

@@ -249,17 +249,22 @@ def message_of_several_tensors(connection):
 def main(mode, *arguments):
     k = int(os.environ["WORLD_SIZE"])
     rank = int(os.environ["RANK"])
-    timeout = 6.0 if mode == "silent" else 60.0
+    timeout = 60.0
+    if mode in ("silent", "stopped"):
+        timeout = 3.0
+        wait_for_imports(Path(arguments[0]), rank, k)
     with connect(k, timeout=timeout) as connection:
         if mode == "agree":
             importlib.import_module("torch.distributed.nn.functional")  # as tracing a model does
             agree_on_many(connection)
             message_of_several_tensors(connection)
-        elif mode == "forever":  # until a process is killed; says when it is at work
+        elif mode in ("forever", "stopped"):  # until one is killed; says when it is at work
             _, placed = toy(connection)
             for step in range(1_000_000):
                 result = placed(torch.zeros(2, WIDTHS[0], dtype=torch.float64))
                 placed.backward(None if result is None else result.sum())
+                if mode == "stopped" and step == 2 and rank == int(arguments[1]):
+                    os.kill(os.getpid(), signal.SIGSTOP)
                 if step == 2:
                     Path(arguments[0], f"{rank}.pid").write_text(str(os.getpid()))
         elif mode == "elastic":  # rank 1 is killed in the first attempt
@@ -281,6 +286,13 @@ def main(mode, *arguments):
     if mode == "agree":
         assert_no_thread_of_gloo()
         print("all agree")
+
+
+def wait_for_imports(folder, rank, k):
+    """Meet when all have imported torch: that may take longer than they wait for each other."""
+    Path(folder, f"{rank}.imported").write_text("")
+    while len(list(folder.glob("*.imported"))) < k:
+        time.sleep(0.05)
 
 
 def assert_no_thread_of_gloo():

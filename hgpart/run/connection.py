@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -20,6 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from hgpart.errors import ArgumentError, HgpartError, PlacementError, RunError, is_out_of_memory
+from hgpart.run.heartbeats import Heartbeats, within
 
 TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
 BACKENDS = ("gloo", "nccl")
@@ -43,9 +46,18 @@ class Connection:
         Whether messages travel between GPUs directly, and not by way of the hosts.
     """
 
-    def __init__(self, rank: int, k: int, device: torch.device, nccl: bool, store: Store) -> None:
+    def __init__(
+        self,
+        rank: int,
+        k: int,
+        device: torch.device,
+        nccl: bool,
+        store: Store,
+        heartbeats: Heartbeats,
+    ) -> None:
         self.rank, self.k, self.device, self.nccl = rank, k, device, nccl
         self._store: Store | None = store
+        self._heartbeats = heartbeats
         # NCCL knows no tags. In each of its groups a pair of ranks sends one way only, so that
         # both see the same order: the global order of transfers.
         self.upward = dist.new_group(backend="nccl") if nccl else None
@@ -82,29 +94,62 @@ class Connection:
 
     def guard(self, call: Callable[[], Result], doing: str, peer: int | None = None) -> Result:
         """Call torch.distributed; what it raises becomes a `RunError` that names the rank."""
+        self._heartbeats.waits = True
         try:
             return call()
         except RuntimeError as error:
             raise self.lost(error, doing, peer) from error
+        finally:
+            self._heartbeats.waits = False
 
     def lost(self, error: Exception, doing: str, peer: int | None) -> RunError:
-        """Put into words that a process is gone, or does not answer."""
-        who = "another rank" if peer is None else f"rank {peer}"
+        """Put into words which process is gone, or does not answer."""
         if "imed out" in str(error):
-            what = f"{who} has not answered in time"
+            what = self._unanswered(peer)
         elif any(sign in str(error) for sign in ("onnection", "not connected", "pair closure")):
-            what = f"{who} is gone"
+            what = self._left(peer)
         else:
-            what = f"{who} can't be reached ({_first_line(error)})"
+            what = f"{_of(peer)} can't be reached ({_first_line(error)})"
         return RunError(self.first_cause(f"{what}: seen when rank {self.rank} {doing}"))
+
+    def _unanswered(self, peer: int | None) -> str:
+        """Not always by the one that was waited for: that may wait, too."""
+        others = self._heartbeats.look(self._is_told)
+        if others.silent:
+            return f"{_are(others.silent)} silent, as if stopped or cut off"
+        if others.working:
+            return f"{_are(others.working)} still at work, too long to be waited for"
+        return f"{_of(peer)} has not answered in time"
+
+    def _left(self, peer: int | None) -> str:
+        """One that is alive has left as it waited in vain, and will tell for whom."""
+        others = self._heartbeats.look(self._is_told)
+        if peer is not None and peer in others.silent:
+            return f"rank {peer} is gone"
+        if others.silent:
+            return f"{_are(others.silent)} gone, or stopped"
+        deadline = time.monotonic() + 2 * self._heartbeats.silence
+        while not self._is_told() and time.monotonic() < deadline:
+            time.sleep(self._heartbeats.interval)
+        return f"{_of(peer)} is gone"
+
+    def _is_told(self) -> bool:
+        """Whether a process has told why it fails, or could not have."""
+        if self._store is None:
+            return True
+        try:
+            return within(self._heartbeats.silence, partial(self._store.check, ["cause"]))
+        except (RuntimeError, TimeoutError):
+            return True
 
     def first_cause(self, cause: str) -> str:
         """Tell the others why this process fails; returns what was told first, by any."""
         if self._store is None:
             return cause
         try:
-            told: bytes = self._store.compare_set("cause", "", cause)
-        except RuntimeError:  # it was kept by the process that is gone
+            call = partial(self._store.compare_set, "cause", "", cause)
+            told: bytes = within(self._heartbeats.silence, call)
+        except (RuntimeError, TimeoutError):  # the process that kept it is gone, or stopped
             self._store = None
             return cause
         return told.decode()
@@ -113,6 +158,7 @@ class Connection:
         """Leave, when all have come to their end."""
         if dist.is_initialized():
             self.guard(dist.barrier, "was done and waited for the others")
+            self._heartbeats.stop()
             dist.destroy_process_group()
 
     def __enter__(self) -> Connection:
@@ -128,10 +174,19 @@ class Connection:
         """Disconnect, or tell the others what went wrong."""
         if error is None:
             self.disconnect()
-        elif is_out_of_memory(error):
+            return
+        try:
+            self._tell(error)
+        finally:
+            self._heartbeats.stop()
+            if self.rank == self._heartbeats.keeper and self.k > 1:  # the others are to hear of it
+                time.sleep(2 * self._heartbeats.silence)
+
+    def _tell(self, error: BaseException) -> None:
+        if is_out_of_memory(error):
             cause = f"rank {self.rank}: out of memory: {_first_line(error)}"
             raise RunError(self.first_cause(cause)) from error
-        elif isinstance(error, HgpartError):
+        if isinstance(error, HgpartError):
             self.first_cause(f"rank {self.rank}: {error}")
         else:
             what = _first_line(error)
@@ -184,11 +239,16 @@ def connect(
             "accepted here is gloo"
         )
     limit = timedelta(seconds=timeout)
+    # A launcher keeps the store; without one the first process does.
+    keeper = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 0
+    heartbeats = None
     try:
         store, _, _ = next(rendezvous("env://", timeout=limit))
         # With torchrun's elastic restarts the store may outlive the processes.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = PrefixStore(f"hgpart/{attempt}", store)
+        heartbeats = Heartbeats(store, rank, k, timeout, keeper)
+        heartbeats.start()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo",
             store=store,
@@ -196,8 +256,10 @@ def connect(
             world_size=k,
             timeout=limit,
         )
-        return Connection(rank, k, place, backend == "nccl", store)
+        return Connection(rank, k, place, backend == "nccl", store, heartbeats)
     except RuntimeError as error:
+        if heartbeats is not None:
+            heartbeats.stop()
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise RunError(
             f"rank {rank} can't meet the others at {address}: {_first_line(error)}"
@@ -233,6 +295,20 @@ def local_device(device: str | torch.device) -> torch.device:
         raise PlacementError(f"device cuda:{index} is not there: this machine has {count} GPUs")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def _of(peer: int | None) -> str:
+    return "another rank" if peer is None else f"rank {peer}"
+
+
+def _are(ranks: Sequence[int]) -> str:
+    """The ranks and a verb.
+
+    >>> _are([2]), _are([0, 1])
+    ('rank 2 is', 'ranks 0, 1 are')
+    """
+    names = ", ".join(map(str, ranks))
+    return f"rank {names} is" if len(ranks) == 1 else f"ranks {names} are"
 
 
 def _first_line(error: BaseException) -> str:

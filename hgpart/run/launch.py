@@ -36,7 +36,7 @@ NOTICING = 2.0  # seconds that the others have to notice by themselves that one 
 ENDING = 3.0  # seconds from SIGTERM to SIGKILL, and at most as many to be gone after it
 LINES_KEPT = 200  # of a rank's standard error
 ERROR = "hgpart: error: "  # what the hgpart command writes before its one line
-NAMES_RANK = re.compile(r"rank \d+\b")
+NAMES_RANK = re.compile(r"ranks? \d+\b")
 TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 
 # The processes import what their launcher does, wherever it was started.
