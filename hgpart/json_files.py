@@ -11,6 +11,7 @@ from typing import Any
 
 from hgpart.errors import FormatError
 from hgpart.formats.integers import malformed
+from hgpart.reading import read_bytes
 
 LARGEST_INT64 = 2**63 - 1
 
@@ -96,8 +97,8 @@ class JsonObject:
         return self.fields[name]
 
 
-def read_json(path: Path | str, what: str, kind: str) -> JsonObject:
-    """Read a file that is one JSON object whose field "format" is `kind`.
+def read_json(path: Path | str, what: str, kind: str, most: int | None = None) -> JsonObject:
+    """Read a file that is one JSON object whose field "format" is `kind`, of `most` bytes at most.
 
     Raises
     ------
@@ -105,7 +106,7 @@ def read_json(path: Path | str, what: str, kind: str) -> JsonObject:
         If it can't be read, is not JSON, or is of another kind; `what` says what it should be.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_bytes(path, most).decode()
         content = json.loads(text)
     except OSError as error:
         reason = error.strerror or error

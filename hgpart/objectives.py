@@ -75,7 +75,7 @@ def objective_named(name: str) -> Objective:
     return Objective(name)
 
 
-def over_links(costs: Sequence[Sequence[float]]) -> Objective:
+def over_links(costs: Sequence[Sequence[float]] | NDArray[np.float64]) -> Objective:
     """Return the objective of k x k link costs; the diagonal does not count.
 
     Raises
@@ -85,7 +85,7 @@ def over_links(costs: Sequence[Sequence[float]]) -> Objective:
     """
     try:
         links = np.array(costs, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         links = np.zeros(0)
     if links.ndim != 2 or links.shape[0] != links.shape[1]:
         raise ArgumentError("link costs are not a square of numbers, expected k rows of k numbers")

@@ -34,22 +34,22 @@ def load_topology(path: Path | str, k: int) -> Objective:
         If it is for another number of devices.
     """
     head = read_json(path, WHAT, FORMAT)
-    objective = _of_links(head) if "links" in head.fields else _of_nodes(head)
+    return _of_links(head, k) if "links" in head.fields else _of_nodes(head, k)
+
+
+def _of_links(head: JsonObject, k: int) -> Objective:
+    try:
+        objective = over_links(head.items("links"))
+    except ArgumentError as error:
+        raise head.wrong("links", f"k rows of k numbers ({error})") from None
     assert objective.links is not None
-    if len(objective.links) != k:
-        raise ArgumentError(f"{path} is for {len(objective.links)} devices, expected k={k}")
+    _check_devices(head, len(objective.links), k)
     return objective
 
 
-def _of_links(head: JsonObject) -> Objective:
-    try:
-        return over_links(head.items("links"))
-    except ArgumentError as error:
-        raise head.wrong("links", f"k rows of k numbers ({error})") from None
-
-
-def _of_nodes(head: JsonObject) -> Objective:
-    sizes = head.wholes("nodes", high=2**14)
+def _of_nodes(head: JsonObject, k: int) -> Objective:
+    sizes = head.wholes("nodes")
+    _check_devices(head, sum(sizes), k)  # before there is a row for each
     costs = {name: head.number(name) for name in ("inside", "between")}
     for name, cost in costs.items():
         if not 0 <= cost <= MOST_COST:
@@ -57,6 +57,11 @@ def _of_nodes(head: JsonObject) -> Objective:
     node = np.repeat(np.arange(len(sizes)), sizes)
     links = np.where(node[:, None] == node[None, :], costs["inside"], costs["between"])
     try:
-        return over_links(links.tolist())
+        return over_links(links)
     except ArgumentError as error:
         raise head.wrong("between", f"a number above 0 ({error})") from None
+
+
+def _check_devices(head: JsonObject, devices: int, k: int) -> None:
+    if devices != k:
+        raise ArgumentError(f"{head.path} is for {devices} devices, expected k={k}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,24 @@ def test_another_number_of_devices_is_refused(tmp_path: Path) -> None:
         load_topology(path, 3)
 
 
+@pytest.mark.parametrize("nodes", [[8000], [2**40], [2**62] * 100, [4000, 4000]])
+def test_devices_are_counted_before_there_is_room_for_their_links(
+    nodes: list[int], tmp_path: Path
+) -> None:
+    """67 bytes took 3.8 GB: a cost for each pair of 8000 devices, and only then a look at k."""
+    path = written(tmp_path / "t.json", nodes=nodes, inside=1, between=4)
+    tracemalloc.start()
+    with pytest.raises(ArgumentError, match=f"is for {sum(nodes)} devices, expected k=3"):
+        load_topology(path, 3)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10**7
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"links": [[0, 10**400], [1, 0]]}, "not a square of numbers"),
         ({}, 'no "nodes"'),
         ({"nodes": [2], "inside": 1}, 'no "between"'),
         ({"nodes": [2, -1], "inside": 1, "between": 1}, "whole numbers from 0"),

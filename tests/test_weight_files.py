@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
@@ -80,6 +81,49 @@ def test_a_torch_file_of_something_else(tmp_path, saved):
     refused(path)
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_is_no_regular_file_has_no_end(tmp_path, suffix):
+    path = tmp_path / f"weights{suffix}"
+    path.symlink_to("/dev/zero")
+    refused(path)
+
+
+class Called:
+    """What torch.load calls unasked, with any number: a few hundred bytes that take gigabytes."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __reduce__(self):
+        return self.function, (2**28,)
+
+
+@pytest.mark.parametrize("function", [bytearray, torch.Tensor, torch.ByteTensor])
+def test_a_file_takes_no_more_memory_than_it_has_bytes(tmp_path, function):
+    path = tmp_path / "weights.pt"
+    torch.save({"weight": Called(function)}, path)
+    assert "which no tensor needs" in refused(path)
+
+
+def test_a_compressed_file_may_be_any_size(tmp_path):
+    path = save(state(), tmp_path / "weights.pt")
+    with ZipFile(path) as file:
+        content = {name: file.read(name) for name in file.namelist()}
+    with ZipFile(path, "w", ZIP_DEFLATED) as file:
+        for name, data in content.items():
+            file.writestr(name, data)
+    assert "is compressed" in refused(path)
+
+
+def test_every_type_of_tensor_and_parameter_is_read(tmp_path):
+    types = (torch.float8_e4m3fn, torch.float16, torch.complex64, torch.bool, torch.uint16)
+    tensors = {str(dtype): torch.zeros(3, dtype=dtype) for dtype in types}
+    tensors["shared"] = tensors["torch.bool"]
+    tensors["parameter"] = torch.nn.Parameter(torch.zeros(1, 2, 3, 3).mT)
+    with opened_weights(save(tensors, tmp_path / "weights.pt")) as found:
+        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
 def test_without_safetensors(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with (
@@ -94,3 +138,4 @@ def refused(path):
         raise AssertionError("it was opened")
     assert str(caught.value).startswith(f"{path}: ")
     assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)

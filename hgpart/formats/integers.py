@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hgpart.errors import FormatError
 from hgpart.hypergraph import Int64
+from hgpart.reading import blocks
 from hgpart.writing import replacing
 
 CHUNK = 1 << 18  # numbers (when writing) or bytes (when reading) at a time: they fit the cache
@@ -120,11 +121,11 @@ def shortened(found: bytes | list[int]) -> str:
 
 
 def _chunks(path: Path | str) -> Iterator[bytes]:
-    """Read a file without its comments, cut where no number is cut."""
+    """Read a file without its comments, cut where no number is cut; an endless one is refused."""
     tail = b""
     try:
         with Path(path).open("rb") as file:
-            while block := file.read(CHUNK):
+            for block in blocks(file, CHUNK):
                 is_last = len(block) < CHUNK
                 block = tail + block
                 cut = len(block) if is_last else block.rfind(b"\n") + 1

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import pickletools
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_STORED, ZipFile
 
 import torch
 
 from hgpart.errors import CheckpointError, MissingPackageError
+
+# What torch.save writes of tensors by name (those of types are in lower case). torch.load would
+# also call bytearray and torch.Tensor with a number from the file: gigabytes for a few hundred bytes.
+_NAMES = re.compile(
+    r"collections OrderedDict|torch(\.storage)? \w+Storage|torch ([a-z]\w*|Size)|"
+    r"torch\._utils _rebuild_(tensor_v[23]|parameter|parameter_with_state)"
+)
 
 
 @contextmanager
@@ -24,17 +34,38 @@ def opened_weights(path: Path | str) -> Iterator[Mapping[str, torch.Tensor]]:
         If it is a safetensors file, and safetensors is not installed.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path}: no weights can be read: it is not a regular file")
     if path.suffix == ".safetensors":
         with _safetensors(path) as file:
             yield _LazyTensors(file)
         return
     try:
-        state: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        state = load_tensors(path)
     except Exception as error:
         raise CheckpointError(f"{path}: no weights can be read: {_first_line(error)}") from None
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise CheckpointError(f"{path}: accepted is a state_dict, tensors by name")
     yield state
+
+
+def load_tensors(path: Path) -> Any:
+    """What torch.save wrote to a file, with its tensors mapped into memory: all is on the disk.
+
+    Raises
+    ------
+    Exception
+        Any; ValueError if the file could take more memory than it has bytes.
+    """
+    with ZipFile(path) as file:
+        for item in file.infolist():
+            if item.compress_type != ZIP_STORED:
+                raise ValueError(f"{item.filename} is compressed")
+            if item.filename.endswith(".pkl"):
+                for operation, named, _ in pickletools.genops(file.read(item)):
+                    if operation.name == "GLOBAL" and not _NAMES.fullmatch(str(named)):
+                        raise ValueError(f"it holds {named}, which no tensor needs")
+    return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 def _safetensors(path: Path) -> Any:

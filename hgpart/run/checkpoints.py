@@ -15,6 +15,7 @@ import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -28,10 +29,12 @@ from torch import Tensor
 from hgpart.errors import CheckpointError, FormatError
 from hgpart.json_files import JsonObject, read_json
 from hgpart.placement.slices import Slice
+from hgpart.placement.weight_files import load_tensors
 
 FORMAT = "hgpart checkpoint 1"
 MANIFEST = "manifest.json"
 LOCK = ".lock"
+LARGEST_MANIFEST = 2**30  # bytes: the losses of 45 million steps
 KEPT = 2  # the last one, and one before it in case the last is damaged
 
 
@@ -232,8 +235,10 @@ def check(path: Path) -> Manifest:
     for name, (size, digest) in manifest.files.items():
         file = path / name
         try:
-            found = file.stat().st_size
-            if found != size:
+            status = file.stat()
+            if not stat.S_ISREG(status.st_mode):  # a device has no end that its digest would find
+                raise CheckpointError(f"{file} is not a regular file")
+            if (found := status.st_size) != size:
                 raise CheckpointError(f"{file} has {found} bytes, the manifest says {size}")
             if _sha256(file) != digest:
                 raise CheckpointError(f"{file} was changed: its SHA-256 is not the manifest's")
@@ -313,7 +318,7 @@ def _alone(tensor: Tensor) -> Tensor:
 
 def _read_part(path: Path) -> Iterator[Held]:
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        content = load_tensors(path)
         for item in content["held"]:
             positions = {dim: kept.numpy() for dim, kept in item["positions"].items()}
             elements = None if item["elements"] is None else item["elements"].numpy()
@@ -322,7 +327,7 @@ def _read_part(path: Path) -> Iterator[Held]:
             )
             _check_held(held)
             yield held
-    except Exception as error:  # what torch.load raises is as varied as what files hold
+    except Exception as error:  # what files raise is as varied as what files hold
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"can't read {path}: {reason}") from error
 
@@ -350,7 +355,8 @@ def _as_text(manifest: Manifest) -> str:
 
 def _read_manifest(path: Path) -> Manifest:
     try:
-        head = read_json(path / MANIFEST, "the manifest of a checkpoint", FORMAT)
+        what = "the manifest of a checkpoint"
+        head = read_json(path / MANIFEST, what, FORMAT, LARGEST_MANIFEST)
         content = {name: value for name, value in head.fields.items() if name != "sha256"}
         if head.string("sha256") != _digest(content):
             raise CheckpointError(
