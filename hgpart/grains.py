@@ -97,9 +97,11 @@ def cnn_hypergraph(
     Raises
     ------
     ArgumentError
-        If `work` is not one number >= 0 for each layer, or the blocks are not the graph's.
+        If `work` is not one number >= 0 for each layer, or the blocks are not the graph's, or work
+        or bytes exceed 64 bits.
     """
     check_work(graph, work)
+    check_bytes(graph, modelling)
     _check(graph, blocks, modelling)
     layouts, owners, rows, columns = _lay_out(graph, blocks, modelling)
     if len(owners) >= 2**31:
@@ -146,6 +148,21 @@ def check_work(graph: ChannelGraph, work: Work) -> None:
     pairs = zip(work.per_task.tolist(), graph.layers, strict=True)
     if (total := sum(each * layer.tasks for each, layer in pairs)) > LARGEST_TOTAL:
         raise ArgumentError(f"work of {total} in all: accepted is up to {LARGEST_TOTAL}")
+
+
+def check_bytes(graph: ChannelGraph, modelling: Modelling) -> None:
+    """Raise an ArgumentError if a batch of all feature maps is too much for 64 bits."""
+    elements = sum(
+        layer.tasks
+        * max(layer.map_elements, layer.partial_elements)
+        * (modelling.bytes_per_element or layer.bytes_per_element)
+        for layer in graph.layers
+    )
+    if (total := elements * modelling.batch_size) > LARGEST_TOTAL:
+        raise ArgumentError(
+            f"feature maps of {total} bytes in a batch of {modelling.batch_size}: accepted are up "
+            f"to {LARGEST_TOTAL}"
+        )
 
 
 def _check(graph: ChannelGraph, blocks: Blocks, modelling: Modelling) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import os
+import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
 
+LARGEST_TENSOR = 2**63 - 1  # bytes
 EXAMPLE_BATCH = 2  # torch.export takes a batch of 1 for a constant
 
 
@@ -106,6 +109,11 @@ def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.
         )
     tensors = (*model.parameters(), *model.buffers())
     like = next((one for one in tensors if one.is_floating_point()), torch.empty(0))
+    if EXAMPLE_BATCH * math.prod(input_shape) * like.itemsize > LARGEST_TENSOR:
+        raise ArgumentError(
+            f"input shape {tuple(input_shape)}: a batch of {EXAMPLE_BATCH} exceeds the "
+            f"{LARGEST_TENSOR} bytes that a tensor can have"
+        )
     return (torch.zeros((EXAMPLE_BATCH, *input_shape), dtype=like.dtype, device=like.device),)
 
 
@@ -220,8 +228,35 @@ def _export(model: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedP
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Replace in-place operators; batch norm then returns its new statistics."""
     _detach_what_has_no_grad(program.graph)
+    aliases = _quotable_names(program)
+    _rename_tensors(program, aliases)
     functional: torch.export.ExportedProgram = program.run_decompositions({})
+    _rename_tensors(functional, {alias: name for name, alias in aliases.items()})
     return functional
+
+
+def _quotable_names(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Other names for tensors whose own end a line or a text where torch writes them into code."""
+    taken = {spec.target for spec in program.graph_signature.input_specs}
+    found: dict[str, str] = {}
+    for name in filter(None, taken.copy()):
+        alias = re.sub(r'["\\\r\n]', "_", name)
+        while alias != name and alias in taken:
+            alias += "_"
+        if alias != name:
+            taken.add(alias)
+            found[name] = alias
+    return found
+
+
+def _rename_tensors(program: torch.export.ExportedProgram, names: Mapping[str, str]) -> None:
+    signature = program.graph_signature
+    for spec in (*signature.input_specs, *signature.output_specs):
+        if spec.target in names:
+            spec.target = names[spec.target]
+    for tensors in (program.state_dict, program.constants):
+        for name in names.keys() & tensors.keys():
+            tensors[names[name]] = tensors.pop(name)
 
 
 def _detach_what_has_no_grad(graph: fx.Graph) -> None:

@@ -51,9 +51,18 @@ def flops(graph: ChannelGraph) -> Work:
 
     Convolutions and linear layers count, as published figures do; what is fused behind them
     does not.
+
+    Raises
+    ------
+    ArgumentError
+        If there are too many for 64 bits.
     """
-    per_task = np.array([layer.macs for layer in graph.layers], dtype=np.int64)
-    return Work(per_task, "MAC", 1, "flops")
+    per_task = [layer.macs for layer in graph.layers]
+    if (total := _total(per_task, graph)) > LARGEST_TOTAL:
+        raise ArgumentError(
+            f"{total} multiply-accumulates per sample: accepted are up to {LARGEST_TOTAL}"
+        )
+    return Work(np.array(per_task, dtype=np.int64), "MAC", 1, "flops")
 
 
 def measured(graph: ChannelGraph, seconds: Sequence[float], source: str) -> Work:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perturbation import read_of_task
 from torch import nn
 
-from hgpart.blocks import Blocks, Modelling, layer_blocks, single_blocks
+from hgpart.blocks import LARGEST_FACTOR, Blocks, Modelling, layer_blocks, single_blocks
 from hgpart.errors import ArgumentError
 from hgpart.formats import write_patoh
 from hgpart.grains import CnnHypergraph, cnn_hypergraph
@@ -22,6 +22,7 @@ from hgpart.graph import ChannelGraph, Layer, Read
 from hgpart.hypergraph import Hypergraph
 from hgpart.layering import channel_graph
 from hgpart.metrics import evaluate
+from hgpart.partition import partition_graph
 from hgpart.tracing import example_inputs, trace
 from hgpart.work import Work, flops
 
@@ -368,6 +369,17 @@ def test_work_of_another_graph_is_refused(mixed: ChannelGraph) -> None:
     negative = dataclasses.replace(flops(mixed), per_task=-flops(mixed).per_task)
     with pytest.raises(ArgumentError, match="work"):
         cnn_hypergraph(mixed, negative, blocks, modelling)
+
+
+def test_bytes_of_more_than_64_bits_are_refused(mixed: ChannelGraph) -> None:
+    """NumPy raised OverflowError where a net's cost did not fit."""
+    modelling = Modelling(batch_size=LARGEST_FACTOR, bytes_per_element=LARGEST_FACTOR)
+    layers = [dataclasses.replace(layer, map_elements=2**30) for layer in mixed.layers]
+    large = dataclasses.replace(mixed, layers=tuple(layers))
+    with pytest.raises(ArgumentError, match=r"feature maps of \d+ bytes in a batch of 1048576"):
+        cnn_hypergraph(large, flops(large), single_blocks(large, modelling), modelling)
+    with pytest.raises(ArgumentError, match=r"feature maps of \d+ bytes in a batch of 1048576"):
+        partition_graph(large, flops(large), 2, 0.1, modelling=modelling)
 
 
 def test_blocks_of_another_graph_are_refused(mixed: ChannelGraph) -> None:

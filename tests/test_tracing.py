@@ -5,6 +5,7 @@ import inspect
 import logging
 import os
 import sys
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,26 @@ def test_impossible_input_shape(shape: tuple[int, ...]) -> None:
     with pytest.raises(ArgumentError, match="at least 1") as caught:
         example_inputs(nn.ReLU(), shape)
     assert str(shape) in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(10**20, 1, 1), (1, 2**31, 2**31), (2**60,)])
+def test_an_input_larger_than_a_tensor_can_be(shape: tuple[int, ...]) -> None:
+    """torch raised RuntimeError where the product overflows, TypeError where a size does."""
+    with pytest.raises(ArgumentError, match="bytes that a tensor can have") as caught:
+        example_inputs(nn.ReLU(), shape)
+    assert str(shape) in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [["a\nb", "a_b"], ['a"', "a_", "a__"], ["\\", "\r", "_", "-"]])
+def test_names_that_torch_does_not_quote_in_the_code_that_it_writes(names: list[str]) -> None:
+    """torch.export wrote getattr(self, "<name>") with the name as it is, and could not read it."""
+    model = nn.Sequential(OrderedDict((name, nn.BatchNorm2d(2)) for name in names))
+    traced = trace(model, torch.zeros(2, 2, 3, 3))
+    assert sorted(traced.parameters.values()) == sorted(dict(model.named_parameters()))
+    assert sorted(traced.buffers.values()) == sorted(dict(model.named_buffers()))
+    assert {traced.buffers[name] for name in traced.updated} == set(dict(model.named_buffers()))
+    x = torch.rand(2, 2, 3, 3)
+    torch.testing.assert_close(run(traced, model, x)[-1], model(x))
 
 
 @pytest.mark.parametrize("example", [(), (3,), torch.zeros(())])

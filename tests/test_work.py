@@ -48,6 +48,14 @@ def test_flops_are_the_multiply_accumulates_of_a_task() -> None:
     assert (work.unit, work.units, work.source) == ("MAC", 1, "flops")
 
 
+def test_flops_of_more_than_64_bits_are_refused() -> None:
+    """NumPy raised OverflowError for one layer, and the sum of several wrapped."""
+    for macs in (2**60, 2**64):
+        large = replace(GRAPH, layers=(INPUT, replace(FIRST, macs=macs), SECOND, OUTPUT))
+        with pytest.raises(ArgumentError, match=f"{8 * macs + 24} multiply-accumulates per sample"):
+            flops(large)
+
+
 # ------------------------------------------------------------------ measured seconds
 
 

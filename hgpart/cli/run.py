@@ -54,12 +54,14 @@ def run(
     """Run a model on the devices of a plan: throughput, waiting and what travels."""
     check_outputs({"--json": json if json != "-" else None})
     check_transport(backend)
-    for option, value in (("--steps", steps), ("--batch-size", batch_size)):
-        if value is not None and value < 1:
-            raise ArgumentError(f"{option} {value}: accepted is 1 or more")
+    if steps < 1:
+        raise ArgumentError(f"--steps {steps}: accepted is 1 or more")
     with Stages() as stage, stage("import"):
+        from hgpart.blocks import LARGEST_FACTOR
         from hgpart.plan import load_plan
         from hgpart.run.connection import check_timeout
+    if batch_size is not None and not 1 <= batch_size <= LARGEST_FACTOR:
+        raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     checked_unit(unit)
     check_timeout(timeout)
     loaded = load_plan(plan)

@@ -14,7 +14,7 @@ import numpy as np
 from hgpart import _native
 from hgpart.blocks import Blocks, Modelling, divide, full_vertices, halve
 from hgpart.errors import ArgumentError, InfeasibleError
-from hgpart.grains import CnnHypergraph, channel_shares, check_work, cnn_hypergraph
+from hgpart.grains import CnnHypergraph, channel_shares, check_bytes, check_work, cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int32, Int64
 from hgpart.memory import MemoryLimits, part_memory
@@ -179,6 +179,7 @@ def partition_graph(
     if k > (tasks := full_vertices(graph, modelling)):
         raise ArgumentError(f"k is {k}, expected at most {tasks}, the number of tasks")
     check_work(graph, work)
+    check_bytes(graph, modelling)
     check_goal(k, backend, objective, memory)
     k, eps, seed = int(k), float(eps), int(seed)  # NumPy's numbers don't go into a plan file
     heaviest, heaviest_work = _heaviest_task(graph, work, modelling)
