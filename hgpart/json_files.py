@@ -28,7 +28,10 @@ class JsonObject:
 
     def string(self, name: str) -> str:
         """Return a field that is a text."""
-        return str(self._typed(name, (str,), "a text"))
+        value = str(self._typed(name, (str,), "a text"))
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise self.wrong(name, "a text of whole characters")
+        return value
 
     def flag(self, name: str) -> bool:
         """Return a field that is true or false."""

@@ -8,7 +8,6 @@ device can be profiled.
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -16,14 +15,14 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
+from rich.progress import TaskProgressColumn, TimeRemainingColumn
 from torch import fx, nn
 
 from hgpart.channels import only_updated
 from hgpart.errors import ArgumentError, ModelError
 from hgpart.graph import ChannelGraph, Layer
 from hgpart.layer_module import LayerModule, at_batch, layer_module
+from hgpart.terminal import progress_bar
 from hgpart.tracing import TracedModel
 from hgpart.work import Work, measured
 
@@ -80,10 +79,7 @@ def profile(
     batch = batch_size if _has_dynamic_batch(traced) else traced.batch_size
     operands = _Operands(model, traced, batch, where)
     seconds = []
-    progress = Progress(
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    )
-    with progress:
+    with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
         bar = progress.add_task("profile", total=len(graph.layers))
         for layer in graph.layers:
             progress.update(bar, description=f"profile {layer.name}")

@@ -84,4 +84,7 @@ def _replacing(path: Path, mode: str) -> Iterator[Any]:
 
 
 def _open(path: Path, mode: str) -> IO[Any]:
-    return path.open(mode) if mode == "wb" else path.open(mode, encoding="utf-8", newline="\n")
+    if mode == "wb":
+        return path.open(mode)
+    # Half a character, as in a file's name that is no UTF-8, is written as an escape.
+    return path.open(mode, encoding="utf-8", errors="backslashreplace", newline="\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -266,6 +267,8 @@ MISTAKES = {
     "unknown in models": (["models", "lenet5", "lenet6"], 4, "nearest: lenet5"),
     "no such file": (["trace", "nowhere.py:net"], 4, "nowhere.py"),
     "input shape": ([*LENET, "--input-shape", "3,32,32"], 5, "2x3x32x32"),
+    "no tensor is so large": ([*LENET, "--input-shape", f"{10**20},1,1"], 3, "bytes that a tensor"),
+    "no sum is so large": (["trace", "unet", "--input-shape", f"3,{10**8},{10**8}"], 3, "up to"),
     "no partition file": (["evaluate", "lenet5", "--partition", "none"], 6, "none"),
     "objective": ([*LENET, "--objective", "cut"], 3, "volume, largest"),
     "objective of others": (
@@ -329,6 +332,45 @@ def test_a_plan_calls_no_code_that_nobody_named(capsys, monkeypatch, tmp_path):
         hgpart("show", plan, *trusted)
         assert capsys.readouterr().out.split("Seconds")[0] == first
         called.unlink()
+
+
+NASTY_NAMES = ["[/bold]", ":smile:", "\x1b[31m", "line\nend", 'q"', "\\", "\u202e"]
+
+
+def test_names_of_models_and_files_are_text_to_the_terminal(capsys, monkeypatch, tmp_path):
+    """They were taken for markup, and raised, or reached the terminal with their escapes."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "from collections import OrderedDict\n"
+        "from torch import nn\n"
+        "def net():\n"
+        f"    names = {NASTY_NAMES!r}\n"
+        "    layers = [(name, nn.Conv2d(2, 2, 1)) for name in names]\n"
+        "    return nn.Sequential(OrderedDict(layers)), (2, 3, 3)\n"
+    )
+    hgpart("partition", "mine.py:net", "--k", 2, "--eps", 1, "--effort", 0.01, "-o", "plan.json")
+    layers = capsys.readouterr().out.split("Layers (")[1].splitlines()[4:-3]
+    assert [line.split()[0] for line in layers] == [
+        *("[/bold]", ":smile:", r"\x1b[31m", r"line\nend", 'q"', "\\", r"\u202e")
+    ]
+    plan = json.loads(Path("plan.json").read_text())
+    for field in ("work_unit", "work_source", "backend", "start"):
+        plan[field] = "[/bold]\x1b[31m"
+    Path("plan.json").write_text(json.dumps(plan))
+    hgpart("show", "plan.json", "--trust")
+    hgpart("verify", "mine.py:net", "--plan", "plan.json")
+    assert capsys.readouterr().out.replace("\n", "").isprintable()
+    fails(capsys, ["show", "\x1b[31m"], 6, r"can't read \x1b[31m")
+
+
+def test_a_letter_that_the_output_has_not_is_written_as_an_escape(monkeypatch, tmp_path):
+    """Python raised where standard output was ASCII and a layer's name was not."""
+    monkeypatch.chdir(tmp_path)
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    hgpart("export", "lenet5", "-o", "größe")
+    out.flush()
+    assert out.buffer.getvalue().startswith(b"gr\\xf6\\xdfe: 238 vertices")
 
 
 @pytest.mark.parametrize(

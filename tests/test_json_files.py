@@ -87,6 +87,17 @@ def test_a_wrong_field_is_quoted_with_its_line(
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("text", [r"\ud800", r"a\udfffb", r"\udc00\ud800"])
+def test_a_text_is_of_whole_characters(tmp_path: Path, text: str) -> None:
+    """Half a character can be read from JSON, and not be written to anywhere else."""
+    path = tmp_path / "file.json"
+    path.write_text(f'{{"format": "test 1",\n"name": "{text}", "whole": "\\ud83d\\ude00"}}')
+    head = read_json(path, "a test", "test 1")
+    with pytest.raises(FormatError, match=r"line 2: found \"name\": .* a text of whole characters"):
+        head.string("name")
+    assert head.string("whole") == "😀"
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
 def test_a_number_is_finite(tmp_path: Path, number: str) -> None:
     path = tmp_path / "file.json"

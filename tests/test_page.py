@@ -232,6 +232,17 @@ def test_text_of_the_user_is_text_of_the_page(comparison, report):
     assert verdict(comparison) in text
 
 
+def test_the_unit_of_work_of_a_plan_file_is_text_of_the_page(report):
+    work = dataclasses.replace(report.work, unit=NASTY)
+    page = Page(html := plan_page(dataclasses.replace(report, work=work)))
+    assert NASTY not in html
+    assert not page.outside
+    figures = json.loads(re.search(r'id="figures">(.*?)</script>', html)[1])
+    texts = re.findall(r'"[^"]*script[^"]*"', json.dumps(figures))
+    assert texts
+    assert not any("<script" in text for text in texts)
+
+
 def test_nothing_is_asked_for_outside_the_file(comparison, report):
     page = Page(comparison_page(comparison, report))
     assert page.outside == []

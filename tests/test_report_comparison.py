@@ -190,6 +190,12 @@ def test_no_row_at_all_is_a_verdict_and_settings():
     assert printed(comparison()).count("\n") == 2
 
 
+@pytest.mark.parametrize("row", [NotApplicable, Failed])
+def test_a_reason_of_a_resumed_file_changes_nothing_on_the_terminal(row):
+    text = printed(comparison(row("random", 2, None, "\x1b[31mred\nand [/bold]")))
+    assert r"\x1b[31mred\nand [/bold]" in text
+
+
 def test_markup_in_a_name_is_printed_as_it_is():
     made = comparison(outcome("random", 2, 1.0, 1), model="[bold]me[/bold].py:smile:")
     assert "[bold]me[/bold].py:smile: at 3 x 8 x 8" in printed(made)

@@ -20,6 +20,12 @@ def test_text_is_utf8_with_line_feeds(tmp_path: Path) -> None:
     assert names(tmp_path) == ["result.txt"]
 
 
+def test_half_a_character_of_a_name_that_is_no_utf8_is_written_as_an_escape(tmp_path: Path) -> None:
+    with replacing(tmp_path / "result.txt") as file:
+        file.write("na\udcefve\n")
+    assert (tmp_path / "result.txt").read_bytes() == b"na\\udcefve\n"
+
+
 def test_bytes_are_written_as_they_are(tmp_path: Path) -> None:
     with replacing(str(tmp_path / "result.bin"), "wb") as file:
         file.write(b"\x00\r\n\xff")

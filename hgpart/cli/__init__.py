@@ -28,6 +28,7 @@ from hgpart.cli.trace import trace
 from hgpart.cli.train import train
 from hgpart.cli.verify import verify
 from hgpart.errors import HgpartError, ModelError, OutputError, is_out_of_memory
+from hgpart.terminal import say
 
 INTERRUPTED = 130  # 128 + the signal, as shells say it
 
@@ -75,6 +76,9 @@ class _StandardOutput:
     def write(self, text: str) -> int:
         try:
             return self.file.write(text)
+        except UnicodeEncodeError as error:  # it has no such letter
+            escaped = text.encode(error.encoding, "backslashreplace")
+            return self.file.write(escaped.decode(error.encoding))
         except OSError as error:
             raise _UnwritableError(error.strerror) from error
 
@@ -108,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
             f"the model's code ends the process: sys.exit({stop})", ModelError.exit_status
         )
     except KeyboardInterrupt as stop:
-        print(" ".join(["hgpart: interrupted", *map(str, stop.args)]), file=sys.stderr)
+        say(" ".join(["hgpart: interrupted", *map(str, stop.args)]))
         return INTERRUPTED
     except _UnwritableError as error:
         # Python would complain once more when it flushes what is left.
@@ -127,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _failed(message: str, status: int) -> int:
-    print(f"hgpart: error: {' '.join(message.split())}", file=sys.stderr)
+    say(f"hgpart: error: {message}")
     return status
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,8 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from hgpart.cli.options import (
     BatchSize,
@@ -40,6 +38,7 @@ from hgpart.cli.outputs import check_outputs, check_page_package, plain_console
 from hgpart.cli.show import plan_report
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import ArgumentError, BackendError
+from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
     from hgpart.compare import Cell, Comparison
@@ -223,15 +222,7 @@ class _Rows:
 @contextmanager
 def _progress(count: int, rows: _Rows) -> Iterator[Callable[[Row], None]]:
     """A bar on a terminal; what it is told is put among the rows."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
-        transient=True,
-    ) as bar:
+    with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("comparing", total=count)
 
         def on_row(row: Row) -> None:

@@ -21,7 +21,7 @@ from hgpart.cli.options import (
     modelling_of,
     work_of,
 )
-from hgpart.cli.outputs import check_outputs
+from hgpart.cli.outputs import check_outputs, plain_console
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import ArgumentError
 
@@ -64,7 +64,7 @@ def export(
             hypergraph = cnn_hypergraph(graph, done, blocks, modelling).hypergraph
         with stage("write"):
             writers[file_format](hypergraph, output)
-    print(
+    plain_console().print(
         f"{output}: {hypergraph.vertices:,} vertices, {hypergraph.nets:,} nets, "
         f"{len(hypergraph.pins):,} pins"
     )

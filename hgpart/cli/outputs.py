@@ -9,9 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from hgpart.errors import ArgumentError, MissingPackageError, OutputError
+from hgpart.terminal import PlainConsole
 
 if TYPE_CHECKING:
     from hgpart.report import Report
@@ -62,7 +61,7 @@ def show_report(report: Report, unit: str, json: str | None, csv: Path | None) -
         print_report(report, plain_console(), unit)
 
 
-def plain_console() -> Console:
+def plain_console() -> PlainConsole:
     """Standard output: as wide as the terminal, and never cut off where there is none."""
     width = None if sys.stdout.isatty() else UNLIMITED_WIDTH
-    return Console(width=width, markup=False, emoji=False, highlight=False)
+    return PlainConsole(width=width)

@@ -10,18 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
+from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
@@ -103,13 +96,5 @@ def check_transport(transport: str) -> None:
 @contextmanager
 def progress(what: str, steps: int, first: bool) -> Iterator[tuple[Progress, TaskID]]:
     """A bar on a terminal, in the process that prints; and its task."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=not (first and sys.stderr.isatty()),
-        transient=True,
-    ) as bar:
+    with progress_bar(MofNCompleteColumn(), TimeRemainingColumn(), shown=first) as bar:
         yield bar, bar.add_task(what, total=steps)

@@ -28,6 +28,7 @@ from hgpart.cli.placing import Placing, check_transport, progress
 from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
+from hgpart.terminal import say
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
@@ -228,4 +229,4 @@ class _Run:
 
 
 def _warn(message: str) -> None:
-    print(f"hgpart: warning: {message}", file=sys.stderr)
+    say(f"hgpart: warning: {message}")

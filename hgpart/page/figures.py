@@ -124,6 +124,7 @@ def lines_figure(comparison: Comparison, attribute: str, title: str, size: float
 def load_figure(report: Report) -> Figure:
     """Work of each part, of this plan and of the layer-wise split, and the most allowed."""
     unit, size = work_scale(report)
+    unit = escape(unit)
     parts = list(range(report.k))
     speeds = report.speeds or [1.0] * report.k
     limit = capacities(int(report.evaluation.loads.sum()), speeds, report.eps) / size

@@ -15,7 +15,7 @@ import torch
 from hgpart.errors import CheckpointError, MissingPackageError
 
 # What torch.save writes of tensors by name (those of types are in lower case). torch.load would
-# also call bytearray and torch.Tensor with a number from the file: gigabytes for a few hundred bytes.
+# also call bytearray and torch.Tensor with a number from the file: gigabytes for some bytes.
 _NAMES = re.compile(
     r"collections OrderedDict|torch(\.storage)? \w+Storage|torch ([a-z]\w*|Size)|"
     r"torch\._utils _rebuild_(tensor_v[23]|parameter|parameter_with_state)"

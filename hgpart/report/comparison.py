@@ -21,6 +21,7 @@ from hgpart.compare import (
 )
 from hgpart.report.tables import UNITS
 from hgpart.strategies import Failed, Outcome, Row
+from hgpart.terminal import printable
 
 PLAIN_WIDTH = 110  # where there is no terminal
 MARK = "*"
@@ -273,7 +274,7 @@ def _reason(row: Row, comparison: Comparison) -> str | None:
     """Why a row has no figures of a step; None where it has."""
     if isinstance(row, Outcome):
         return why_no_step(row, comparison)
-    return f"failed: {row.why}" if isinstance(row, Failed) else row.why
+    return printable(f"failed: {row.why}" if isinstance(row, Failed) else row.why)
 
 
 def _reasons_of_lines(comparison: Comparison) -> dict[Line, str]:

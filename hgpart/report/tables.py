@@ -10,6 +10,8 @@ from rich.box import Box
 from rich.console import Console
 from rich.table import Table
 
+from hgpart.terminal import PlainConsole
+
 UNITS: Mapping[str, int] = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
 _RULED = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # below the headings
@@ -33,7 +35,7 @@ def print_table(console: Console, title: str, table: Table) -> None:
 def table_lines(table: Table) -> list[str]:
     """The lines of a table, none of them cut off or wrapped."""
     text = io.StringIO()
-    Console(file=text, width=10_000).print(table)
+    PlainConsole(file=text, width=10_000).print(table)
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 

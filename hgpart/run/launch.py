@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from hgpart.errors import ArgumentError, OutputError, RunError
+from hgpart.terminal import printable
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, not listed
@@ -190,7 +191,7 @@ class _Rank:
         if self.rank == 0 and status == OutputError.exit_status:
             return OutputError("nobody reads what rank 0 prints")
         for line in lines if self.rank != 0 else ():  # what rank 0 said has been seen
-            print(f"rank {self.rank}: {line}", file=sys.stderr)
+            print(f"rank {self.rank}: {printable(line)}", file=sys.stderr)
         if status == -signal.SIGKILL:
             return RunError(
                 f"rank {self.rank} was ended by SIGKILL; the system does so when memory runs out"

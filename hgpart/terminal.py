@@ -1,0 +1,63 @@
+"""Text that others wrote (names, files, models) -> a terminal, which shows it and obeys none of it.
+
+Whatever the commands print passes here: `PlainConsole` prints tables, `progress_bar` shows what is
+under way, `say` writes a line to standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task
+from rich.text import Text
+
+
+def printable(text: str) -> str:
+    r"""Write what would move a cursor, end a line or change a colour as Python's strings do.
+
+    >>> print(printable("conv\n1 \x1b[31mé"))
+    conv\n1 \x1b[31mé
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def say(message: str) -> None:
+    """Write one line to standard error."""
+    print(printable(" ".join(message.split())), file=sys.stderr)
+
+
+class PlainConsole(Console):
+    """A console to which [bold], :smile: and control characters are text like any other."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Make a text of a string, be it printed or the cell of a table."""
+        return super().render_str(printable(text), **options)
+
+
+class _Description(ProgressColumn):
+    """What a bar is of."""
+
+    def render(self, task: Task) -> Text:
+        return Text(printable(task.description))
+
+
+def progress_bar(*columns: ProgressColumn, shown: bool = True) -> Progress:
+    """A description, a bar and columns of figures, if standard error is a terminal."""
+    return Progress(
+        _Description(),
+        BarColumn(),
+        *columns,
+        console=PlainConsole(stderr=True),
+        disable=not (shown and sys.stderr.isatty()),
+        transient=True,
+    )
