@@ -24,6 +24,7 @@ from hgpart.channels import (
     compact,
     constant_along,
     core,
+    has_slices,
     in_slices,
     mix_all,
     normalised,
@@ -300,7 +301,7 @@ def _any_convolution(call: Call, transposed: bool) -> Effect:
     ids = value.ids
     axis = len(call.shape) + 1 - len(weight.shape)  # 0 where there is no batch
     tasks = call.shape[axis]
-    if not in_slices(call, tasks, {"weight": 1 if transposed else 0, "bias": 0}):
+    if not has_slices(weight, 1 if transposed else 0, tasks):
         return Whole()
     places = math.prod(ids.shape if transposed else call.shape) // (
         ids.shape[axis] if transposed else tasks
@@ -313,48 +314,63 @@ def _any_convolution(call: Call, transposed: bool) -> Effect:
             return Whole()
         channels = core(ids).flatten().expand(ids.shape[axis]).numpy().astype(np.int64)
         sizes = np.ones_like(channels)
-    return Mix(channels, sizes, groups, axis, partial=_has_columns(weight, ids, axis), macs=macs)
+    partial = _has_columns(weight, ids, axis)
+    shared = _shared_bias(call.argument("bias"), tasks)
+    return Mix(channels, sizes, groups, axis, partial=partial, macs=macs, shared=shared)
+
+
+def _shared_bias(bias: Constant | None, tasks: int) -> tuple[Constant, ...]:
+    """A product's bias, unless each task adds an element of it that no other task needs."""
+    if bias is None:
+        return ()
+    one_each = bias.shape[-1:] == (tasks,)  # another size is spread over all tasks
+    return () if one_each and has_slices(bias, len(bias.shape) - 1, tasks) else (bias,)
 
 
 @built_in_rule(aten.linear)
 def _linear(call: Call) -> Effect:
-    return _matrix_product(call, "input", {"weight": 0, "bias": 0})
+    return _matrix_product(call, "input", "weight", 0, call.argument("bias"))
 
 
 @built_in_rule(aten.mm)
 def _mm(call: Call) -> Effect:
-    return _matrix_product(call, "self", {"mat2": 1})
+    return _matrix_product(call, "self", "mat2", 1)
 
 
 @built_in_rule(aten.matmul)
 def _matmul(call: Call) -> Effect:
-    return _matrix_product(call, "self", {"other": 1})
+    return _matrix_product(call, "self", "other", 1)
 
 
 @built_in_rule(aten.addmm)
 def _addmm(call: Call) -> Effect:
-    bias = call.argument("self")
-    axis = len(bias.shape) - 1 if isinstance(bias, Constant) else 0
-    return _matrix_product(call, "mat1", {"mat2": 1, "self": axis})
+    return _matrix_product(call, "mat1", "mat2", 1, call.argument("self"))
 
 
-def _matrix_product(call: Call, operand: str, slices: dict[str, int]) -> Effect:
-    """A product with a matrix, the first of the constants that are handed out in slices."""
-    value, weight = call.argument(operand), call.argument(next(iter(slices)))
+def _matrix_product(
+    call: Call, operand: str, matrix: str, rows: int, bias: Constant | None = None
+) -> Effect:
+    """A product with a matrix, whose dimension `rows` counts the tasks."""
+    value, weight = call.argument(operand), call.argument(matrix)
     tasks = call.shape[-1] if call.shape else 1
-    if not alone(value, call) or len(weight.shape) != 2 or not in_slices(call, tasks, slices):
+    if not alone(value, call) or len(weight.shape) != 2 or not has_slices(weight, rows, tasks):
         return Whole()
     channels, sizes = mix_all(value.ids)
-    macs = math.prod(value.ids.shape)
-    axis = len(call.shape) - 1
-    partial = _has_columns(weight, value.ids, axis=-1)
-    return Mix(channels, sizes, 1, axis, partial=partial, macs=macs)
+    return Mix(
+        channels,
+        sizes,
+        groups=1,
+        axis=len(call.shape) - 1,
+        partial=_has_columns(weight, value.ids, axis=-1),
+        macs=math.prod(value.ids.shape),
+        shared=_shared_bias(bias, tasks),
+    )
 
 
 @built_in_rule(aten.group_norm, aten.native_group_norm)
 def _group_norm(call: Call) -> Effect:
-    value = call.argument("input")
-    if not alone(value, call) or not in_slices(call, call.shape[1], {"weight": 0, "bias": 0}):
+    value, slices = call.argument("input"), {"weight": 0, "bias": 0}
+    if not alone(value, call) or not in_slices(call, call.shape[1], slices):
         return Whole()
     ids = value.ids
     if any(not constant_along(ids, dim) for dim in range(ids.dim()) if dim != 1):

@@ -126,6 +126,8 @@ class Mix:
         it alone needs (fine-grain can then split it).
     macs : int
         Multiply-accumulates per task, for the whole traced batch.
+    shared : tuple of Constant
+        Those that every task needs as a whole; of the others task j has slice j to itself.
     """
 
     channels: Int64
@@ -134,6 +136,7 @@ class Mix:
     axis: int | None
     partial: bool
     macs: int = 0
+    shared: tuple[Constant, ...] = ()
 
 
 @dataclass(frozen=True)

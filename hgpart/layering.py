@@ -122,6 +122,7 @@ class _OpenLayer:
     weights: int = 0
     weight_names: frozenset[str] = frozenset()  # parameters that make up those weights
     columns: bytes = b""  # which columns of those weights multiply the same channel
+    needs_rows: bool = False  # whether it makes something else of those weights, too
     operators: list[str] = field(default_factory=list)
     parameters: dict[str, int] = field(default_factory=dict)
     # of each parameter, and each buffer that the layer updates: the operators on it
@@ -362,7 +363,11 @@ class _Layering:
             owner.weight_names = weight.origins & self.traced.parameters.keys()
         owner.partial_elements = self._per_sample(math.prod(call.shape)) // tasks
         owner.sum_bytes = first_tensor(call.node.meta["val"]).element_size()
-        self._append(owner, call.node, self._constants(call))
+        for constant in filter(_has_parameters, mix.shared):
+            held_by_one = mix_all(self._parameter_layer(constant))[0]
+            owner.reads.append(Read(held_by_one, _ones(len(held_by_one))))
+        own = [one for one in self._constants(call) if all(one is not c for c in mix.shared)]
+        self._append(owner, call.node, own)
         return _numbered(owner.start, tasks, call.shape, mix.axis)
 
     def _whole(self, call: Call, known: bool) -> torch.Tensor:
@@ -510,6 +515,7 @@ class _Layering:
         for constant in constants:
             for name in sorted(constant.origins & self.traced.parameters.keys()):
                 layer.parameters[name] = elements_of(placeholders[name])
+                layer.needs_rows |= name in layer.weight_names and name in layer.uses
                 layer.uses[name] = (*constant.moves, user)
 
     def _number(self, channels: int) -> int:
@@ -563,11 +569,13 @@ class _Layering:
         A convolution is not kept from being divided by what is fused behind it: a shared batch
         norm is then a layer of its own wherever it stands; and if even these differ, its
         parameters are data, which one task sends. Weights whose rows fit together but whose
-        columns don't are not divided; otherwise they have but the last resort: whole tasks.
+        columns don't, or of which the layer needs rows as well, are not divided; otherwise they
+        have but the last resort: whole tasks.
         """
         now = self.exceptions
         unfused, undivided = set(now.unfused), set(now.undivided)
         data, whole = set(now.data), set(now.whole)
+        undivided |= {layer.operators[0] for layer in self.layers if layer.needs_rows}
 
         def by_row(layer: _OpenLayer, name: str) -> object:
             return None if layer.single else (layer.tasks, layer.uses[name])

@@ -352,11 +352,27 @@ def test_weights_computed_row_by_row_are_handed_out_row_by_row() -> None:
         assert effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), other) == Whole()
 
 
-def test_bias_computed_of_several_rows_is_whole() -> None:
-    """Task j was taken to hold row j of any bias, also of one that needs all rows."""
-    weight, bias = Constant((5, 4), frozenset({"w"})), Constant((5,), frozenset({"b"}), True)
-    operand = Channels(per_channel(2, 4))
-    assert effect(aten.linear.default, (2, 5), operand, weight, bias) == Whole()
+@pytest.mark.parametrize(
+    "bias",
+    [
+        Constant((5,), frozenset({"b"}), computed=True),  # each element of all rows
+        Constant((1,), frozenset({"b"})),
+        Constant((), frozenset({"b"})),
+    ],
+)
+def test_a_bias_that_is_not_one_element_for_each_task_is_shared(bias: Constant) -> None:
+    weight, operand = Constant((5, 4), frozenset({"w"})), Channels(per_channel(2, 4))
+    found = effect(aten.linear.default, (2, 5), operand, weight, bias)
+    assert isinstance(found, Mix)
+    assert found.shared == (bias,)
+    each = Constant((5,), frozenset({"b"}))
+    assert effect(aten.linear.default, (2, 5), operand, weight, each).shared == ()
+
+
+def test_a_bias_of_each_sample_is_shared() -> None:
+    weight, bias = Constant((4, 5), frozenset({"w"})), Constant((2, 1), frozenset({"b"}))
+    found = effect(aten.addmm.default, (2, 5), bias, Channels(per_channel(2, 4)), weight)
+    assert found.shared == (bias,)
 
 
 def test_weights_of_buffers_alone_are_split_whatever_computed_them() -> None:

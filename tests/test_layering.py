@@ -131,7 +131,7 @@ def unnumbered(name: str) -> str:
 
 
 def parameter(*shape: int) -> nn.Parameter:
-    return nn.Parameter(torch.rand(*shape))
+    return nn.Parameter(torch.rand(shape))
 
 
 # ------------------------------------------------------------------ the built-in models
@@ -707,6 +707,24 @@ def test_product_with_a_parameter_is_a_linear_layer() -> None:
     graph = modelled(Net(lambda net, x: x.flatten(1) @ net.w, w=parameter(256, 5)))
     assert kinds(graph) == {"matmul": "linear"}
     assert layer_of(graph, "matmul").reads[0].sizes.tolist() == [64] * 4
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_bias_of_all_filters_is_a_task_that_all_read(shape: tuple[int, ...]) -> None:
+    graph = modelled(
+        Net(lambda net, x: F.linear(x, net.w, net.b), w=parameter(5, 8), b=parameter(*shape))
+    )
+    assert kinds(graph) == {"b": "parameter", "linear": "linear"}
+    assert needs(graph, "linear") == [maps("x", 0, 1, 2, 3) | maps("b", 0)] * 5
+
+
+def test_a_weight_that_the_bias_is_made_of_is_not_divided() -> None:
+    # Fine-grain would have given its columns to several parts, and its rows to one.
+    graph = modelled(
+        Net(lambda net, x: F.conv2d(x, net.w, net.w.sum((1, 2, 3))), w=parameter(5, 4, 1, 1))
+    )
+    assert kinds(graph) == {"conv2d": "dense"}
+    assert not any(read.partial for read in layer_of(graph, "conv2d").reads)
 
 
 def test_data_in_place_of_a_weight_or_bias_is_kept_whole() -> None:

@@ -93,7 +93,7 @@ def filters(step: StepGraph, node: fx.Node, product: Product, read: Read) -> fx.
     operand = call.argument(product.operand)
     cut = {weight: step.value(weight, {product.row_dim: tasks})}
     if bias is not None:
-        cut[bias] = step.value(bias, {len(step.facts.shape(bias)) - 1: tasks})
+        cut[bias] = _own_bias(step, node, product, bias)
     if read.groups == 1:
         return step.emit(node, {operand: step.value(operand), **cut})
     found: list[fx.Node] = []
@@ -164,6 +164,13 @@ def _in_order(
 def _bias(call: Call, product: Product) -> fx.Node | None:
     found = call.argument(product.bias) if product.bias else None
     return found if isinstance(found, fx.Node) else None
+
+
+def _own_bias(step: StepGraph, node: fx.Node, product: Product, bias: fx.Node) -> fx.Node:
+    """The bias of the step's filters, or all of one that is spread over the filters."""
+    shape = step.facts.shape(bias)
+    one_each = shape[-1:] == (step.facts.shape(node)[product.axis],)
+    return step.value(bias, {len(shape) - 1: step.tasks} if one_each else {})
 
 
 # ------------------------------------------------------------------ some channels of some filters
@@ -297,8 +304,7 @@ def add_bias(step: StepGraph, node: fx.Node, product: Product, total: fx.Node) -
     bias = _bias(call, product)
     if bias is None:
         return total
-    axis = len(step.facts.shape(bias)) - 1
-    cut = step.value(bias, {axis: step.tasks})
+    cut = _own_bias(step, node, product, bias)
     if product.bias == "self" and call.argument("beta", 1) != 1:
         cut = step.call(aten.mul.Scalar, cut, call.argument("beta"))
     behind = len(step.facts.shape(node)) - product.axis - 1
