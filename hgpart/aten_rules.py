@@ -377,7 +377,7 @@ def _group_norm(call: Call) -> Effect:
         return Whole()
     groups = call.argument("num_groups", call.argument("group"))
     channels = core(ids).flatten().expand(ids.shape[1]).numpy().astype(np.int64)
-    return Mix(channels, np.ones_like(channels), groups, 1, partial=False)
+    return Mix(channels, np.ones_like(channels), groups, 1, partial=False, slices=slices)
 
 
 def moves_only(target: Any) -> bool:

@@ -128,6 +128,9 @@ class Mix:
         Multiply-accumulates per task, for the whole traced batch.
     shared : tuple of Constant
         Those that every task needs as a whole; of the others task j has slice j to itself.
+    slices : mapping of str to int
+        By the name of an argument, the dimension of that constant whose slice j is task j's. One
+        that is not named may have no two dimensions of as many elements as there are tasks.
     """
 
     channels: Int64
@@ -137,6 +140,7 @@ class Mix:
     partial: bool
     macs: int = 0
     shared: tuple[Constant, ...] = ()
+    slices: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -395,7 +399,7 @@ def normalised(call: Call, dims: Iterable[int], beside: Sequence[str] = ()) -> E
     if not in_slices(call, call.shape[varying[0]], slices):
         return effect
     channels, sizes = mix_all(ids)
-    return Mix(channels, sizes, 1, varying[0], partial=False)
+    return Mix(channels, sizes, 1, varying[0], partial=False, slices=slices)
 
 
 def has_slices(constant: Any, axis: int, tasks: int) -> bool:
@@ -410,8 +414,9 @@ def has_slices(constant: Any, axis: int, tasks: int) -> bool:
         return True
     if constant.rows is None:
         return False
-    rows = compact(constant.rows)
-    return rows.shape[axis] == tasks and core(rows).flatten().tolist() == list(range(tasks))
+    rows = core(compact(constant.rows))
+    along = rows.shape[axis] == rows.numel() == tasks  # no other dimension tells rows apart
+    return along and rows.flatten().tolist() == list(range(tasks))
 
 
 def in_slices(call: Call, tasks: int, axes: Mapping[str, int]) -> bool:

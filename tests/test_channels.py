@@ -352,6 +352,14 @@ def test_weights_computed_row_by_row_are_handed_out_row_by_row() -> None:
         assert effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), other) == Whole()
 
 
+def test_rows_of_a_square_weight_count_tasks_along_one_dimension_alone() -> None:
+    # mm's tasks have columns: its rows were taken for them where there are as many.
+    square = Constant((4, 4), frozenset({"w"}), True, rows=per_channel(4, 4, axis=0))
+    operand = Channels(per_channel(2, 4))
+    assert effect(aten.mm.default, (2, 4), operand, square) == Whole()
+    assert isinstance(effect(aten.linear.default, (2, 4), operand, square), Mix)
+
+
 @pytest.mark.parametrize(
     "bias",
     [

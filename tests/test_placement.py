@@ -640,6 +640,13 @@ class Squared(Two):
         return (maps * maps).mean(1), (mixed := self.c(image)) + mixed.flip(1)
 
 
+class Stacked(Two):
+    """An operator of 130 operands: their positions together are more than 32 bits count."""
+
+    def forward(self, image):
+        return torch.stack([self.a(image)] * 130, 2).relu().sum(2)
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -653,7 +660,17 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize(
     "kind",
-    [WithoutGrad, Expanded, Normalised, Discarded, DiscardedChain, Compared, Squared, Recurrent],
+    [
+        WithoutGrad,
+        Expanded,
+        Normalised,
+        Discarded,
+        DiscardedChain,
+        Compared,
+        Squared,
+        Stacked,
+        Recurrent,
+    ],
 )
 def test_structures_that_once_failed(kind, grain):
     torch.manual_seed(0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,8 +22,6 @@ from hgpart.hypergraph import Int64
 from hgpart.placement.layouts import ChannelLayout, channel_layout, varying_axes
 from hgpart.traced_nodes import concrete, first_tensor, holds_tensors, is_tensor
 from hgpart.tracing import TracedModel
-
-_STRIDE = 2**24  # numbers of one operand's positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,26 @@ class Aligned:
 
     maps: tuple[tuple[fx.Node, int, Int64], ...]
     constants: tuple[tuple[fx.Node, NDArray[np.int32]], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbering:
+    """Positions of operands, numbered through all of them in the order in which they are added."""
+
+    operands: list[fx.Node]
+    ends: list[int]
+
+    def add(self, operand: fx.Node, count: int) -> int:
+        """The number of an operand's first position."""
+        first = self.ends[-1] if self.ends else 0
+        self.operands.append(operand)
+        self.ends.append(first + count)
+        return first
+
+    def of(self, numbers: Int64) -> tuple[fx.Node, Int64]:
+        """The operand that numbers are of (it is one), and its positions."""
+        at = bisect_right(self.ends, int(numbers[0]))
+        return self.operands[at], numbers - (self.ends[at - 1] if at else 0)
 
 
 @dataclass(eq=False)
@@ -100,8 +121,8 @@ class NodeFacts:
         return self._aligned[node, axis]
 
     def _align(self, node: fx.Node, axis: int) -> Aligned | None:
-        shape = self.shape(node)
-        effect, origins = self.effect(node)
+        shape, numbering = self.shape(node), _Numbering([], [])
+        effect, origins = self._position_effect(node, axis, numbering)
         if not isinstance(effect, SameIndex):
             return None
         maps, constants = [], []
@@ -109,28 +130,54 @@ class NodeFacts:
             along = _along(ids.expand(shape), axis)
             if along is None:
                 return None
-            operand = origins[str(int(along[0]) // _STRIDE)]
-            axes, same = self.varying(operand), axis - len(shape) + len(self.shape(operand))
-            if axes:
-                maps.append((operand, axes[0], along % _STRIDE))
-            elif (
-                same >= 0 and self.shape(operand)[same] == shape[axis] > 1
-            ):  # one channel, expanded
-                maps.append((operand, same, np.arange(shape[axis])))
+            operand, places = numbering.of(along)
+            if axes := self._told_apart(operand, node, axis):
+                maps.append((operand, axes[0], places))
         for constant, elements in effect.constants:
             moved = core(elements.expand(shape).movedim(axis, 0))
             numbers = moved.reshape(moved.shape[0], -1).numpy()
             constants.append((origins[min(constant.origins)], numbers))
+        counted = [along for _, _, along in maps] + [numbers for _, numbers in constants]
+        if not any(len(places) == shape[axis] for places in counted):
+            return None  # nothing that could be cut has this dimension
         return Aligned(tuple(maps), tuple(constants))
 
     def effect(self, node: fx.Node) -> tuple[Any, dict[str, fx.Node]]:
-        """The effect of an operator on operands whose ids are positions, each with own numbers.
+        """The effect of an operator of a layer, in which constants count their elements.
 
-        Operands without channels are constants that count their elements. Also returns the
-        operand of each number and of each constant's origin.
+        Also returns the operand that each constant's origin stands for.
         """
-        origins: dict[str, fx.Node] = {}
+        ids = self.graph.ids
+        return self._effect(node, lambda operand: ids.get(operand.name))
+
+    def _position_effect(
+        self, node: fx.Node, axis: int, numbering: _Numbering
+    ) -> tuple[Any, dict[str, fx.Node]]:
+        """The effect on operands whose ids are positions along a dimension, numbered as it says.
+
+        Operands without channels are constants that count their elements; where there is none
+        with channels, rows of parameters stand for them. The effect is None where an operand's
+        channels change along several dimensions, so that no box holds some of them.
+        """
         has_maps = any(operand.name in self.graph.ids for operand in node.all_input_nodes)
+        known = self.graph.ids if has_maps else self.graph.rows
+        if any(len(self.varying(one)) > 1 for one in node.all_input_nodes if one.name in known):
+            return None, {}
+
+        def positions(operand: fx.Node) -> torch.Tensor | None:
+            if operand.name not in known:
+                return None
+            shape, axes = self.shape(operand), self._told_apart(operand, node, axis)
+            view = [shape[dim] if dim in axes else 1 for dim in range(len(shape))]
+            ids = torch.arange(math.prod(view), dtype=torch.int32).reshape(view)
+            return (ids + numbering.add(operand, ids.numel())).expand(shape)
+
+        return self._effect(node, positions)
+
+    def _effect(
+        self, node: fx.Node, ids_of: Callable[[fx.Node], torch.Tensor | None]
+    ) -> tuple[Any, dict[str, fx.Node]]:
+        origins: dict[str, fx.Node] = {}
 
         def value_of(operand: fx.Node) -> Any:
             value = operand.meta.get("val")
@@ -138,33 +185,30 @@ class NodeFacts:
                 return concrete((value,))[0] if isinstance(value, torch.SymInt) else value
             if not is_tensor(value):
                 return None
+            ids = ids_of(operand)
+            if ids is not None:
+                return Channels(ids)
             number = str(len(origins))
             origins[number] = operand
-            known = operand.name in (self.graph.ids if has_maps else self.graph.rows)
-            if not known:
-                return Constant(self.shape(operand), frozenset({number}))
-            return Channels(self._positions(operand, int(number)))
+            return Constant(self.shape(operand), frozenset({number}))
 
         try:
             args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value_of)
             return effect_of(Call(node, args, kwargs, self.shape(node))), origins
-        except (_SeveralAxesError, TraceError):
+        except TraceError:
             return None, origins
 
-    def _positions(self, operand: fx.Node, number: int) -> torch.Tensor:
-        shape, axes = self.shape(operand), self.varying(operand)
-        if len(axes) > 1:
-            raise _SeveralAxesError
-        ids = torch.full((), number * _STRIDE, dtype=torch.int32)
-        if axes:
-            view = [1] * len(shape)
-            view[axes[0]] = -1
-            ids = ids + torch.arange(shape[axes[0]], dtype=torch.int32).reshape(view)
-        return ids.expand(shape)
+    def _told_apart(self, operand: fx.Node, node: fx.Node, axis: int) -> tuple[int, ...]:
+        """The dimension of an operand that a box along `axis` of its reader could cut.
 
-
-class _SeveralAxesError(Exception):
-    """An operand's channels change along several dimensions: no box holds some of them."""
+        That along which its channels change, or else the one in the same place: an operator that
+        mixes along it is then seen to do so.
+        """
+        axes, shape = self.varying(operand), self.shape(operand)
+        same = axis - len(self.shape(node)) + len(shape)
+        if not axes and same >= 0 and shape[same] == self.shape(node)[axis] > 1:
+            return (same,)
+        return axes
 
 
 def _along(ids: torch.Tensor, axis: int) -> Int64 | None:

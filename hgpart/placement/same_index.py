@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import fx
 
-from hgpart.channels import SameIndex
+from hgpart.channels import Call, Mix, SameIndex
+from hgpart.errors import PlacementError
 from hgpart.hypergraph import Int64
 from hgpart.placement.layouts import spread
 
@@ -54,20 +55,26 @@ def on_whole_tensors(step: StepGraph, node: fx.Node) -> fx.Node:
     """
     operands = {}
     for operand in step.operands(node):
-        if operand.op == "placeholder" and operand not in step.sources:
-            operands[operand] = _spread_slice(step, node, operand)
-        else:
+        if operand.name in step.graph.ids or _is_read(step, operand):
             operands[operand] = step.value(operand)
+        else:
+            operands[operand] = _spread_slice(step, node, operand)
     return step.emit(node, operands)
 
 
+def _is_read(step: StepGraph, operand: fx.Node) -> bool:
+    """Whether a constant is, or is computed from, what another task holds and sends."""
+    return operand in step.sources or (
+        operand.op == "call_function"
+        and operand not in step.facts.makers
+        and any(_is_read(step, one) for one in operand.all_input_nodes)
+    )
+
+
 def _spread_slice(step: StepGraph, node: fx.Node, operand: fx.Node) -> fx.Node:
-    """The part's slice of a parameter or buffer, with zeros for the rest of it."""
+    """The part's slice of a constant, with zeros for the rest of it."""
     shape = step.facts.shape(operand)
-    box = _own_elements(step, node, operand)
-    if box is None:  # task j has slice j along the dimension that counts tasks
-        axes = [dim for dim, size in enumerate(shape) if size == step.layer.tasks]
-        box = {axes[0]: step.tasks} if axes else {}
+    box = _own_box(step, node, operand)
     made = step.value(operand, box)
     for dim, kept in box.items():
         if len(kept) < shape[dim]:
@@ -75,18 +82,28 @@ def _spread_slice(step: StepGraph, node: fx.Node, operand: fx.Node) -> fx.Node:
     return made
 
 
-def _own_elements(step: StepGraph, node: fx.Node, operand: fx.Node) -> dict[int, Int64] | None:
-    """The box of a constant that meets the step's own channels in a same-index operator."""
+def _own_box(step: StepGraph, node: fx.Node, operand: fx.Node) -> Box:
+    """The box of a constant that the step's own tasks hold."""
     effect, origins = step.facts.effect(node)
-    ids = step.graph.ids.get(node.name)
-    if not isinstance(effect, SameIndex) or ids is None:
-        return None
-    own = np.isin(ids.numpy(), step.own_channels)
-    for constant, elements in effect.constants:
-        if origins[min(constant.origins)] is operand:
-            numbers = np.unique(elements.expand(ids.shape).numpy()[own])
-            return _box_of(numbers, step.facts.shape(operand))
-    return None
+    ids, shape = step.graph.ids.get(node.name), step.facts.shape(operand)
+    if isinstance(effect, SameIndex) and ids is not None:  # what meets their channels
+        own = np.isin(ids.numpy(), step.own_channels)
+        for constant, elements in effect.constants:
+            if origins[min(constant.origins)] is operand:
+                numbers = np.unique(elements.expand(ids.shape).numpy()[own])
+                return _box_of(numbers, shape) or {}
+    axes = [dim for dim, size in enumerate(shape) if size == step.layer.tasks]
+    if isinstance(effect, Mix):
+        call = Call(node, node.args, dict(node.kwargs), ())
+        named = [dim for name, dim in effect.slices.items() if call.argument(name) is operand]
+        axes = named[:1] or axes
+    if len(axes) > 1 and operand.name in step.traced.parameters:
+        raise PlacementError(
+            f"{step.layer.name}: which dimension of {step.traced.parameters[operand.name]} "
+            f"{shape} counts its {step.layer.tasks} tasks is not known: accepted is a channel "
+            "rule that says it in Mix.slices"
+        )
+    return {axes[0]: step.tasks} if len(axes) == 1 else {}
 
 
 def _box_of(numbers: Int64, shape: tuple[int, ...]) -> dict[int, Int64] | None:
