@@ -647,6 +647,21 @@ class Stacked(Two):
         return torch.stack([self.a(image)] * 130, 2).relu().sum(2)
 
 
+class DroppedConstants(Two):
+    """Dropout of a parameter, and of what is computed of some: its mask was taken for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(1, 6, 1, 1))
+        self.table = nn.Linear(5, 6)
+        self.register_buffer("places", torch.randn(64, 5))
+
+    def forward(self, image):
+        scale = functional.dropout(self.scale, 0.4)
+        offsets = functional.dropout(self.table(self.places), 0.4).transpose(0, 1)
+        return self.b(self.a(image) * scale + offsets.reshape(1, 6, 8, 8))
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -669,6 +684,7 @@ class Recurrent(nn.Module):
         Compared,
         Squared,
         Stacked,
+        DroppedConstants,
         Recurrent,
     ],
 )
@@ -689,6 +705,29 @@ def test_random_numbers_that_depend_on_maps_are_refused_by_name():
     model.eval()
     placed = place(model, partition_model(model, images, k=2, eps=0.5))
     assert torch.allclose(placed(images), model(images), atol=1e-6)
+
+
+def test_random_numbers_that_depend_on_parameters_are_refused_by_name():
+    # They were drawn from parameters without values.
+    class Sampled(Two):
+        def forward(self, image):
+            return self.a(image) * torch.bernoulli(self.b.bias.sigmoid())[:, None, None]
+
+    model, images = Sampled(), torch.randn(2, 3, 8, 8)
+    with pytest.raises(PlacementError, match=r"aten.bernoulli.*depend on maps, parameters or buf"):
+        place(model, partition_model(model, images, k=2, eps=0.5))
+
+
+def test_the_mask_of_dropout_as_a_result_is_refused():
+    # It was given the result itself.
+    class Masked(Two):
+        def forward(self, image):
+            maps, mask = torch.native_dropout(self.a(image), 0.5, True)
+            return self.b(maps) * mask
+
+    model, images = Masked(), torch.randn(2, 3, 8, 8)
+    with pytest.raises(PlacementError, match=r"reads result 1 of native_dropout"):
+        place(model, partition_model(model, images, k=2, eps=0.5))
 
 
 def test_other_memory_formats():

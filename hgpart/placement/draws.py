@@ -16,13 +16,16 @@ from hgpart.errors import PlacementError
 from hgpart.graph import ChannelGraph
 from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.step_graph import StepGraph, packet_of
+from hgpart.traced_nodes import holds_tensors
 from hgpart.tracing import TracedModel
 
 aten = torch.ops.aten
 
 
 def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]:
-    """Random operators whose numbers depend on no map, and the placeholder of what is drawn.
+    """Random operators whose numbers depend on no data, and the placeholder of what is drawn.
+
+    Of dropout that is its mask, whatever it drops.
 
     Raises
     ------
@@ -33,18 +36,23 @@ def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]
     for node in traced.graph_module.graph.nodes:
         if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             continue
-        packet = packet_of(node)
-        on_maps = packet not in SHAPE_ONLY and any(
-            operand.name in graph.ids for operand in node.all_input_nodes
-        )
-        if packet is aten.native_dropout or not on_maps:
+        if packet_of(node) is aten.native_dropout or not _depends_on_data(node, graph):
             found[node] = f"draw_{len(found)}"
         elif _draws(node):
             raise PlacementError(
                 f"{node.target} ({module_of(node) or 'the model itself'}) draws random numbers "
-                "that depend on maps: accepted are dropout, and numbers drawn for a shape"
+                "that depend on maps, parameters or buffers: accepted are dropout, and numbers "
+                "drawn for a shape"
             )
     return found
+
+
+def _depends_on_data(node: fx.Node, graph: ChannelGraph) -> bool:
+    """Whether a node takes more of maps, parameters and buffers than their shapes."""
+    if node.name in graph.ids or node.op in ("placeholder", "get_attr"):
+        return True
+    operands = () if packet_of(node) in SHAPE_ONLY else node.all_input_nodes
+    return any(_depends_on_data(one, graph) for one in operands if holds_tensors(one))
 
 
 def _draws(node: fx.Node) -> bool:

@@ -139,7 +139,7 @@ class StepGraph:
     def _value(self, node: fx.Node, box: Box) -> fx.Node:
         if node in self.sources:
             return self._from_source(node, box)
-        if node in self.draws:
+        if node in self.draws and packet_of(node) is not aten.native_dropout:  # that has a mask
             return self.select(self.placeholder(self.draws[node]), node, box)
         if node.op == "placeholder":
             return self._held(node, box)
@@ -170,6 +170,11 @@ class StepGraph:
     def item(self, made: fx.Node, node: fx.Node) -> fx.Node:
         """One result of an operator that returns several."""
         if made in self.single:
+            if node.args[1] != 0:
+                raise PlacementError(
+                    f"{self.layer.name} reads result {node.args[1]} of {node.args[0]}, which parts "
+                    "do not make: accepted is its first result"
+                )
             return made
         return self.call(operator.getitem, made, node.args[1])
 
