@@ -1,0 +1,380 @@
+"""Models of timm, torchvision and pytorchcv, drawn by lot, in parts beside the original.
+
+    OMP_NUM_THREADS=1 python benchmarks/outside_models.py
+        [--count N] [--seed S] [--only SPEC ...] [--again OUTCOME ...] [--summary]
+
+A seeded draw: N (100) of the families (a family is a module of a package), one model of each. A
+model runs in training and in evaluation; in each mode divided by the native solver, at low effort,
+and at random; grain and k (2 or 3) by lot too. All in one process, float64 if the model itself can,
+two or four samples of the smallest size that it takes. `hgpart.run.verifying.verify` compares
+results, all gradients, what became of the buffers, and the bytes with the table. Small images make
+some models ill-conditioned (a batch norm over four maps of one element): where differences pass
+verify's tolerance, ten times of what the original makes of a rounding of its weights is accepted,
+up to 1e-4.
+
+Each model has a process of its own, with a limit on its memory and on the CPU seconds of a run.
+Each run appends a line to benchmarks/results/outside_models.csv:
+
+    equal    all agrees
+    refused  hgpart says that it does not take it
+    failed   anything else: another result, a traceback, a limit that was passed
+    not had  the model does not get as far as hgpart: it can't be built, or none of the inputs
+             tried suits it, or it passes the limits by itself
+
+Runs that the file has are not repeated, but for those with an outcome of --again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+import gc
+import inspect
+import json
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+import hgpart
+from hgpart.partition.kinds import partition_of_kind
+from hgpart.run.verifying import FLOOR, Verification, verify
+from hgpart.zoo import packages
+
+RESULTS = Path(__file__).parent / "results" / "outside_models.csv"
+KEY = ("model", "mode", "partition")
+DIFFERENCES = ("outputs", "gradients", "buffers")
+BYTES = ("forward_bytes", "forward_expected", "backward_bytes", "backward_expected")
+ABOUT = ("seed", "grain", "k", "dtype", "inputs", "outcome", "why")
+COLUMNS = (*KEY, *ABOUT, "accepted", *DIFFERENCES, *BYTES, "cpu_seconds")
+OUTCOMES = ("equal", "refused", "failed", "not had")
+
+MODES = ("training", "evaluation")
+PARTITIONS = ("native", "random")
+GRAINS: tuple[Literal["coarse", "fine"], ...] = ("coarse", "fine")
+RUNS = [f"{mode}:{partition}" for mode in MODES for partition in PARTITIONS]
+SIDES = (32, 64, 96, 128, 224, 256)
+FRAMES = 16  # of a video
+EFFORT = 0.05
+MOST_ROUNDING = 1e-5
+CPU_SECONDS = 240
+WALL_SECONDS = 1800  # for a process that hangs without computing
+MEMORY = 8 * 10**9
+MOST_WEIGHTS = MEMORY // 48  # 8 bytes, four times, and half as much again for the rest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", metavar="SPEC", help="these models, not a draw")
+    parser.add_argument("--again", nargs="+", choices=OUTCOMES, default=[])
+    parser.add_argument("--summary", action="store_true", help="of the file; nothing runs")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        run_model(*arguments.child, seed=arguments.seed)
+    elif not arguments.summary:
+        run_all(arguments.only or drawn(arguments.count, arguments.seed), arguments)
+    if not arguments.child:
+        summarise()
+
+
+# ------------------------------------------------------------------ the draw
+
+
+def drawn(count: int, seed: int) -> list[str]:
+    """Draw families, and of each a model; a larger count only adds to the end."""
+    draw = random.Random(seed)
+    found = [draw.choice(models) for _, models in sorted(families().items())]
+    draw.shuffle(found)
+    return found[:count]
+
+
+def families() -> Mapping[str, list[str]]:
+    """The models of the packages by the module that defines them."""
+    timm, vision, cv = (
+        packages._import(module.partition(".")[0], module)
+        for module in ("timm", "torchvision.models", "pytorchcv.model_provider")
+    )
+    builders = {f"timm:{name}": timm.model_entrypoint(name) for name in timm.list_models()}
+    builders |= {
+        f"torchvision:{name}": vision.get_model_builder(name) for name in vision.list_models()
+    }
+    builders |= {
+        f"pytorchcv:{name}": builder
+        for name, builder in vars(cv).items()
+        if inspect.isfunction(builder) and builder.__module__ != cv.__name__
+    }
+    found = defaultdict(list)
+    for spec, builder in sorted(builders.items()):
+        found[builder.__module__].append(spec)
+    return found
+
+
+# ------------------------------------------------------------------ a process for each model
+
+
+def run_all(specs: list[str], arguments: argparse.Namespace) -> None:
+    known = known_rows(RESULTS, arguments.again, specs)
+    done = {tuple(row[each] for each in KEY) for row in known}
+    with RESULTS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(known)
+        file.flush()
+        for spec in specs:
+            runs = [each for each in RUNS if (spec, *each.split(":")) not in done]
+            for row in rows(spec, runs, arguments.seed):
+                writer.writerow(row)
+                file.flush()
+                print(*(row.get(each, "") for each in COLUMNS), sep=",", flush=True)
+
+
+def known_rows(path: Path, again: list[str], specs: list[str]) -> list[dict[str, str]]:
+    """Read what was found before, but for what is to be found again."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [
+            row
+            for row in csv.DictReader(file)
+            if row["outcome"] not in again or row["model"] not in specs
+        ]
+
+
+def rows(spec: str, runs: list[str], seed: int) -> Iterator[dict[str, str]]:
+    """Run a model in processes; the run that ends one has failed, and another does the rest."""
+    while runs:
+        command = [sys.executable, __file__, "--seed", str(seed), "--child", spec, *runs]
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=WALL_SECONDS)
+            printed, why = ended.stdout, _how_it_ended(ended)
+        except subprocess.TimeoutExpired as error:
+            printed, why = (error.stdout or b"").decode(), f"no end in {WALL_SECONDS} s"
+        found = [json.loads(line) for line in printed.splitlines()]
+        yield from found
+        runs = runs[len(found) :]
+        if runs:
+            run, *runs = runs
+            key = dict(zip(KEY, (spec, *run.split(":")), strict=True))
+            yield {**key, "seed": str(seed), "outcome": "failed", "why": why}
+
+
+def _how_it_ended(process: subprocess.CompletedProcess[str]) -> str:
+    last = (process.stderr.strip().splitlines() or [""])[-1]
+    if process.returncode == -signal.SIGXCPU:
+        return f"more than {CPU_SECONDS} CPU seconds: {last}"
+    return f"status {process.returncode}: {last}"
+
+
+# ------------------------------------------------------------------ in that process
+
+
+def run_model(spec: str, *runs: str, seed: int) -> None:
+    """Print a JSON object for each run, and to stderr what is being done."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    results = sys.stdout
+    with redirect_stdout(sys.stderr):
+        for run in runs:
+            start = time.process_time()
+            resource.setrlimit(resource.RLIMIT_CPU, (int(start) + CPU_SECONDS, -1))
+            row = dict(zip(KEY, (spec, *run.split(":")), strict=True))
+            for found in outcomes(**row, seed=seed):
+                row |= found
+            row["cpu_seconds"] = f"{time.process_time() - start:.1f}"
+            print(json.dumps(row), file=results, flush=True)
+            gc.collect()  # a placement refers to itself, and the next one may be as large
+
+
+def outcomes(model: str, mode: str, partition: str, seed: int) -> Iterator[dict[str, str]]:
+    """Yield the figures of a run as they are found."""
+    draw = random.Random(f"{seed} {model} {mode} {partition}")
+    grain, k = draw.choice(GRAINS), draw.choice([2, 3])
+    yield {"seed": str(seed), "grain": grain, "k": str(k)}
+    try:
+        module, inputs = with_inputs(model, mode, seed)
+    except Exception as error:
+        yield {"outcome": "not had", "why": line(error)}
+        return
+    yield {
+        "inputs": " ".join("x".join(map(str, one.shape)) for one in inputs),
+        "dtype": str(inputs[0].dtype).removeprefix("torch."),
+    }
+    try:
+        plan = divided(*traced(model, mode, seed), partition, grain, k, seed)
+        stage("place")
+        placement = hgpart.place(module, plan)
+        stage("verify")
+        found = verify(module, placement, inputs, seed)
+        if not found.passed and found.dtype == torch.float64:
+            own = min(own_rounding(module, inputs, seed), MOST_ROUNDING)
+            found = replace(found, tolerance=max(found.tolerance, 10 * own))
+        yield figures(found)
+    except Exception as error:
+        refused = isinstance(error, hgpart.HgpartError)
+        yield {"outcome": "refused" if refused else "failed", "why": line(error)}
+
+
+def own_rounding(model: nn.Module, inputs: list[torch.Tensor], seed: int) -> float:
+    """Largest relative change of a result or gradient as weights move to numbers beside them."""
+    stage("own rounding")
+    other = copy.deepcopy(model)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for weight in other.parameters():
+            steps = torch.randint(-1, 2, weight.shape).to(weight)
+            weight.mul_(1 + steps * torch.finfo(weight.dtype).eps)
+    pairs = list(zip(pass_of(model, inputs, seed), pass_of(other, inputs, seed), strict=True))
+    floor = FLOOR * max(float(one.abs().max()) for one, _ in pairs)
+    return max(
+        float((one - moved).abs().max()) / max(float(one.abs().max()), floor, 1e-300)
+        for one, moved in pairs
+    )
+
+
+def pass_of(model: nn.Module, inputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Pass forward and backward; the results, and the gradients of the weights."""
+    model.zero_grad()
+    torch.manual_seed(seed)
+    results = [one for one in tree_leaves(model(*inputs)) if isinstance(one, torch.Tensor)]
+    learning = [one for one in results if one.requires_grad]
+    torch.manual_seed(seed)
+    torch.autograd.backward(learning, [torch.randn_like(one) for one in learning])
+    gradients = [one.grad for one in model.parameters() if one.grad is not None]
+    return [one.detach() for one in (*results, *gradients) if one.is_floating_point()]
+
+
+def figures(found: Verification) -> dict[str, str]:
+    return {
+        "outcome": "equal" if found.passed else "failed",
+        "why": "; ".join(found.failures[:3]),
+        "accepted": f"{found.tolerance:.0e}",
+        **{each: f"{getattr(found, each).value:.2e}" for each in DIFFERENCES},
+        "forward_bytes": str(found.traffic.forward_bytes.sum()),
+        "forward_expected": str(found.planned.forward_bytes.sum()),
+        "backward_bytes": str(found.traffic.backward_bytes.sum()),
+        "backward_expected": str(found.planned.backward_bytes.sum()),
+    }
+
+
+def divided(
+    traced: hgpart.TracedModel,
+    graph: hgpart.ChannelGraph,
+    partition: str,
+    grain: Literal["coarse", "fine"],
+    k: int,
+    seed: int,
+) -> hgpart.PartitionedModel:
+    """Partition a model by the native solver or at random."""
+    stage("partition")
+    work = hgpart.flops(graph)
+    modelling = hgpart.Modelling(grain=grain, batch_size=traced.batch_size)
+    if partition == "native":
+        found = hgpart.partition_graph(
+            graph, work, k, 0.1, modelling=modelling, seed=seed, effort=EFFORT, best_effort=True
+        )
+    else:
+        found = partition_of_kind("random", graph, work, k, 0.1, modelling=modelling, seed=seed)
+    return hgpart.PartitionedModel(traced, graph, work, found, found.evaluation, {})
+
+
+@cache
+def traced(spec: str, mode: str, seed: int) -> tuple[hgpart.TracedModel, hgpart.ChannelGraph]:
+    """Trace a model in a mode."""
+    model, inputs = with_inputs(spec, mode, seed)
+    stage("trace")
+    found = hgpart.trace(model, inputs)
+    stage("graph")
+    return found, hgpart.channel_graph(found)
+
+
+@cache
+def with_inputs(spec: str, mode: str, seed: int) -> tuple[nn.Module, list[torch.Tensor]]:
+    """Find the smallest inputs that a model takes in a mode, in float64 if it can."""
+    built, shape = load(spec, seed)
+    channels, *own = shape or (3, 224, 224)
+    needed = [
+        one
+        for one in inspect.signature(built.forward).parameters.values()
+        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
+    stage("find inputs")
+    refusals = []
+    for dtype in (torch.float64, torch.float32):
+        model = built.to(dtype).train(mode == "training")
+        for image in sorted({*((side, side) for side in SIDES), tuple(own)}):
+            samples = 2 if min(image) > 64 else 4  # the last maps may be of one element
+            for sizes in (image, (FRAMES, *image)):
+                torch.manual_seed(seed)
+                inputs = [torch.randn(samples, channels, *sizes, dtype=dtype) for _ in needed]
+                try:
+                    with torch.no_grad():
+                        copy.deepcopy(model)(*inputs)
+                    return model, inputs
+                except Exception as error:
+                    refusals.append(error)
+    raise refusals[-2]  # of an image of the largest size
+
+
+@cache
+def load(spec: str, seed: int) -> tuple[nn.Module, tuple[int, ...] | None]:
+    stage("load")
+    weights = sum(one.numel() for one in hgpart.load_model(spec, device="meta")[0].parameters())
+    if weights > MOST_WEIGHTS:
+        raise ValueError(f"{weights:,} weights, of which both hold all and as many gradients")
+    return hgpart.load_model(spec, seed=seed)
+
+
+def stage(name: str) -> None:
+    """Say to the process that waits how far this one is, should it be ended."""
+    print(f"{name} after {time.process_time():.0f} CPU seconds", file=sys.stderr, flush=True)
+
+
+def line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+# ------------------------------------------------------------------ summary
+
+
+def summarise() -> None:
+    """Count runs and models by outcome; name all that is not equal."""
+    with RESULTS.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = Table("package", "models", *OUTCOMES, *(f"largest, {each}" for each in DIFFERENCES))
+    for package in [*packages.PACKAGES, ""]:
+        own = [row for row in rows if row["model"].startswith(package)]
+        counts = Counter(row["outcome"] for row in own)
+        equal = [row for row in own if row["outcome"] == "equal"]
+        table.add_row(
+            package or "all",
+            str(len({row["model"] for row in own})),
+            *(str(counts[each]) for each in OUTCOMES),
+            *(f"{max((float(row[each]) for row in equal), default=0):.1e}" for each in DIFFERENCES),
+        )
+    console = Console(width=150)
+    console.print(table)
+    for row in rows:
+        if row["outcome"] != "equal":
+            print(*(row[each] for each in ("outcome", *KEY, "grain", "k", "why")), sep=" | ")
+
+
+if __name__ == "__main__":
+    main()
