@@ -90,6 +90,10 @@ class Layer:
         Index of the first layer that shares a parameter (or the running statistics of a norm)
         with this one; its own index if none does.
         Task j of one and task j of the other are one vertex.
+    fixed_elements : int
+        Elements of a map besides those per sample, whatever the batch: all that is made of an
+        input without a batch, or of a mean over the batch. A batch of n less its first sample
+        has -1 of each.
     """
 
     name: str
@@ -107,6 +111,7 @@ class Layer:
     parameter_names: tuple[str, ...]
     reads: tuple[Read, ...]
     tied_to: int
+    fixed_elements: int = 0
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,8 @@ class ChannelGraph:
     def map_bytes(self, layer: Layer, batch_size: int, bytes_per_element: int | None) -> int:
         """Bytes of one task's feature map; a parameter travels once, whatever the batch."""
         samples = 1 if layer.kind == PARAMETER else batch_size
-        return layer.map_elements * samples * (bytes_per_element or layer.bytes_per_element)
+        elements = layer.map_elements * samples + layer.fixed_elements
+        return elements * (bytes_per_element or layer.bytes_per_element)
 
     def sources(self, layer: Layer) -> tuple[int, ...]:
         """Indices of the layers that a layer reads, ascending."""
@@ -190,9 +196,12 @@ class ChannelGraph:
         fixes it), but on the mode, training or evaluation.
         """
         digest = hashlib.sha256()
-        facts = [fact.name for fact in fields(Layer) if fact.name not in ("operators", "reads")]
+        left_out = ("operators", "reads", "fixed_elements")
+        facts = [fact.name for fact in fields(Layer) if fact.name not in left_out]
         for layer in self.layers:
-            digest.update(repr([getattr(layer, fact) for fact in facts]).encode())
+            known = [getattr(layer, fact) for fact in facts]
+            known += [layer.fixed_elements] if layer.fixed_elements else []
+            digest.update(repr(known).encode())
             for read in layer.reads:
                 digest.update(repr((read.groups, read.partial)).encode())
                 digest.update(read.channels.tobytes())

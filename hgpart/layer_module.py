@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
+from hgpart.batches import at_batch
 from hgpart.graph import ChannelGraph, Layer
 from hgpart.traced_nodes import results_read
 from hgpart.tracing import TracedModel
@@ -94,19 +95,6 @@ def layer_module(
             copies[node] = copy
     alone.output(tuple(copies[node] for node in results))
     return LayerModule(fx.GraphModule(traced.graph_module, alone), taken, results)
-
-
-def at_batch(value: Any, batch_size: int) -> Any:
-    """Return a traced size, or a number computed from sizes, for `batch_size` samples."""
-    for symbolic, number in (
-        (torch.SymInt, int),
-        (torch.SymFloat, float),
-        (torch.SymBool, bool),
-    ):
-        if isinstance(value, symbolic):
-            expression = value.node.expr
-            return number(expression.subs(dict.fromkeys(expression.free_symbols, batch_size)))
-    return value
 
 
 def _holds_tensors(node: fx.Node) -> bool:

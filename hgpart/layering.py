@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import fx
 
 from hgpart.aten_rules import moves_only
+from hgpart.batches import elements_of_shape, has_dynamic_batch
 from hgpart.channels import (
     NO_CHANNEL,
     SHAPE_ONLY,
@@ -117,6 +118,7 @@ class _OpenLayer:
     map_elements: int
     partial_elements: int
     bytes_per_element: int
+    fixed_elements: int = 0
     sum_bytes: int = 0  # an element of what the head computes
     macs: int = 0
     weights: int = 0
@@ -140,6 +142,7 @@ class _Layering:
         self.traced = traced
         self.exceptions = exceptions
         self.batch = traced.batch_size
+        self.any_batch = has_dynamic_batch(traced)
         self.values: dict[fx.Node, Any] = {}
         self.layers: list[_OpenLayer] = []
         self.width = 0  # channels so far
@@ -173,7 +176,8 @@ class _Layering:
             return
         shape = concrete(value.shape)
         layer = self._open(INPUT, node, shape[1] if len(shape) > 1 else 1, single=True)
-        layer.map_elements = layer.partial_elements = self._per_sample(math.prod(shape))
+        layer.map_elements, layer.fixed_elements = self._elements(node, 1)
+        layer.partial_elements = layer.map_elements
         self.values[node] = Channels(_numbered(layer.start, layer.channels, shape))
 
     def _parameter_or_buffer(self, node: fx.Node) -> Constant:
@@ -344,6 +348,7 @@ class _Layering:
         if not self._divides(call.node, _numbered(0, tasks, call.shape, mix.axis)):
             return self._whole(call, known=False)
         partial = mix.partial and call.node.name not in self.exceptions.undivided
+        partial = partial and self._elements(call.node, tasks)[1] == 0
         if getattr(call.node.target, "overloadpacket", None) in MATRIX_PRODUCTS:
             kind = LINEAR
         elif mix.groups == 1:
@@ -504,11 +509,9 @@ class _Layering:
         results = results_read(node, self.traced.results)
         sizes = [result.meta["val"].element_size() for result in results]
         layer.bytes_per_element = sizes[0]
-        in_bytes = (
-            elements_of(result) // layer.tasks * size
-            for result, size in zip(results, sizes, strict=True)
-        )
-        layer.map_elements = -(-self._per_sample(sum(in_bytes)) // sizes[0])
+        elements = np.array([self._elements(result, layer.tasks) for result in results])
+        in_bytes = (elements * np.array(sizes)[:, None]).sum(axis=0).tolist()
+        layer.map_elements, layer.fixed_elements = (-(-count // sizes[0]) for count in in_bytes)
 
     def _own(self, layer: _OpenLayer, constants: Iterable[Constant], user: str) -> None:
         placeholders = {node.name: node for node in self.values if node.op == "placeholder"}
@@ -530,6 +533,13 @@ class _Layering:
 
     def _per_sample(self, elements: int) -> int:
         return -(-elements // self.batch)
+
+    def _elements(self, node: fx.Node, tasks: int) -> tuple[int, int]:
+        """Elements of a tensor that each of the tasks makes: for every sample, and besides."""
+        found = elements_of_shape(first_tensor(node.meta["val"]).shape) if self.any_batch else None
+        if found is None:  # as in the traced example
+            return divmod(elements_of(node) // tasks, self.batch)
+        return found[0] // tasks, found[1] // tasks
 
     def _output(self) -> None:
         values = [self.values[node] for node in dict.fromkeys(self.traced.results)]
@@ -628,6 +638,7 @@ class _Layering:
                     tasks=layer.tasks,
                     channels=layer.channels,
                     map_elements=layer.map_elements,
+                    fixed_elements=layer.fixed_elements,
                     partial_elements=layer.partial_elements,
                     bytes_per_element=layer.bytes_per_element,
                     macs=layer.macs,

@@ -18,10 +18,11 @@ import torch
 from rich.progress import TaskProgressColumn, TimeRemainingColumn
 from torch import fx, nn
 
+from hgpart.batches import at_batch, has_dynamic_batch
 from hgpart.channels import only_updated
 from hgpart.errors import ArgumentError, ModelError
 from hgpart.graph import ChannelGraph, Layer
-from hgpart.layer_module import LayerModule, at_batch, layer_module
+from hgpart.layer_module import LayerModule, layer_module
 from hgpart.terminal import progress_bar
 from hgpart.tracing import TracedModel
 from hgpart.work import Work, measured
@@ -76,7 +77,7 @@ def profile(
         if value < least:
             raise ArgumentError(f"{name} {value}: accepted is {least} or more")
     where = _device(device)
-    batch = batch_size if _has_dynamic_batch(traced) else traced.batch_size
+    batch = batch_size if has_dynamic_batch(traced) else traced.batch_size
     operands = _Operands(model, traced, batch, where)
     seconds = []
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
@@ -203,15 +204,6 @@ def _device(name: str) -> torch.device:
     if name not in devices:
         raise ArgumentError(f"device {name!r}: accepted here are {', '.join(devices)}")
     return torch.device(name)
-
-
-def _has_dynamic_batch(traced: TracedModel) -> bool:
-    return any(
-        isinstance(node.meta["val"], torch.Tensor)
-        and any(at_batch(size, 1) != at_batch(size, 2) for size in node.meta["val"].shape)
-        for node in traced.graph_module.graph.nodes
-        if node.name in traced.inputs
-    )
 
 
 def _source(device: torch.device, batch_size: int, measured_batch: int) -> str:

@@ -181,12 +181,11 @@ def outcome_of_parts(
     k = task.k
     hypergraph = model.hypergraph
     kinds = np.array([layer.kind for layer in task.graph.layers] * 2)  # maps, then reductions
-    of_net = kinds[hypergraph.net_layers]
-    trained = _nets(hypergraph, of_net != INPUT)
-    fixed = _nets(hypergraph, of_net == PARAMETER)
+    trained = _nets(hypergraph, kinds[hypergraph.net_layers] != INPUT)
     forward = traffic(hypergraph, parts, k)
     step = forward + traffic(trained, parts, k).T
-    per_step = 2 * int(traffic(fixed, parts, k).sum())
+    once = (_whatever_the_batch(task.graph, modelling, nets) for nets in (hypergraph, trained))
+    per_step = sum(int(traffic(nets, parts, k).sum()) for nets in once)
     shares = part_shares(task.graph, model, modelling, parts, k)
     loads = part_loads(hypergraph, parts, k)
     return Outcome(
@@ -210,6 +209,20 @@ def outcome_of_parts(
 def _nets(hypergraph: Hypergraph, chosen: NDArray[np.bool_]) -> Hypergraph:
     """The hypergraph in which only the chosen nets cost anything."""
     return replace(hypergraph, costs=np.where(chosen, hypergraph.costs, 0))
+
+
+def _whatever_the_batch(
+    graph: ChannelGraph, modelling: Modelling, hypergraph: Hypergraph
+) -> Hypergraph:
+    """The hypergraph in which a net costs what it does whatever the batch, as of a parameter."""
+
+    def of_each(samples: int) -> Int64:  # map, then partial sum: that grows with the batch
+        size, sums = modelling.bytes_per_element, [0] * len(graph.layers)
+        maps = [graph.map_bytes(layer, samples, size) for layer in graph.layers]
+        return np.array(maps + sums)[hypergraph.net_layers]
+
+    maps = hypergraph.costs // np.maximum(1, of_each(modelling.batch_size))
+    return replace(hypergraph, costs=maps * of_each(0))
 
 
 def _by_layers(cut: Callable[[Task], Int64]) -> Callable[[Strategy, Task], Outcome]:
@@ -285,10 +298,12 @@ def _bytes_of_parameters(
     )
 
 
-def _bytes_of_maps(graph: ChannelGraph, modelling: Modelling, chosen: NDArray[np.bool_]) -> int:
-    """Of all maps of the chosen layers, for one sample."""
+def _bytes_of_maps(
+    graph: ChannelGraph, modelling: Modelling, samples: int, chosen: NDArray[np.bool_]
+) -> int:
+    """Of all maps of the chosen layers."""
     return sum(
-        layer.tasks * graph.map_bytes(layer, 1, modelling.bytes_per_element)
+        layer.tasks * graph.map_bytes(layer, samples, modelling.bytes_per_element)
         for layer, counts in zip(graph.layers, chosen.tolist(), strict=True)
         if counts and layer.kind != PARAMETER
     )
@@ -316,7 +331,7 @@ def _data_parallel(
         largest_device_bytes=largest_device_bytes(parameters, k),
         messages=messages,
         largest_parameters=sum(layer.parameters for layer in graph.layers),
-        largest_activation_bytes=samples * _bytes_of_maps(graph, modelling, every),
+        largest_activation_bytes=_bytes_of_maps(graph, modelling, samples, every),
         seconds=0.0,
         smallest_batch=k,
     )
@@ -372,7 +387,8 @@ def _one_weird_trick(strategy: Strategy, task: Task) -> Outcome:
     map_bytes = np.array(
         [graph.map_bytes(layer, batch, modelling.bytes_per_element) for layer in layers]
     )
-    activations = samples * _bytes_of_maps(graph, modelling, ~tail) + map_bytes @ tasks
+    of_samples = {n: _bytes_of_maps(graph, modelling, n, ~tail) for n in set(samples.tolist())}
+    activations = np.array([of_samples[n] for n in samples.tolist()]) + map_bytes @ tasks
     activations += (switch + between).sum(axis=0)
     head = _bytes_of_parameters(graph, modelling, ~tail)
     in_head = sum(

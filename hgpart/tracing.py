@@ -10,7 +10,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,8 +125,10 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     model : nn.Module
         On any device; on ``meta`` nothing is allocated. Its mode (train or eval) is kept.
     example : tensor or sequence of inputs
-        Only shapes, dtypes and the device matter; the first dimension is the batch, which
-        stays dynamic where the model allows it.
+        Only shapes, dtypes and the device matter. The first dimension of the first tensor is the
+        batch, and so is that of every other tensor that is as large there; a tensor of another
+        first size stays as large as it is. The batch stays dynamic where the model allows it: of
+        one sample, which torch.export takes for a constant, two are made.
 
     Raises
     ------
@@ -139,7 +141,7 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     if not batches or any(value.dim() == 0 for value in batches):
         raise ArgumentError("the example holds no batch: give at least one tensor with a batch")
     with _quiet():
-        program = _export(model, inputs)
+        program, inputs = _export(model, inputs, batches[0].shape[0])
     signature = program.graph_signature
     made: dict[OutputKind, list[tuple[str | None, fx.Node]]] = {kind: [] for kind in OutputKind}
     output = next(node for node in program.graph.nodes if node.op == "output")
@@ -189,7 +191,7 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
             value.detach().to("meta") if isinstance(value, torch.Tensor) else value
             for value in inputs
         ),
-        batch_size=batches[0].shape[0],
+        batch_size=next(value.shape[0] for value in inputs if isinstance(value, torch.Tensor)),
         training=model.training,
     )
 
@@ -211,18 +213,43 @@ def _merge_shared(graph: fx.Graph, parameters: Mapping[str, str], model: nn.Modu
     return merged
 
 
-def _export(model: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    dynamic = tuple(
-        {0: torch.export.Dim.AUTO} if isinstance(value, torch.Tensor) else None for value in inputs
+def _export(
+    model: nn.Module, inputs: tuple[Any, ...], batch_size: int
+) -> tuple[torch.export.ExportedProgram, tuple[Any, ...]]:
+    """Export a model for any batch or, if that can't be, for the one given; with its inputs."""
+    several = tuple(
+        torch.cat([value] * EXAMPLE_BATCH) if batch_size == 1 and _is_batch(value, 1) else value
+        for value in inputs
     )
+    dynamic: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
+    for value in several:
+        if _is_batch(value, max(batch_size, EXAMPLE_BATCH)):
+            dynamic[value] = {0: torch.export.Dim.AUTO}
+    with suppress(Exception, SystemExit):
+        shapes = dynamic.dynamic_shapes(model, several)  # as its forward takes them, as *x too
+        program = torch.export.export(model, several, dynamic_shapes=shapes)
+        if batch_size > 1 or _takes_any_batch(program):
+            return _functional(program), several
+    # Models that compute with the batch size in Python trace only with a fixed one.
     try:
-        return _functional(torch.export.export(model, inputs, dynamic_shapes=dynamic))
-    except (Exception, SystemExit):
-        # Models that compute with the batch size in Python trace only with a fixed one.
-        try:
-            return _functional(torch.export.export(model, inputs))
-        except (Exception, SystemExit) as error:
-            raise TraceError(_explain(model, inputs, error)) from error
+        return _functional(torch.export.export(model, inputs)), inputs
+    except (Exception, SystemExit) as error:
+        raise TraceError(_explain(model, inputs, error)) from error
+
+
+def _is_batch(value: Any, batch_size: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] == batch_size
+
+
+def _takes_any_batch(program: torch.export.ExportedProgram) -> bool:
+    """Whether exporting has left the batch as a symbol."""
+    values = (node.meta["val"] for node in program.graph.find_nodes(op="placeholder"))
+    return any(
+        isinstance(size, torch.SymInt)
+        for value in values
+        if isinstance(value, torch.Tensor)
+        for size in value.shape
+    )
 
 
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -115,6 +115,7 @@ def _layer(
         parameter_names=(),
         reads=reads,
         tied_to=len(layers) if tied_to is None else tied_to,
+        fixed_elements=draw(st.sampled_from([0, 0, 0, 5])),
     )
 
 

@@ -61,7 +61,8 @@ class Definition:
                 if reading:
                     root = self.finisher(at, task)
                     net = (at, False, root, frozenset(reading | {root}))
-                    self.costs[net] += layer.map_elements * samples * size
+                    elements = layer.map_elements * samples + layer.fixed_elements
+                    self.costs[net] += elements * size
 
     def has_vertices(self, layer: Layer) -> bool:
         if layer.kind == "input":

@@ -506,13 +506,81 @@ def test_a_fixed_batch_size_is_said():
         placed(torch.randn(5, 3, 8, 8))
 
 
+def test_an_example_of_one_image_is_as_good_as_of_two():
+    """It fixed the batch at 1, and the report counted other bytes than the plan."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).double()
+    images = torch.zeros(1, 3, 8, 8, dtype=torch.float64)
+    split = placements.of_random_blocks(*placements.traced_model(model, images), Modelling(), 3, 2)
+    placed = placements.check_equal(model, [torch.randn(5, 3, 8, 8, dtype=torch.float64)], split)
+    report = placed.report()
+    assert report.batch_size == split.partition.modelling.batch_size
+    assert report.sent_bytes.sum() == placed.expected(report.batch_size).volume
+
+
+class PerPass(nn.Module):
+    """Has maps that are as large whatever the batch: of another input, and of all samples."""
+
+    def __init__(self, fixed=False):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 3)
+        self.table = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 6))
+        self.fixed = fixed
+
+    def forward(self, image, table):
+        if self.fixed:
+            image = image.reshape([2, 3, 7, 7])
+        scale = self.table(table).mean(0)
+        maps = self.first(image) * scale[:, None, None]
+        centred = maps - maps.mean(0, keepdim=True).softmax(1)
+        return self.second(centred), torch.cat([scale, centred.mean((0, 2, 3))])
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_maps_that_do_not_grow_with_the_batch_cost_what_they_send(fixed, grain):
+    """All were counted per sample: the bytes of another batch than that of the example differed."""
+    torch.manual_seed(0)
+    model, table = PerPass(fixed).double(), torch.randn(5, 4, dtype=torch.float64)
+    images = torch.randn(2, 3, 7, 7, dtype=torch.float64)
+    traced, graph = placements.traced_model(model, (images, table))
+    for seed in range(3):
+        split = placements.of_single_tasks(traced, graph, Modelling(grain=grain), 3, seed)
+        for batch in [images] if fixed else [images, torch.randn(7, 3, 7, 7, dtype=torch.float64)]:
+            placed = placements.check_equal(model, (batch, table), split)
+    report = placed.report()
+    assert report.batch_size == 2 if fixed else 32
+    assert report.sent_bytes.tolist() == placed.expected(report.batch_size).traffic.tolist()
+    with pytest.raises(PlacementError, match=r"\(2, 4\) .* accepted is \(5, 4\)"):
+        placed(images, table[:2])
+
+
+def test_a_map_of_pairs_of_samples_is_refused_by_name():
+    """What travels would not be what the table says in any batch but that of the example."""
+
+    class Pairs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            maps = self.first(x)
+            return maps @ maps.T, self.second(maps)
+
+    model = Pairs()
+    split = placements.of_single_tasks(
+        *placements.traced_model(model, torch.zeros(2, 4)), Modelling(), 3, 0
+    )
+    with pytest.raises(PlacementError, match="accepted are maps that grow evenly with the batch"):
+        place(model, split)
+
+
 @pytest.mark.parametrize(
     "images", [torch.randn(2, 3, 9, 9), torch.randn(2, 3, 8, 8).double(), torch.randn(2, 4, 8, 8)]
 )
 def test_inputs_other_than_traced_are_refused(images):
     model, _ = models.built("residual")
     placed = place(model, partition_model(model, torch.zeros(2, 3, 8, 8), k=2, eps=0.5))
-    with pytest.raises(PlacementError, match=r"accepted is \(batch, 3, 8, 8\) and torch.float32"):
+    with pytest.raises(PlacementError, match=r"accepted is \(2, 3, 8, 8\) and torch.float32"):
         placed(images)
 
 

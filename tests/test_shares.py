@@ -39,7 +39,8 @@ def drawn_parts(data: st.DataObject, model: CnnHypergraph) -> np.ndarray:
 def map_bytes(graph: ChannelGraph, at: int, modelling: Modelling) -> int:
     layer = graph.layers[at]
     samples = 1 if layer.kind == PARAMETER else modelling.batch_size
-    return layer.map_elements * samples * (modelling.bytes_per_element or layer.bytes_per_element)
+    elements = layer.map_elements * samples + layer.fixed_elements
+    return elements * (modelling.bytes_per_element or layer.bytes_per_element)
 
 
 def received_bytes(model: CnnHypergraph, parts: np.ndarray) -> list[int]:

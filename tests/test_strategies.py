@@ -63,11 +63,19 @@ class Counted:
     once: int  # whatever the batch
 
 
-def count(graph: ChannelGraph, model: CnnHypergraph, parts: np.ndarray, k: int) -> Counted:
+def count(
+    graph: ChannelGraph, modelling: Modelling, model: CnnHypergraph, parts: np.ndarray, k: int
+) -> Counted:
     nets, counted = model.hypergraph, Counted([0] * k, set(), 0, 0, 0)
     for net in range(nets.nets):
         cost, layer = int(nets.costs[net]), int(nets.net_layers[net])
-        kind = graph.layers[layer % len(graph.layers)].kind
+        kind, once = graph.layers[layer % len(graph.layers)].kind, 0
+        if kind == PARAMETER:
+            once = cost
+        elif not nets.gathers[net]:
+            fixed = graph.layers[layer].fixed_elements
+            elements = graph.layers[layer].map_elements * modelling.batch_size + fixed
+            once = cost // elements * fixed
         pins = nets.pins[nets.pointers[net] : nets.pointers[net + 1]]
         root = int(parts[pins[0]])
         for other in {int(parts[pin]) for pin in pins} - {root}:
@@ -77,7 +85,7 @@ def count(graph: ChannelGraph, model: CnnHypergraph, parts: np.ndarray, k: int) 
                 ways.append(ways[0][::-1])
             for back, (sender, receiver) in enumerate(ways):
                 counted.step += cost
-                counted.once += cost if kind == PARAMETER else 0
+                counted.once += once
                 counted.sent[sender] += cost
                 counted.sent[receiver] += cost
                 if cost:
@@ -97,7 +105,7 @@ def test_a_partition_costs_what_its_nets_send(
     found = outcome_of_parts(
         STRATEGY, Task(graph, work, modelling, k, 0.1, 0), model, modelling, parts
     )
-    counted = count(graph, model, parts, k)
+    counted = count(graph, modelling, model, parts, k)
     assert found.forward_bytes == counted.forward
     assert found.step_bytes == counted.step
     assert found.bytes_per_step == counted.once
@@ -133,7 +141,7 @@ def test_a_parameter_that_travels_does_so_once_a_step_whatever_the_batch() -> No
         assert found.forward_bytes == 4 * (5 * batch + 7 + 3 * batch)
         assert found.bytes_per_step == 2 * 4 * 7
         assert found.bytes_per_sample == 4 * (5 + 3 + 3)
-        assert found.step_bytes == count(graph, model, parts, 2).step
+        assert found.step_bytes == count(graph, modelling, model, parts, 2).step
         assert found.epoch_bytes(12, 6) == 12 * 44 + 2 * 56
 
 
@@ -180,7 +188,7 @@ def test_each_strategy_is_the_partition_that_its_name_says(name: str) -> None:
     found, evaluation = run(name, graph, k), evaluate(model.hypergraph, parts, k)
     assert found.forward_bytes == evaluation.volume
     assert found.imbalance == evaluation.imbalance
-    assert found.step_bytes == count(graph, model, parts, k).step
+    assert found.step_bytes == count(graph, Modelling(), model, parts, k).step
     assert found.eps == (0.2 if "kahypar" in name else None)
     assert found.seconds > 0
 

@@ -170,6 +170,48 @@ def test_the_batch_stays_dynamic_where_the_model_allows_it() -> None:
     assert traced.results[0].meta["val"].shape == (3, 48)
 
 
+def test_one_sample_leaves_the_batch_dynamic() -> None:
+    """torch.export takes a size of 1 for a constant: the model seemed to compute with it."""
+    traced = trace(nn.Conv2d(3, 4, 1), torch.zeros(1, 3, 4, 4))
+    assert isinstance(traced.results[0].meta["val"].shape[0], torch.SymInt)
+    assert (traced.batch_size, traced.example[0].shape) == (2, (2, 3, 4, 4))
+
+    class Alone(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.relu() if len(x) == 1 else x.view(7, -1)
+
+    traced = trace(Alone(), torch.zeros(1, 3, 4, 4))
+    assert (traced.batch_size, traced.results[0].meta["val"].shape) == (1, (1, 3, 4, 4))
+
+
+def test_any_number_of_inputs_leaves_the_batch_dynamic() -> None:
+    """What says which sizes are dynamic did not fit `*images`: the batch was fixed in silence."""
+
+    class Several(nn.Module):
+        def forward(self, *images: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
+            return images[0] + images[1] * scale
+
+    traced = trace(Several(), [torch.zeros(2, 3), torch.zeros(2, 3)])
+    assert isinstance(traced.results[0].meta["val"].shape[0], torch.SymInt)
+    x, y = torch.rand(5, 3), torch.rand(5, 3)
+    torch.testing.assert_close(run(traced, Several(), x, y)[0], x + 2 * y)
+
+
+def test_only_inputs_as_large_as_the_batch_are_batches() -> None:
+    """Each input had a size of its own that stood for the batch."""
+
+    class Scaled(nn.Module):
+        def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+            return x * table.mean(0)
+
+    traced = trace(Scaled(), [torch.zeros(2, 3), torch.zeros(5, 3)])
+    shapes = {
+        node.name: node.meta["val"].shape for node in traced.graph_module.graph.nodes if node.users
+    }
+    assert isinstance(shapes["x"][0], torch.SymInt)
+    assert [type(size) for size in shapes["table"]] == [int, int]
+
+
 def test_tracing_on_meta_allocates_nothing() -> None:
     model, shape = load_model("vgg16", device="meta")
     (example,) = example_inputs(model, shape)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from hgpart.batches import has_dynamic_batch
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph import Int64
 from hgpart.placement.program import PartProgram, receive
@@ -130,12 +131,14 @@ def account(placement: Placement, batch_size: int | None = None) -> PlacementRep
     placement : Placement
         Is left as it is.
     batch_size : int, optional
-        The plan's when left out.
+        The plan's when left out, or the only one that the model computes with.
 
     Raises
     ------
     ArgumentError
         If the batch size is less than 1.
+    PlacementError
+        If the model only computes with another batch size.
 
     >>> import hgpart
     >>> from torch import nn
@@ -145,8 +148,10 @@ def account(placement: Placement, batch_size: int | None = None) -> PlacementRep
     >>> sum(part.parameters for part in report.parts)  # 8 * 3 * 9 + 8 and 8 * 8 * 9 + 8
     808
     """
+    traced = placement.blueprint.traced
     if batch_size is None:
-        batch_size = placement.partition.modelling.batch_size
+        planned = placement.partition.modelling.batch_size
+        batch_size = planned if has_dynamic_batch(traced) else traced.batch_size
     if batch_size < 1:
         raise ArgumentError(f"batch size {batch_size}: accepted is 1 or more")
     values = _inputs(placement, batch_size)
@@ -224,11 +229,11 @@ def _inputs(placement: Placement, batch_size: int) -> dict[str, Any]:
     """The model's inputs and random masks for a batch, without memory."""
     traced = placement.blueprint.traced
     values: dict[str, Any] = {"batch_size": batch_size}
-    for name, example in zip(placement.inputs, traced.example, strict=True):
+    shapes = placement.blueprint.input_shapes(batch_size)
+    for name, example, shape in zip(placement.inputs, traced.example, shapes, strict=True):
         values[name] = example
-        if isinstance(example, Tensor):
+        if shape is not None:
             dtype = placement.dtype if example.is_floating_point() else example.dtype
-            shape = (batch_size, *example.shape[1:])
             values[name] = torch.empty(shape, dtype=dtype, device="meta")
     with FakeTensorMode():  # draws no numbers: the random state stays
         return {**values, **placement.draw(batch_size)}

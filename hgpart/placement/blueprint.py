@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import fx
 
+from hgpart.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
+from hgpart.channels import module_of
 from hgpart.errors import PlacementError
 from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.hypergraph import Int64
-from hgpart.layer_module import at_batch
 from hgpart.partition import Partition
 from hgpart.placement.draws import random_nodes
 from hgpart.placement.layouts import ChannelLayout
@@ -27,7 +28,7 @@ from hgpart.placement.products import product_of
 from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
 from hgpart.placement.step_graph import StepGraph, packet_of
 from hgpart.placement.transfers import Transfer, TransferredTensor
-from hgpart.traced_nodes import live_nodes, results_read
+from hgpart.traced_nodes import is_tensor, live_nodes, results_read
 from hgpart.tracing import TracedModel
 from hgpart.work import Work
 
@@ -104,6 +105,26 @@ class Blueprint:
             if not _is_norms_statistic(new)
         }
         return tuple(name for placeholder, name in named.items() if placeholder in taken)
+
+    def input_shapes(self, batch_size: int) -> tuple[tuple[int, ...] | None, ...]:
+        """Shapes of the model's inputs in a batch; None for what is no tensor.
+
+        Raises
+        ------
+        PlacementError
+            If the model only computes with another batch size.
+        """
+        traced = self.traced
+        if batch_size != traced.batch_size and not has_dynamic_batch(traced):
+            raise PlacementError(
+                f"batch of {batch_size}: the model computes with its batch size, accepted is "
+                f"{traced.batch_size}, which it was traced with"
+            )
+        values = (self.nodes[name].meta["val"] for name in traced.inputs)
+        return tuple(
+            tuple(at_batch(size, batch_size) for size in value.shape) if is_tensor(value) else None
+            for value in values
+        )
 
     @property
     def output_part(self) -> int:
@@ -313,12 +334,17 @@ def _dtype(node: fx.Node) -> torch.dtype:
 
 def _tensor(node: fx.Node, axes: Sequence[int], count: int) -> TransferredTensor:
     """A node's tensor with some positions along merged axes."""
+    shape = node.meta["val"].shape
+    if elements_of_shape(shape) is None:
+        raise PlacementError(
+            f"{module_of(node) or node.name} makes a map of shape {tuple(shape)}: accepted are "
+            "maps that grow evenly with the batch"
+        )
     per_sample, fixed = [], []
-    for dim, size in enumerate(node.meta["val"].shape):
+    for dim, size in enumerate(shape):
         if dim in axes[1:]:
             continue
-        low, high = (at_batch(size, batch) for batch in (2, 3))
-        each = 0 if axes and dim == axes[0] else int(high - low)
+        each, besides = (0, count) if axes and dim == axes[0] else evenly(size) or (0, 0)
         per_sample.append(each)
-        fixed.append(count if axes and dim == axes[0] else int(low - 2 * each))
+        fixed.append(besides)
     return TransferredTensor(tuple(per_sample), tuple(fixed), _dtype(node))

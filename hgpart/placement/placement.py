@@ -17,7 +17,6 @@ from torch import fx, nn
 from hgpart.errors import PlacementError
 from hgpart.grains import cnn_hypergraph
 from hgpart.hypergraph import Hypergraph
-from hgpart.layer_module import at_batch
 from hgpart.layering import channel_graph
 from hgpart.metrics import Evaluation, evaluate
 from hgpart.partition import Partition
@@ -170,21 +169,15 @@ class Placement(nn.Module):
                 f"{min(self._unfilled)} has no value ({len(self._unfilled)} in all): the model was "
                 "on the meta device, load a state_dict first"
             )
-        traced = self.blueprint.traced
-        size = self.blueprint.nodes[traced.inputs[0]].meta["val"].shape[0]
-        if at_batch(size, batch_size) != batch_size:
-            raise PlacementError(
-                f"batch of {batch_size}: the model computes with its batch size, accepted is "
-                f"{traced.batch_size}, which it was traced with"
-            )
-        for value, example in zip(inputs, traced.example, strict=True):
-            if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
+        traced, shapes = self.blueprint.traced, self.blueprint.input_shapes(batch_size)
+        for value, example, shape in zip(inputs, traced.example, shapes, strict=True):
+            if not isinstance(value, torch.Tensor) or shape is None:
                 continue
             dtype = self.dtype if example.is_floating_point() else example.dtype
-            if value.shape[1:] != example.shape[1:] or value.dtype != dtype:
+            if tuple(value.shape) != shape or value.dtype != dtype:
                 raise PlacementError(
                     f"input of shape {tuple(value.shape)} and type {value.dtype}: accepted is "
-                    f"(batch, {', '.join(map(str, example.shape[1:]))}) and {dtype}"
+                    f"{shape} and {dtype} in a batch of {batch_size}"
                 )
 
     def report(self, batch_size: int | None = None) -> PlacementReport:

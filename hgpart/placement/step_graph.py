@@ -21,11 +21,11 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
+from hgpart.batches import evenly
 from hgpart.channels import SHAPE_ONLY
 from hgpart.errors import PlacementError
 from hgpart.graph import ChannelGraph, Layer
 from hgpart.hypergraph import Int64
-from hgpart.layer_module import at_batch
 from hgpart.placement import products, reindexing, replacements, same_index
 from hgpart.placement.layouts import ChannelLayout, spread, unmerge
 from hgpart.placement.node_facts import NodeFacts
@@ -362,16 +362,15 @@ class StepGraph:
         """A size of the traced graph for whatever batch the step is given."""
         if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return value
-        sizes = [at_batch(value, batch) for batch in (2, 3, 7)]
-        each = sizes[1] - sizes[0]
-        fixed = sizes[0] - 2 * each
-        if each == 0 and sizes[2] == fixed:
-            return fixed
-        if not isinstance(value, torch.SymInt) or sizes[2] != 7 * each + fixed:
+        grows = evenly(value)
+        if grows is None or (grows[0] and not isinstance(value, torch.SymInt)):
             raise PlacementError(
                 f"{self.layer.name} computes {value} with the batch size: accepted are sizes that "
                 "grow evenly with it"
             )
+        each, fixed = grows
+        if each == 0:
+            return fixed
         found = self.placeholder("batch_size")
         found = found if each == 1 else self.call(operator.mul, found, each)
         return found if fixed == 0 else self.call(operator.add, found, fixed)

@@ -40,7 +40,7 @@ def print_trace(
             layer.name,
             _kind(graph, layer),
             f"{layer.tasks:,}",
-            f"{layer.map_elements:,}",
+            _elements(layer),
             f"{per_task * layer.tasks:,}",
             f"{layer.parameters:,}",
             "; ".join(dict.fromkeys(_read(graph, layer, read) for read in layer.reads)),
@@ -51,6 +51,13 @@ def print_trace(
     console.print()
     names = [f"{layer.name} ({', '.join(layer.operators)})" for layer in whole]
     console.print(f"Kept whole (one task that reads everything): {', '.join(names) or 'none'}")
+
+
+def _elements(layer: Layer) -> str:
+    if not layer.fixed_elements:
+        return f"{layer.map_elements:,}"
+    per_sample = f"{layer.map_elements:,} + " if layer.map_elements else ""
+    return f"{per_sample}{layer.fixed_elements:,} in all"
 
 
 def _kind(graph: ChannelGraph, layer: Layer) -> str:
