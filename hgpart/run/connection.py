@@ -172,15 +172,21 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         """Disconnect, or tell the others what went wrong."""
-        if error is None:
-            self.disconnect()
-            return
         try:
+            if error is None:
+                self.disconnect()
+                return
             self._tell(error)
-        finally:
-            self._heartbeats.stop()
-            if self.rank == self._heartbeats.keeper and self.k > 1:  # the others are to hear of it
-                time.sleep(2 * self._heartbeats.silence)
+        except RunError:
+            self._leave()
+            raise
+        self._leave()
+
+    def _leave(self) -> None:
+        """Leave the others, who are to hear why."""
+        self._heartbeats.stop()
+        if self.rank == self._heartbeats.keeper and self.k > 1:  # the store ends with this process
+            time.sleep(2 * self._heartbeats.silence)
 
     def _tell(self, error: BaseException) -> None:
         if is_out_of_memory(error):
