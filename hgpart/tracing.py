@@ -21,6 +21,7 @@ from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
+from hgpart.stand_ins import stand_ins, stood_for
 
 LARGEST_TENSOR = 2**63 - 1  # bytes
 EXAMPLE_BATCH = 2  # torch.export takes a batch of 1 for a constant
@@ -140,8 +141,8 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     batches = [value for value in inputs if isinstance(value, torch.Tensor)]
     if not batches or any(value.dim() == 0 for value in batches):
         raise ArgumentError("the example holds no batch: give at least one tensor with a batch")
-    with _quiet():
-        program, inputs = _export(model, inputs, batches[0].shape[0])
+    with _quiet(), stand_ins(model, inputs) as values:
+        program, inputs = _export(model, values, batches[0].shape[0])
     signature = program.graph_signature
     made: dict[OutputKind, list[tuple[str | None, fx.Node]]] = {kind: [] for kind in OutputKind}
     output = next(node for node in program.graph.nodes if node.op == "output")
@@ -162,7 +163,8 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     results = tuple(node for _, node in made[OutputKind.USER_OUTPUT])
     if not results:
         raise TraceError(f"{type(model).__name__} returns no tensor: there is nothing to compute")
-    tensors = {**program.state_dict, **program.constants}
+    known = {**program.state_dict, **program.constants}
+    tensors = {name: stood_for(tensor) for name, tensor in known.items()}
     placeholders = {name: placeholder for placeholder, name in signature.inputs_to_buffers.items()}
     updates = {placeholders[str(name)]: node for name, node in made[OutputKind.BUFFER_MUTATION]}
     named = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
@@ -174,7 +176,7 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
         parameters=parameters,
         buffers=dict(signature.inputs_to_buffers),
         constants={
-            placeholder: program.constants[name]
+            placeholder: tensors[name]
             for placeholder, name in signature.inputs_to_lifted_tensor_constants.items()
         },
         values={
@@ -188,7 +190,7 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
         results=results,
         structure=ResultStructure(returned, program.call_spec.out_spec),
         example=tuple(
-            value.detach().to("meta") if isinstance(value, torch.Tensor) else value
+            stood_for(value).detach().to("meta") if isinstance(value, torch.Tensor) else value
             for value in inputs
         ),
         batch_size=next(value.shape[0] for value in inputs if isinstance(value, torch.Tensor)),
