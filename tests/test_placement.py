@@ -648,6 +648,57 @@ def test_statistics_in_both_modes(first):
         assert names == {*model.state_dict()}
 
 
+class OtherInEvaluation(nn.Module):
+    """An index, numbers in the code of each mode, and buffers that evaluation alone reads."""
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.head = nn.Conv2d(6, 4, 1)
+        self.register_buffer("index", torch.tensor([5, 1, 1, 7, 0, 2]), persistent=persistent)
+        self.register_buffer("offset", torch.randn(6, 1, 1), persistent=persistent)
+        self.register_buffer("order", torch.tensor([3, 1, 0, 2]), persistent=persistent)
+
+    def forward(self, image):
+        maps = torch.index_select(self.conv(image), 1, self.index)
+        if self.training:
+            return self.head(maps * image.new_tensor([0.5] * 6)[:, None, None])
+        maps = maps * image.new_tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])[:, None, None]
+        return self.head(maps + self.offset)[:, self.order]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_values_that_modes_do_not_share(first, persistent):
+    # The copy that is traced for the other mode has weights on the meta device: its index was on
+    # another, and buffers that no state has were lost. Numbers in the code were those of the
+    # first mode.
+    torch.manual_seed(0)
+    model, images = OtherInEvaluation(persistent).double().train(first), torch.randn(3, 3, 8, 8)
+    images = images.double()
+    traced, graph = placements.traced_model(model, [images])
+    placed = place(model, placements.of_single_tasks(traced, graph, Modelling(), 3, 2))
+    for mode in (True, False, True):
+        model.train(mode)
+        placed.train(mode)
+        assert torch.allclose(placed(images), model(images), atol=1e-12), mode
+    placed.float()
+    for mode in (True, False):
+        model.float().train(mode)
+        assert torch.allclose(placed.train(mode)(images.float()), model(images.float()), atol=1e-5)
+    assert placed.state_dict().keys() == model.state_dict().keys()
+    for name, value in model.state_dict().items():
+        assert torch.equal(placed.state_dict()[name], value), name
+
+
+def test_a_plan_of_a_model_with_an_index_serves_for_other_float_types():
+    model, images = OtherInEvaluation(persistent=True), torch.randn(2, 3, 8, 8)
+    result = partition_model(model, images, k=2, eps=0.5)
+    plan = make_plan(result.partition, result.graph, result.work, "any", (3, 8, 8))
+    double = copy.deepcopy(model).double()
+    assert torch.allclose(place(double, plan)(images.double()), double(images.double()))
+
+
 def test_parameters_that_no_part_can_have_alone_are_refused():
     model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 6, 3)), nn.ReLU())
     images = torch.randn(2, 3, 8, 8)

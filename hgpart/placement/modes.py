@@ -18,10 +18,11 @@ from hgpart.work import Work
 
 
 def skeleton(model: nn.Module) -> nn.Module:
-    """A copy of a model without its weights: floating tensors are on the meta device."""
-    tensors = [*model.parameters(), *model.buffers()]
+    """A copy of a model without its weights: the floating tensors of its state are on meta."""
     kept = {
-        id(tensor): _without_storage(tensor) for tensor in tensors if tensor.is_floating_point()
+        id(tensor): _without_storage(tensor)
+        for tensor in model.state_dict(keep_vars=True).values()
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
     }
     return copy.deepcopy(model, dict(kept))
 

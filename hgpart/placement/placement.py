@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from hgpart.placement.mode_programs import (
 )
 from hgpart.placement.modes import carried_over, skeleton
 from hgpart.placement.node_facts import NodeFacts
-from hgpart.placement.original_state import Original, original_state
+from hgpart.placement.original_state import original_state
 from hgpart.placement.program import PartProgram
 from hgpart.placement.slices import Slice
 from hgpart.placement.transfers import Transfer
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hgpart.placement.accounting import PlacementReport
     from hgpart.run.local import LocalRuntime
 
-_Key = tuple[int, tuple[object, ...]]  # part, Slice.key
+_Key = tuple[int, tuple[object, ...]]  # part, Slice.key; of a constant the mode as well
 
 
 class Placement(nn.Module):
@@ -88,7 +88,7 @@ class Placement(nn.Module):
         self._hold_unused(self.training, self._never_used())
         state = dict(model.named_buffers(remove_duplicate=False))
         state.update(model.named_parameters(remove_duplicate=False))
-        self._fill({**state, **blueprint.traced.constants})
+        self._fill(state)
         self._check_coverage()
         self._show()
 
@@ -263,7 +263,7 @@ class Placement(nn.Module):
         """Switch to training or evaluation, as the model itself does."""
         if mode not in self._modes:
             made, new = self._other_mode(mode)
-            state = self.state_dict() if new else {}
+            state = self._gathered(new)
             self._let_go(new)
             self._modes[mode] = made
             self._hold_unused(mode, self._used_otherwise(made))
@@ -286,10 +286,11 @@ class Placement(nn.Module):
             held.name
             for part, slices in made.slices.items()
             for held in slices.values()
-            if held.name in self._original and (part, held.key) not in self._tensors
+            if held.name not in traced.constants and (part, held.key) not in self._tensors
         }
-        divided = [name for name in new if self._original[name].parameter or not self._has_all]
-        if divided:
+        changing = {*self._original, *(traced.buffers[name] for name in traced.updated)}
+        parameters = {name for name, one in self._original.items() if one.parameter}
+        if divided := new & (parameters if self._has_all else changing):
             raise PlacementError(
                 f"{min(divided)} is divided in another way in "
                 f"{'training' if mode else 'evaluation'}: place the model in that mode"
@@ -328,7 +329,7 @@ class Placement(nn.Module):
             for part, slices in programs.slices.items():
                 for name, held in slices.items():
                     module = programs.programs[part].module
-                    self._tensors[part, held.key] = _attribute(module, name)
+                    self._tensors[_key(programs, part, held)] = _attribute(module, name)
         if dtype != self.dtype:
             for mode, programs in self._modes.items():
                 self._modes[mode] = in_dtype(programs, dtype)
@@ -363,18 +364,21 @@ class Placement(nn.Module):
         """
         if not self._has_all:
             raise PlacementError(f"this process holds {len(self._held)} of {self.k} parts only")
-        full = {
-            one.held_as: torch.zeros(one.shape, dtype=self._type_of(one))
-            for one in self._original.values()
-        }
-        for (part, key), held in reversed(
-            sorted(self._slices.items(), key=lambda item: item[0][0])
-        ):
-            if held.name in full:  # of copies the first part's counts
-                held.put(full[held.name], self._tensors[part, key])
+        full = self._gathered({one.held_as for one in self._original.values()})
         found = OrderedDict() if destination is None else destination
         found.update((prefix + name, full[one.held_as]) for name, one in self._original.items())
         return found
+
+    def _gathered(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+        """Those of some tensors that parts hold, whole; of copies the first part's counts."""
+        full: dict[str, torch.Tensor] = {}
+        held_by = sorted(self._slices.items(), key=lambda item: item[0][0], reverse=True)
+        for key, held in held_by:
+            if held.name in names:
+                if held.name not in full:
+                    full[held.name] = torch.zeros(held.shape, dtype=self._tensors[key].dtype)
+                held.put(full[held.name], self._tensors[key])
+        return full
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -446,9 +450,6 @@ class Placement(nn.Module):
         with opened_weights(path) as state:
             self.load_state_dict(state)
 
-    def _type_of(self, one: Original) -> torch.dtype:
-        return self.dtype if one.dtype.is_floating_point else one.dtype
-
     def _hold_unused(self, mode: bool, unused: Iterable[tuple[int, Slice]]) -> None:
         """Let parts hold what their steps of a mode make no use of, so that no state is lost."""
         programs = self._modes[mode]
@@ -487,15 +488,18 @@ class Placement(nn.Module):
     def _fill(self, state: Mapping[str, torch.Tensor]) -> None:
         """Give the submodules their tensors; equal slices of a part are one tensor."""
         for programs in self._modes.values():
+            traced = programs.blueprint.traced
+            fixed = {traced.buffers.get(name, name): value for name, value in traced.values.items()}
+            known = {**fixed, **state}
             for part, slices in programs.slices.items():
                 module, device = programs.programs[part].module, self.devices[part]
                 for name, held in slices.items():
-                    key = (part, held.key)
+                    key = _key(programs, part, held)
                     owner, _, attribute = name.rpartition(".")
                     step = module.get_submodule(owner)
                     if key not in self._tensors:
                         empty = getattr(step, attribute)
-                        self._tensors[key] = self._new(held, empty, state, device)
+                        self._tensors[key] = self._new(held, empty, known, device)
                         self._slices[key] = held
                     setattr(step, attribute, self._tensors[key])
                 module.to(device)
@@ -545,6 +549,12 @@ class _Placed:
     devices: tuple[torch.device, ...]
     programs: Mapping[int, PartProgram]
     output_part: int
+
+
+def _key(programs: Programs, part: int, held: Slice) -> _Key:
+    """What a part's tensor is known by: constants of the code of one mode are not the other's."""
+    traced = programs.blueprint.traced
+    return part, (*held.key, *([traced.training] if held.name in traced.constants else []))
 
 
 def _float_type(model: nn.Module, example: Sequence[Any]) -> torch.dtype:
