@@ -281,7 +281,7 @@ class Annealing {
       case 0: break;
       case 1: n = division_.room(to) / each; break;
       case 2:
-        n = division_.room(from) < 0 ? (-division_.room(from) + each - 1) / each
+        n = division_.room(from) < 0 ? 1 + (-division_.room(from) - 1) / each
                                      : division_.room(to) / each;
         break;
       default: n = 1 + random_.below(size);

@@ -37,7 +37,8 @@ class Input {
  public:
   // Nothing is converted: whether to copy 25 million pins is the caller's decision.
   Input(nb::handle object, const char* name, const char* dtype) {
-    if (!nb::try_cast(object, array_, false)) {
+    const bool is_array = nb::try_cast(object, array_, false);
+    if (!is_array || reinterpret_cast<std::uintptr_t>(array_.data()) % alignof(T) != 0) {
       throw hgpart::InvalidHypergraph(std::string(name) + " is " + describe(object) +
                                       ", expected a contiguous one-dimensional array of " + dtype);
     }
@@ -50,6 +51,18 @@ class Input {
  private:
   nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu> array_;
 };
+
+// A number that is an attribute of a Python record.
+template <typename T>
+T number(nb::handle record, const char* name, const char* expected) {
+  const nb::object value = record.attr(name);
+  T result{};
+  if (!nb::try_cast(value, result)) {
+    throw hgpart::InvalidHypergraph(std::string(name) + " is " + nb::repr(value).c_str() +
+                                    ", expected " + expected);
+  }
+  return result;
+}
 
 // The arrays of a hgpart.hypergraph.Hypergraph.
 class HypergraphInput {
@@ -162,7 +175,7 @@ class GoalInput {
   explicit GoalInput(nb::handle record)
       : capacities_(record.attr("capacities"), "capacities", "int64"),
         memory_(record.attr("memory"), "memory", "int64"),
-        objective_(nb::cast<std::int32_t>(record.attr("objective"))),
+        objective_(number<std::int32_t>(record, "objective", "0, 1 or 2")),
         links_(record.attr("links"), "links", "int64") {}
 
   hgpart::Goal view() const {
@@ -179,8 +192,8 @@ class GoalInput {
 hgpart::Rows rows_of(nb::handle sizes, nb::handle parts) {
   hgpart::Rows rows;
   for (nb::handle own : sizes) {
-    const auto span = Input<std::int64_t>(own, "sizes", "int64").span();
-    rows.sizes.emplace_back(span.begin(), span.end());
+    const Input<std::int64_t> array(own, "sizes", "int64");
+    rows.sizes.emplace_back(array.span().begin(), array.span().end());
   }
   for (nb::handle own : parts) {
     const Input<std::int32_t> array(own, "parts", "int32");
@@ -201,12 +214,12 @@ nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int t
   std::vector<hgpart::AnnealingOptions> options;
   for (nb::handle chain : chains) {
     starts.push_back(rows_of(chain.attr("sizes"), chain.attr("parts")));
-    options.push_back({nb::cast<std::uint64_t>(chain.attr("seed")),
-                       nb::cast<std::int64_t>(chain.attr("steps")),
-                       nb::cast<double>(chain.attr("hottest")),
-                       nb::cast<double>(chain.attr("coldest")),
-                       nb::cast<double>(chain.attr("price")),
-                       nb::cast<std::int64_t>(chain.attr("most_rows"))});
+    options.push_back({number<std::uint64_t>(chain, "seed", "0 to 2^64 - 1"),
+                       number<std::int64_t>(chain, "steps", "a whole number"),
+                       number<double>(chain, "hottest", "a float"),
+                       number<double>(chain, "coldest", "a float"),
+                       number<double>(chain, "price", "a float"),
+                       number<std::int64_t>(chain, "most_rows", "a whole number")});
   }
   const auto begin = Clock::now();
   auto told = begin;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "validation.hpp"
-
 namespace hgpart {
 
 namespace {
@@ -31,13 +29,11 @@ Division::Division(const SymmetricModel& model, const Goal& goal, const Rows& st
       words_((k_ + 63) / 64),
       work_(goal.capacities, k_),
       memory_(goal.memory, k_) {
-  if (objective_ != Objective::kVolume || memory_.limited()) {
-    traffic_.emplace(goal, model.sets(), memory_);
-  }
+  if (has_traffic(goal)) traffic_.emplace(goal, model.sets(), memory_);
   first_row_.push_back(0);
   for (std::int64_t c = 0; c < model.classes(); ++c) {
     const auto started = static_cast<std::int64_t>(start.sizes[c].size());
-    const auto rows = std::min(model.class_units[c], std::max(most_rows, started + 2));
+    const auto rows = most_rows_of(model.class_units[c], started, most_rows);
     first_row_.push_back(first_row_.back() + static_cast<std::int32_t>(rows));
   }
   index();
@@ -75,7 +71,7 @@ Division::Division(const SymmetricModel& model, const Goal& goal, const Rows& st
     const auto first = first_row_[c];
     for (auto row = first_row_[c + 1] - 1; row >= first; --row) free_[c].push_back(row);
     for (const auto units : start.sizes[c]) {
-      if (units > 0) activate(free_[c].back(), units);
+      activate(free_[c].back(), units);
     }
   }
   for (std::int32_t c = 0; c < model.classes(); ++c) {
@@ -98,7 +94,8 @@ void Division::index() {
   }
   for (std::int32_t t = 0; t < model_.types(); ++t) {
     const auto row_class = model_.type_classes[2 * t], column_class = model_.type_classes[2 * t + 1];
-    const auto first = static_cast<std::int32_t>(vertices_.size()), first_row = first_row_[row_class];
+    const auto first = static_cast<std::int64_t>(vertices_.size());
+    const std::int64_t first_row = first_row_[row_class];
     if (column_class < 0) {
       places_.push_back({first - first_row, 1, false});
     } else {

@@ -1,6 +1,7 @@
 // Units of a class that lie alike are a row; the state of the search is rows and their parts.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -19,6 +20,11 @@ struct Rows {
   std::vector<std::vector<std::int64_t>> sizes;   // of each class
   std::vector<std::vector<std::int32_t>> parts;   // of each type
 };
+
+// Rows that a class may be divided into: `most_rows`, but two more than it starts with.
+inline std::int64_t most_rows_of(std::int64_t units, std::int64_t started, std::int64_t most_rows) {
+  return std::min(units, std::max(most_rows, started + 2));
+}
 
 // Keeps the volume (or what else is the objective), the work and the memory of the parts up to date
 // under small changes.
@@ -68,7 +74,8 @@ class Division {
   std::int32_t vertex_at(std::int32_t typed, std::int32_t row, std::int32_t other) const {
     const Place& place = places_[typed / 2];
     if (typed % 2 == 1) std::swap(row, other);
-    return place.first + row * place.columns + (place.crossed ? other : 0);
+    return static_cast<std::int32_t>(place.first + std::int64_t{row} * place.columns +
+                                     (place.crossed ? other : 0));
   }
   template <typename Visit>
   void for_each_vertex(std::int32_t row, Visit visit) const {
@@ -110,7 +117,8 @@ class Division {
 
   // A type's vertex in a row (and a row of its second class): first + row columns (+ other).
   struct Place {
-    std::int32_t first, columns;
+    std::int64_t first;
+    std::int32_t columns;
     bool crossed;
   };
 
@@ -163,7 +171,7 @@ class Division {
   std::vector<std::int32_t> part_;
   std::vector<std::vector<std::int32_t>> members_;          // vertices of each part
   std::vector<std::int32_t> place_;                         // of each vertex among them
-  std::vector<std::uint16_t> pins_;                         // of each net in each part
+  std::vector<std::int32_t> pins_;                          // of each net in each part
   std::vector<std::uint64_t> mask_;                         // parts of each net
   std::vector<std::int32_t> support_;                       // vertices of each set in each part
   std::vector<std::int64_t> supports_;                      // |supp(A)|

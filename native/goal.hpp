@@ -20,4 +20,9 @@ struct Goal {
   Span<std::int64_t> links;  // cost of a byte from part s to part r at s * k + r, 0 from s to s
 };
 
+// Whether the volume and the work don't tell what is asked for.
+inline bool has_traffic(const Goal& goal) {
+  return goal.objective != Objective::kVolume || goal.memory.size > 0;
+}
+
 }  // namespace hgpart

@@ -8,17 +8,25 @@
 #include <mutex>
 #include <thread>
 
+#include "annealing_checks.hpp"
+#include "array_checks.hpp"
+
 namespace hgpart {
 
 std::vector<AnnealingResult> anneal_all(const SymmetricModel& model, const Goal& goal,
                                         const std::vector<Rows>& starts,
                                         const std::vector<AnnealingOptions>& options, int threads,
                                         const std::function<bool(double)>& go_on) {
+  check_model(model);
+  check_goal(goal, model);
+  for (std::size_t at = 0; at < starts.size(); ++at) {
+    check_chain(model, goal, starts[at], options[at], at);
+  }
   std::vector<AnnealingResult> results(starts.size());
   std::atomic<bool> stop{false};
   std::atomic<std::int64_t> steps{0};
   std::int64_t all_steps = 1;
-  for (const auto& own : options) all_steps += own.steps;
+  for (const auto& own : options) add_checked(all_steps, own.steps, "number of steps");
   std::atomic<std::size_t> next{0};
   std::exception_ptr error;
   std::mutex mutex;

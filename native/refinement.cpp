@@ -37,9 +37,7 @@ class Refinement {
       members_[part].push_back(static_cast<std::int32_t>(vertex));
     }
     counts_.assign(hypergraph_.nets() * k_, 0);
-    for (std::int64_t net = 0; net < hypergraph_.nets(); ++net) {
-      for (const auto pin : hypergraph_.pins_of(net)) ++counts_[net * k_ + parts_[pin]];
-    }
+    for_each_pin([&](std::int64_t net, std::int32_t pin) { ++counts_[net * k_ + parts_[pin]]; });
   }
 
   void rebalance() {
@@ -83,15 +81,25 @@ class Refinement {
     std::int64_t gain = std::numeric_limits<std::int64_t>::min();
   };
 
+  // Visits the nets and their pins, one that a net names twice once.
+  template <typename Visit>
+  void for_each_pin(Visit visit) const {
+    std::vector<std::int64_t> last_net(parts_.size(), -1);
+    for (std::int64_t net = 0; net < hypergraph_.nets(); ++net) {
+      for (const auto pin : hypergraph_.pins_of(net)) {
+        if (last_net[pin] != net) visit(net, pin);
+        last_net[pin] = net;
+      }
+    }
+  }
+
   void index_nets() {
     first_net_.assign(parts_.size() + 1, 0);
-    for (const auto pin : hypergraph_.pins) ++first_net_[pin + 1];
+    for_each_pin([&](std::int64_t, std::int32_t pin) { ++first_net_[pin + 1]; });
     std::partial_sum(first_net_.begin(), first_net_.end(), first_net_.begin());
-    nets_.resize(hypergraph_.pins.size);
+    nets_.resize(first_net_.back());
     auto next = first_net_;
-    for (std::int64_t net = 0; net < hypergraph_.nets(); ++net) {
-      for (const auto pin : hypergraph_.pins_of(net)) nets_[next[pin]++] = net;
-    }
+    for_each_pin([&](std::int64_t net, std::int32_t pin) { nets_[next[pin]++] = net; });
   }
 
   std::int64_t room(std::int64_t part) const { return capacities_[part] - loads_[part]; }
@@ -241,9 +249,14 @@ void refine(const Hypergraph& hypergraph, std::vector<std::int32_t>& parts,
             const std::function<bool()>& go_on) {
   check_all_but_pins(hypergraph);
   check_pins(hypergraph, 0, hypergraph.pins.size);
+  check_capacities(capacities);
   const Span<std::int32_t> given{parts.data(), static_cast<std::int64_t>(parts.size())};
   check_partition({given, capacities.size}, hypergraph);
-  if (hypergraph.nets() > kMaxCounts / std::max<std::int64_t>(1, capacities.size)) {
+  // No load is above the one, no gain above the other.
+  std::int64_t weight = 0, cost = 0;
+  for (const auto own : hypergraph.weights) add_checked(weight, own, "total weight");
+  for (const auto own : hypergraph.costs) add_checked(cost, own, "total cost");
+  if (hypergraph.nets() > kMaxCounts / capacities.size) {
     throw InvalidHypergraph("got " + std::to_string(hypergraph.nets()) + " nets and k = " +
                             std::to_string(capacities.size) +
                             ", expected nets * k of at most 2^29");

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from corrupted_records import corrupted
 
 from hgpart import _native
 from hgpart.errors import HypergraphError
 from hgpart.hypergraph import Hypergraph
+
+
+def refine(hypergraph: Hypergraph, parts: np.ndarray, k: int) -> np.ndarray:
+    """With what all functions take."""
+    return _native.refine(hypergraph, parts, np.full(max(0, k), 4), 0)
+
 
 METRICS = [
     _native.connectivity,
@@ -91,9 +98,9 @@ BAD_ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", [*METRICS, refine])
 @pytest.mark.parametrize(("arrays", "message"), BAD_ARRAYS)
-def test_metrics_name_the_entry_that_is_not_a_hypergraph(metric, arrays, message):
+def test_the_entry_that_is_not_of_a_hypergraph_is_named(metric, arrays, message):
     with pytest.raises(HypergraphError) as raised:
         metric(replace(HYPERGRAPH, **arrays), PARTS, 3)
     assert str(raised.value) == message
@@ -151,6 +158,8 @@ OVERFLOW = " is more than 9223372036854775807, the most that 64 bits hold"
         (_native.communication_volume, {"costs": int64(1, MOST)}, "communication volume"),
         (_native.traffic, {"costs": int64(1, MOST)}, "communication volume"),
         (_native.cut_net, {"costs": int64(1, MOST)}, "cost of the cut nets"),
+        (refine, {"weights": int64(MOST, 0, 1)}, "total weight"),
+        (refine, {"costs": int64(1, MOST)}, "total cost"),
     ],
 )
 def test_a_sum_above_64_bits_is_an_error(metric, arrays, what):
@@ -164,6 +173,45 @@ def test_sums_of_exactly_64_bits_are_exact():
     assert _native.part_loads(largest, PARTS * 0, 1).tolist() == [MOST]
     assert _native.communication_volume(largest, PARTS, 3) == MOST
     assert sum(_native.traffic(largest, PARTS, 3).ravel().tolist()) == MOST
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """What refinement takes beside the hypergraph."""
+
+    parts: np.ndarray
+    capacities: np.ndarray
+    seed: int
+
+
+def test_corrupted_records_are_refused_or_computed_with():
+    """Sums of nearly 64 bits wrapped in refinement: weights, costs and capacities below 0."""
+    random, refused, trials = np.random.default_rng(0), 0, 1000
+    for _ in range(trials):
+        hypergraph, given = HYPERGRAPH, Partitioned(PARTS, int64(2, 4, 9), 0)
+        for _ in range(random.integers(1, 4)):
+            if random.random() < 0.7:
+                hypergraph = corrupted(hypergraph, random)
+            else:
+                given = corrupted(given, random)
+        k = len(given.capacities)
+        for function in METRICS:
+            try:
+                function(hypergraph, given.parts, k)
+            except HypergraphError:
+                refused += 1
+        try:
+            _native.refine(hypergraph, given.parts, given.capacities, max(0, given.seed))
+        except HypergraphError:
+            refused += 1
+    assert trials < refused < 6 * trials
+
+
+def test_arrays_that_are_not_aligned_are_refused():
+    """Their entries lie across words, which compilers count on not to be."""
+    unaligned = np.frombuffer(b"-" + PARTS.tobytes(), dtype=np.int32, offset=1)
+    with pytest.raises(HypergraphError, match="parts is int32 of shape"):
+        _native.connectivity(HYPERGRAPH, unaligned, 3)
 
 
 def test_nothing_to_do():

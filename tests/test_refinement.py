@@ -165,6 +165,12 @@ def test_a_move_that_only_evens_the_loads_makes_room_for_one_that_saves() -> Non
         assert refine(hypergraph, [0, 1, 0], [3, 2], seed) == [1, 0, 0]
 
 
+def test_a_pin_that_a_net_names_twice_counts_once() -> None:
+    """It was taken for two, which left the net in both parts."""
+    hypergraph = small([1, 1], [[0, 1, 1]], [2**62])
+    assert len(set(refine(hypergraph, [0, 1], [2, 1]))) == 1
+
+
 def test_one_part_and_empty_parts() -> None:
     hypergraph = small([3, 4], [[0, 1]], [2])
     assert refine(hypergraph, [0, 0], [1]) == [0, 0]
@@ -189,6 +195,7 @@ def test_large_weights_and_costs_do_not_wrap() -> None:
         ([0, 2], [9, 9], "2"),
         ([0, -1], [9, 9], "-1"),
         ([0, 0], [], "k"),
+        ([0, 0], [9, -1], "capacities.1. is -1, expected 0 or more"),
     ],
 )
 def test_what_is_not_a_partition_is_refused(parts: list[int], most: list[int], words: str) -> None:

@@ -71,6 +71,7 @@ def native(
     start = pack(hypergraph.weights, capacities)
     if k >= hypergraph.vertices or not counted.any():
         return start
+    seed %= 2**62  # four chains of each in 64 bits
     deadline = math.inf if time_limit is None else time.monotonic() + time_limit
     found = vertex_classes(hypergraph)
     division = division_of_parts(found, start, k)

@@ -1,0 +1,236 @@
+#include "annealing_checks.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "validation.hpp"
+
+namespace hgpart {
+
+namespace {
+
+// They bound what a mistaken number allocates: 8 GiB of rows and vertices, 4 GiB of counts.
+constexpr std::int64_t kMaxVertices = std::int64_t{1} << 28;
+constexpr std::int64_t kMaxCounts = std::int64_t{1} << 30;
+
+template <typename T>
+Span<T> span_of(const std::vector<T>& values) {
+  return {values.data(), static_cast<std::int64_t>(values.size())};
+}
+
+// What a type has for each class of `per_class`: one number, or the product of two.
+template <typename PerClass>
+std::int64_t of_type(const SymmetricModel& model, std::int64_t type, PerClass per_class,
+                     const char* what) {
+  const auto second = model.type_classes[2 * type + 1];
+  return multiply_checked(per_class(model.type_classes[2 * type]),
+                          second < 0 ? 1 : per_class(second), what);
+}
+
+std::int64_t total_of_types(const SymmetricModel& model, Span<std::int64_t> each,
+                            const char* what) {
+  const auto units = [&](std::int32_t c) { return model.class_units[c]; };
+  std::int64_t total = 0;
+  for (std::int64_t type = 0; type < model.types(); ++type) {
+    add_checked(total, multiply_checked(each[type], of_type(model, type, units, what), what), what);
+  }
+  return total;
+}
+
+void check_types(const SymmetricModel& model) {
+  if (model.types() == 0) {
+    throw InvalidHypergraph("type_weights has length 0, expected 1 or more");
+  }
+  for (std::int64_t c = 0; c < model.classes(); ++c) {
+    if (model.class_units[c] < 1) fail("class_units", c, model.class_units[c], "1 or more");
+  }
+  check_not_negative("type_weights", model.type_weights);
+  check_length("type_memory", model.type_memory.size, model.types(), "one per type");
+  check_not_negative("type_memory", model.type_memory);
+  check_length("type_classes", model.type_classes.size, 2 * model.types(), "two per type");
+  for (std::int64_t at = 0; at < model.type_classes.size; ++at) {
+    const auto least = at % 2 == 0 ? 0 : -1;
+    if (model.type_classes[at] < least || model.type_classes[at] >= model.classes()) {
+      fail("type_classes", at, model.type_classes[at],
+           std::to_string(least) + " or more and less than " + std::to_string(model.classes()));
+    }
+  }
+  total_of_types(model, model.type_weights, "total weight");
+  total_of_types(model, model.type_memory, "total memory");
+}
+
+void check_sets(const SymmetricModel& model) {
+  if (model.set_pointers.size < 2) {
+    throw InvalidHypergraph("set_pointers has length " + std::to_string(model.set_pointers.size) +
+                            ", expected 2 or more");
+  }
+  check_pointers("set_pointers", model.set_pointers, nullptr, model.set_types.size,
+                 "the number of set_types");
+  if (model.set_pointers[1] != 0) {
+    fail("set_pointers", 1, model.set_pointers[1], "0: the first set is empty");
+  }
+  check_below("set_types", model.set_types, model.types());
+}
+
+void check_nets(const SymmetricModel& model) {
+  const auto nets = model.nets();
+  check_below("net_classes", model.net_classes, model.classes());
+  check_length("net_sets", model.net_sets.size, nets, "one per net");
+  check_below("net_sets", model.net_sets, model.sets());
+  check_length("net_costs", model.net_costs.size, nets, "one per net");
+  check_not_negative("net_costs", model.net_costs);
+  check_length("net_gathers", model.net_gathers.size, nets, "one per net");
+  check_length("net_pointers", model.net_pointers.size, nets + 1, "one more than net_costs");
+  check_pointers("net_pointers", model.net_pointers, kEachNetHasARoot, model.net_pins.size,
+                 "the number of net_pins");
+  check_below("net_pins", model.net_pins, 2 * model.types());
+  for (std::int64_t net = 0; net < nets; ++net) {
+    if (model.net_gathers[net] && model.net_sets[net] > 0) {
+      fail("net_gathers", net, 1, "0: nets with a set do not gather");
+    }
+    const auto root = model.net_pointers[net];
+    for (auto at = root; at < model.net_pointers[net + 1]; ++at) {
+      // Pins and the classes of types are numbered alike.
+      if (model.type_classes[model.net_pins[at]] != model.net_classes[net]) {
+        fail("net_pins", at, model.net_pins[at],
+             "a pin of class " + std::to_string(model.net_classes[net]) + ", its net's");
+      }
+    }
+    const auto pin = model.net_pins[root];
+    if (pin % 2 != 0 || model.type_classes[pin + 1] >= 0) {
+      fail("net_pins", root, pin, "a root, of a type of one class");
+    }
+  }
+}
+
+void check_positive(const std::string& name, double value) {
+  if (!(std::isfinite(value) && value > 0)) {
+    throw InvalidHypergraph(name + " is " + std::to_string(value) + ", expected more than 0");
+  }
+}
+
+void check_options(const AnnealingOptions& options, const std::string& chain) {
+  if (options.steps < 0) fail(chain + "steps", options.steps, "0 or more");
+  check_positive(chain + "hottest", options.hottest);
+  check_positive(chain + "coldest", options.coldest);
+  if (!(std::isfinite(options.price) && options.price >= 0)) {
+    throw InvalidHypergraph(chain + "price is " + std::to_string(options.price) +
+                            ", expected 0 or more");
+  }
+}
+
+void check_rows(const SymmetricModel& model, const Goal& goal, const Rows& start,
+                const std::string& chain) {
+  const auto sizes = chain + "sizes", parts = chain + "parts";
+  check_length(sizes, start.sizes.size(), model.classes(), "one per class");
+  check_length(parts, start.parts.size(), model.types(), "one per type");
+  for (std::int64_t c = 0; c < model.classes(); ++c) {
+    const auto own = sizes + "[" + std::to_string(c) + "]";
+    std::int64_t units = 0;
+    for (std::size_t row = 0; row < start.sizes[c].size(); ++row) {
+      if (start.sizes[c][row] < 1) fail(own, row, start.sizes[c][row], "1 or more");
+      add_checked(units, start.sizes[c][row], "number of units");
+    }
+    if (units != model.class_units[c]) {
+      fail("sum of " + own, units, std::to_string(model.class_units[c]) + ", the units of the class");
+    }
+  }
+  const auto rows = [&](std::int32_t c) {
+    return static_cast<std::int64_t>(start.sizes[c].size());
+  };
+  for (std::int64_t type = 0; type < model.types(); ++type) {
+    const auto own = parts + "[" + std::to_string(type) + "]";
+    check_length(own, start.parts[type].size(), of_type(model, type, rows, "number of rows"),
+                 "one per row, or pair of rows");
+    check_below(own, span_of(start.parts[type]), goal.capacities.size);
+  }
+}
+
+// Whether the tables of a Division have room; see there what they hold.
+void check_tables(const SymmetricModel& model, const Goal& goal, const Rows& start,
+                  const AnnealingOptions& options, const std::string& chain) {
+  const auto k = goal.capacities.size;
+  const auto limit = [&](const char* what, std::int64_t count, std::int64_t most) {
+    if (count > most) fail(chain + "number of " + what, count, "at most " + std::to_string(most));
+  };
+  const auto rows = [&](std::int32_t c) {
+    return most_rows_of(model.class_units[c], start.sizes[c].size(), options.most_rows);
+  };
+  const auto vertices = [&](std::int64_t type) {
+    return of_type(model, type, rows, "number of vertices");
+  };
+  std::int64_t all_rows = 0, all_vertices = 0, nets = 0, pins = 0, set_members = 0;
+  for (std::int32_t c = 0; c < model.classes(); ++c) {
+    add_checked(all_rows, rows(c), "number of rows");
+  }
+  limit("rows", all_rows, kMaxVertices);
+  for (std::int64_t type = 0; type < model.types(); ++type) {
+    add_checked(all_vertices, vertices(type), "number of vertices");
+  }
+  limit("vertices", all_vertices, kMaxVertices);
+  for (const auto c : model.net_classes) add_checked(nets, rows(c), "number of nets");
+  limit("nets times k", multiply_checked(nets, k, "number of nets"), kMaxCounts);
+  // A count of them is never more than all of them.
+  for (const auto pin : model.net_pins) add_checked(pins, vertices(pin / 2), "number of pins");
+  limit("pins", pins, kMaxCounts);
+  for (const auto type : model.set_types) {
+    add_checked(set_members, vertices(type), "number of readers");
+  }
+  limit("readers", set_members, kMaxCounts);
+  const auto of_sets = multiply_checked(model.sets(), k, "number of sets");
+  limit("sets times k", of_sets, kMaxCounts);
+  if (has_traffic(goal)) {
+    limit("sets times k times k", multiply_checked(of_sets, k, "number of sets"), kMaxCounts);
+  }
+}
+
+}  // namespace
+
+void check_model(const SymmetricModel& model) {
+  check_types(model);
+  check_sets(model);
+  check_nets(model);
+}
+
+void check_goal(const Goal& goal, const SymmetricModel& model) {
+  check_capacities(goal.capacities);
+  const auto k = goal.capacities.size;
+  if (goal.memory.size > 0) check_length("memory", goal.memory.size, k, "one per part, or none");
+  check_not_negative("memory", goal.memory);
+  if (goal.objective < Objective::kVolume || goal.objective > Objective::kLinks) {
+    fail("objective", static_cast<std::int32_t>(goal.objective), "0, 1 or 2");
+  }
+  if (goal.links.size > 0 || goal.objective == Objective::kLinks) {
+    check_length("links", goal.links.size, k * k, "one per pair of parts");
+  }
+  check_not_negative("links", goal.links);
+
+  // The volume, and on its way what it was and what it will be.
+  const char* what = "volume where all nets are in all parts";
+  std::int64_t once = 0;
+  for (std::int64_t net = 0; net < model.nets(); ++net) {
+    const auto units = model.class_units[model.net_classes[net]];
+    add_checked(once, multiply_checked(model.net_costs[net], units, what), what);
+  }
+  if (!has_traffic(goal)) {
+    multiply_checked(once, std::max<std::int64_t>(1, k - 1), what);
+    return;
+  }
+  auto most = multiply_checked(once, 2 * k, what);
+  if (goal.links.size > 0) {
+    multiply_checked(most, *std::max_element(goal.links.begin(), goal.links.end()),
+                     "cost of the links where all nets are in all parts");
+  }
+  add_checked(most, total_of_types(model, model.type_memory, "total memory"), "total memory");
+}
+
+void check_chain(const SymmetricModel& model, const Goal& goal, const Rows& start,
+                 const AnnealingOptions& options, std::int64_t number) {
+  const auto chain = "chains[" + std::to_string(number) + "].";
+  check_options(options, chain);
+  check_rows(model, goal, start, chain);
+  check_tables(model, goal, start, options, chain);
+}
+
+}  // namespace hgpart
