@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,6 +36,7 @@ from hgpart.cli.options import (
 from hgpart.cli.outputs import check_outputs, check_page_package, plain_console
 from hgpart.cli.show import plan_report
 from hgpart.cli.stages import Stages, traced_model
+from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, BackendError
 from hgpart.terminal import progress_bar
 
@@ -106,7 +106,7 @@ def compare(
         check_page_package()
     elif plan is not None:
         raise ArgumentError(f"--plan {plan}: only the page of --html FILE shows a plan")
-    jobs = min(2, len(os.sched_getaffinity(0))) if jobs is None else jobs
+    jobs = min(2, usable_cores()) if jobs is None else jobs
     with Stages() as stage:
         with stage("import"):
             from hgpart.compare import (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hgpart import _native
+from hgpart.cores import usable_cores
 from hgpart.hypergraph import Int64
 from hgpart.partition.divisions import Division
 from hgpart.partition.goal import Goal
@@ -79,7 +79,7 @@ def anneal(
     threads: int | None = None,
     on_progress: Callable[[float], object] | None = None,
 ) -> tuple[list[Found], bool]:
-    """Anneal each division by its schedule, on all cores; at least as good as it was.
+    """Anneal each division by its schedule, on all usable cores; at least as good as it was.
 
     Several times a second `on_progress` gets the share of the steps that is done; what it raises
     ends the annealing.
@@ -100,7 +100,7 @@ def anneal(
         for division, schedule in chains
     ]
     results, interrupted = _native.anneal(
-        symmetry, goal, packed, threads or os.cpu_count() or 1, seconds, on_progress
+        symmetry, goal, packed, threads or usable_cores(), seconds, on_progress
     )
     found = [
         Found(_shaped(symmetry, sizes, parts), cost, excess)

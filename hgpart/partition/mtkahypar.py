@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from hgpart.cores import usable_cores
 from hgpart.hypergraph import Hypergraph, Int32, Int64
 from hgpart.partition.isolated import partition_isolated
 
@@ -30,5 +29,5 @@ def mtkahypar(
         capacities,
         seed=seed,
         time_limit=time_limit,
-        settings={"preset": PRESET, "threads": len(os.sched_getaffinity(0))},
+        settings={"preset": PRESET, "threads": usable_cores()},
     )

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
+from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, OutputError, RunError
 from hgpart.terminal import printable
 
@@ -124,9 +125,8 @@ def _store(port: str) -> TCPStore:
 
 def _environment(rank: int, k: int, port: int) -> Mapping[str, str]:
     """What torchrun sets, with the store in the launcher as it is in torchrun's agent."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     defaults = {
-        "OMP_NUM_THREADS": str(max(1, cores // k)),
+        "OMP_NUM_THREADS": str(max(1, usable_cores() // k)),
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # a rank that is gone is not worth pages of warnings
     }
     if sys.platform == "linux":

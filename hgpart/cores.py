@@ -1,0 +1,58 @@
+"""The process -> how many CPU cores it may keep busy."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+OWN_GROUPS = Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, at least 1.
+
+    A batch system or `taskset` may give it some of the machine's cores (its affinity), a container
+    some of their time (the quotas of its control groups): 1.5 cores' time keeps two threads busy.
+    """
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # on Linux only
+        cores = os.cpu_count() or 1
+    return max(1, min(cores, math.ceil(min(_quotas(), default=cores))))
+
+
+def _quotas() -> Iterator[float]:
+    """In cores: of each control group that the process is in and that limits its time."""
+    for folder in _groups():
+        try:  # version 2, then version 1
+            if (folder / "cpu.max").exists():
+                quota, period = (folder / "cpu.max").read_text().split()
+            else:
+                quota = (folder / "cpu.cfs_quota_us").read_text()
+                period = (folder / "cpu.cfs_period_us").read_text()
+            cores = int(quota) / int(period)
+        except (OSError, ValueError, ZeroDivisionError):
+            continue  # there is none, or it is "max"
+        if cores > 0:  # -1 is none
+            yield cores
+
+
+def _groups() -> Iterator[Path]:
+    """Folders of the process's control groups, and of those around them.
+
+    In a container its own group may be mounted where the root was, and some of these are not there.
+    """
+    try:
+        lines = OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        own = GROUPS / ("cpu" if controllers else "") / path.lstrip("/")
+        yield own
+        yield from own.parents[: len(own.parts) - len(GROUPS.parts)]

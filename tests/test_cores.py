@@ -1,0 +1,83 @@
+"""How many cores a process may keep busy: by its affinity, and by quotas of control groups."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hgpart import cores
+
+V2 = "0::/box/job\n"
+V1 = "9:name=systemd:/\n4:cpu,cpuacct:/box/job\n3:cpuset:/elsewhere\n"
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Eight cores, and folders for control groups."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.setattr(cores, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(cores, "GROUPS", tmp_path / "groups")
+    return tmp_path
+
+
+def write(machine: Path, own: str, files: dict[str, str]) -> None:
+    (machine / "own").write_text(own)
+    for name, text in files.items():
+        file = machine / "groups" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        (V2, {"box/job/cpu.max": "max 100000\n"}, 8),
+        (V2, {"box/job/cpu.max": "300000 100000\n"}, 3),
+        (V2, {"box/job/cpu.max": "150000 100000\n"}, 2),
+        (V2, {"box/job/cpu.max": "1000 100000\n"}, 1),
+        (V2, {"box/job/cpu.max": "9900000 100000\n"}, 8),
+        (V2, {"box/cpu.max": "200000 100000\n", "box/job/cpu.max": "max 100000\n"}, 2),
+        (V2, {"cpu.max": "400000 100000\n"}, 4),  # the container's group is mounted as the root
+        ("0::/\n", {"cpu.max": "400000 100000\n"}, 4),
+        ("0::/../other\n", {"cpu.max": "400000 100000\n"}, 4),
+        (V2, {"box/job/cpu.max": "many\n"}, 8),
+        (V1, {"cpu/box/job/cpu.cfs_quota_us": "-1\n", "cpu/box/job/cpu.cfs_period_us": "1"}, 8),
+        (V1, {"cpu/box/job/cpu.cfs_quota_us": "500", "cpu/box/job/cpu.cfs_period_us": "200"}, 3),
+        (V1, {"cpu/cpu.cfs_quota_us": "400", "cpu/cpu.cfs_period_us": "200"}, 2),
+        (V1, {"box/job/cpu.max": "100000 100000\n"}, 8),  # no group of this process
+    ],
+)
+def test_quotas_of_containers_count(
+    machine: Path, own: str, files: dict[str, str], expected: int
+) -> None:
+    write(machine, own, files)
+    assert cores.usable_cores() == expected
+
+
+def test_affinity_counts(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(machine, V2, {"box/job/cpu.max": "600000 100000\n"})
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {3, 5})
+    assert cores.usable_cores() == 2
+
+
+def test_without_affinity_or_control_groups_all_cores_count(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert cores.usable_cores() == 6
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert cores.usable_cores() == 1
+
+
+def test_nothing_else_counts_cores() -> None:
+    """Annealing took all cores of the machine, the partitioners beside it those of the affinity."""
+    assert cores.__file__ is not None
+    counting = [
+        file.name
+        for file in Path(cores.__file__).parent.rglob("*.py")
+        if {"cpu_count", "sched_getaffinity"} & set(re.findall(r"\w+", file.read_text()))
+    ]
+    assert counting == ["cores.py"]
