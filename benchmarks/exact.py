@@ -52,6 +52,8 @@ def run(name: str, k: int, eps: float, time_limit: float) -> dict[str, object]:
     start, cpu = time.perf_counter(), cpu_seconds()
     try:
         found = hgpart.partition_graph(graph, work, k, eps, backend="exact", time_limit=time_limit)
+        if found.interrupted:
+            raise KeyboardInterrupt
         row |= {"volume": found.evaluation.volume, "bound": found.lower_bound}
     except (hgpart.errors.ArgumentError, hgpart.errors.InfeasibleError) as error:
         row["why_not"] = str(error)

@@ -113,6 +113,8 @@ def run(
             found = hgpart.partition_graph(
                 graph, work, k, eps, modelling=modelling, backend=backend
             )
+            if found.interrupted:
+                raise KeyboardInterrupt
             evaluation = found.evaluation
             room = capacities(int(evaluation.loads.sum()), [1] * k, eps)
     except hgpart.errors.HgpartError as error:

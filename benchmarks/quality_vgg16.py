@@ -54,6 +54,8 @@ def main() -> None:
                 found = hgpart.partition_graph(
                     graph, work, k, 0.1, modelling=modelling, backend=backend, seed=seed
                 )
+                if found.interrupted:
+                    raise KeyboardInterrupt
                 seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu
                 volume = found.evaluation.volume / ELEMENTS
                 assert found.feasible and found.evaluation.imbalance <= 0.1

@@ -391,6 +391,8 @@ def _parts(
         seed=seed,
         best_effort=True,  # a linear layer, being one vertex, can exceed a part's share
     )
+    if found.interrupted:
+        raise KeyboardInterrupt
     return found.model, found.parts
 
 

@@ -45,7 +45,7 @@ class Plan:
         Of the model's ChannelGraph.
     versions : mapping
         Of hgpart, torch, the backend and Python.
-    modelling, k, eps, seed, backend, start, speeds, objective, memory, feasible
+    modelling, k, eps, seed, backend, start, speeds, objective, memory, feasible, interrupted
         As in `Partition`.
     work : Work
     imbalance : float
@@ -72,6 +72,7 @@ class Plan:
     objective: Objective
     memory: MemoryLimits | None
     feasible: bool
+    interrupted: bool
     work: Work
     imbalance: float
     volume_bytes: int
@@ -103,6 +104,7 @@ def make_plan(
         objective=partition.objective,
         memory=partition.memory,
         feasible=partition.feasible,
+        interrupted=partition.interrupted,
         work=work,
         imbalance=partition.evaluation.imbalance,
         volume_bytes=partition.evaluation.volume,
@@ -154,6 +156,7 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
         objective=plan.objective,
         memory=plan.memory,
         bound=max(bound, plan.lower_bound_bytes),
+        interrupted=plan.interrupted,
     )
     if found.evaluation.volume != plan.volume_bytes:
         raise PlanError(
@@ -205,6 +208,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "memory": None if plan.memory is None else list(plan.memory.bytes),
         "memory_copies": None if plan.memory is None else plan.memory.copies,
         "feasible": plan.feasible,
+        "interrupted": plan.interrupted,
         "imbalance": plan.imbalance,
         "volume_bytes": plan.volume_bytes,
         "lower_bound_bytes": plan.lower_bound_bytes,
@@ -293,6 +297,7 @@ def load_plan(path: Path | str) -> Plan:
         objective=_objective(head, k),
         memory=_memory(head, k),
         feasible=head.flag("feasible"),
+        interrupted="interrupted" in head.fields and head.flag("interrupted"),
         work=Work(
             np.array(per_task, dtype=np.int64),
             head.string("work_unit"),

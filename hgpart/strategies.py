@@ -270,6 +270,8 @@ def _by_backend(backend: str, grain: str) -> Callable[[Strategy, Task], Outcome]
             backend=backend,
             seed=task.seed,
         )
+        if found.interrupted:
+            raise KeyboardInterrupt
         return outcome_of_parts(strategy, task, found.model, modelling, found.parts)
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from hgpart.errors import ModelError
 from hgpart.formats import read_hmetis, read_partition, read_patoh
 from hgpart.grains import cnn_hypergraph
 from hgpart.partition import partition_graph
+from hgpart.partition.native import native_partition
 from hgpart.plan import load_plan, make_plan, restore, save_plan
 from hgpart.work import flops
 
@@ -509,13 +511,39 @@ def test_the_process_ends_with_the_status_of_the_error():
     assert ended.stderr.count("\n") == 1
 
 
-def test_an_interrupt_is_one_line(capsys, monkeypatch):
-    def interrupt(*arguments):
-        raise KeyboardInterrupt
+def interrupt(*arguments):
+    raise KeyboardInterrupt
 
+
+def test_an_interrupt_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr("hgpart.layering.channel_graph", interrupt)
     assert run(["trace", "lenet5"]) == 130
     assert capsys.readouterr().err == "hgpart: interrupted\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--backend", "exact"]])
+def test_ctrl_c_in_a_search_keeps_its_best_and_says_so(options, capsys, monkeypatch, tmp_path):
+    """The status was 0, and nothing told the partition from what a whole search finds."""
+    start = functools.partial(native_partition, on_progress=interrupt)
+    monkeypatch.setattr("hgpart.partition.exact.native_partition", start)
+    monkeypatch.setattr("hgpart.cli.stages.Stages.search", interrupt)  # of backend native
+    plan, first, second = (tmp_path / name for name in ("plan.json", "first", "second"))
+    job = ["partition", "lenet5", "--k", "3", *options]
+    assert run([*job, "-o", str(plan), "--json", str(first)]) == 130
+    out, err = capsys.readouterr()
+    said = "Ctrl-C ended the search: this is the best that it had found by then"
+    assert out.splitlines()[1] == said
+    assert err == "hgpart: interrupted in the search: the partition is the best by then\n"
+    assert load_plan(plan).interrupted
+    hgpart("show", plan, "--json", second)
+    assert capsys.readouterr().out.splitlines()[1] == said
+    assert without_seconds(first) == without_seconds(second)
+    assert json.loads(first.read_text())["interrupted"] is True
+
+
+def test_a_whole_search_was_not_interrupted(tmp_path):
+    hgpart("partition", "lenet5", "--k", 2, "--json", tmp_path / "figures")
+    assert json.loads((tmp_path / "figures").read_text())["interrupted"] is False
 
 
 def test_a_reader_that_has_enough_is_no_error():

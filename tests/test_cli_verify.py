@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from hgpart import cli
 from hgpart.errors import ArgumentError, RunError
+from hgpart.partition.kinds import partition_of_kind
 from hgpart.placement import Placement
 from hgpart.plan import load_plan
 
@@ -79,6 +81,15 @@ def test_a_model_without_parameters(capfd, tmp_path, options):
     wanted = ["--k", "2", "--partition", "random", *options]
     assert cli.run(["verify", f"{file}:make", *wanted]) == 0
     assert capfd.readouterr().out.startswith("PASS: ")
+
+
+def test_ctrl_c_in_the_search_is_no_pass(capfd, monkeypatch):
+    def search(*arguments, **options):
+        return replace(partition_of_kind(*arguments, **options), interrupted=True)
+
+    monkeypatch.setattr("hgpart.partition.kinds.partition_of_kind", search)
+    assert verify("--k", 2) == 130
+    assert capfd.readouterr() == ("", "hgpart: interrupted in the search for a partition\n")
 
 
 def test_a_broken_placement_fails(capfd, monkeypatch):

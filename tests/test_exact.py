@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,7 @@ from hgpart.partition.bound import lower_bound
 from hgpart.partition.counts import class_variables, solve_counts
 from hgpart.partition.divisions import Division, blocks_of
 from hgpart.partition.exact import exact
+from hgpart.partition.native import native_partition
 from hgpart.partition.symmetry import Symmetry, symmetry
 from hgpart.work import Work, flops
 
@@ -249,9 +251,28 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+def assert_interrupted(found: Partition) -> None:
+    assert found.feasible
+    assert found.interrupted
+
+
+def test_one_ctrl_c_ends_it_in_the_native_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That returned its best, and the counts program began as if nothing had been."""
+
+    def interrupt(done: float, volume: int | None) -> None:
+        raise KeyboardInterrupt
+
+    start = partial(native_partition, on_progress=interrupt)
+    monkeypatch.setattr("hgpart.partition.exact.native_partition", start)
+    monkeypatch.setattr("hgpart.partition.exact.contents_bound", None)
+    monkeypatch.setattr("hgpart.partition.exact.solve_counts", None)
+    graph, work = LONG
+    assert_interrupted(solve(graph, work, 8, 0.03, time_limit=600))
+
+
 def test_ctrl_c_returns_the_best_of_a_model(interrupted: None) -> None:
     graph, work = LONG
-    assert solve(graph, work, 8, 0.03, time_limit=600).feasible
+    assert_interrupted(solve(graph, work, 8, 0.03, time_limit=600))
 
 
 @pytest.mark.parametrize("step", ["_Problem._contents", "_Prices.volume_and_prices"])
@@ -266,7 +287,7 @@ def test_ctrl_c_returns_the_best_where_one_part_is_looked_at(
     monkeypatch.setattr(f"hgpart.partition.contents_bound.{step}", interrupt)
     monkeypatch.setattr("hgpart.partition.exact.solve_counts", None)
     graph, work = LONG
-    assert solve(graph, work, 8, 0.03, time_limit=600).feasible
+    assert_interrupted(solve(graph, work, 8, 0.03, time_limit=600))
 
 
 def test_ctrl_c_in_a_search_for_the_bound_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +300,7 @@ def test_ctrl_c_in_a_search_for_the_bound_keeps_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(contents_bound, "cp_sat", SimpleNamespace(solve=solve_and_say_so))
     monkeypatch.setattr("hgpart.partition.exact.solve_counts", None)
     graph, work = LONG
-    assert solve(graph, work, 8, 0.03, time_limit=600).feasible
+    assert_interrupted(solve(graph, work, 8, 0.03, time_limit=600))
     assert len(searches) == 1
 
 

@@ -34,6 +34,7 @@ from hgpart.partition.balance import capacities
 from hgpart.partition.bound import lower_bound
 from hgpart.partition.divisions import Division
 from hgpart.partition.goal import goal_of
+from hgpart.partition.solution import Solution
 from hgpart.partition.symmetry import symmetry
 from hgpart.work import Work, flops
 
@@ -254,7 +255,26 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     def interrupt(done: float, volume: int | None) -> None:
         raise KeyboardInterrupt
 
-    assert solve(graph, flops(graph), 3, 0.1, effort=100, on_progress=interrupt).feasible
+    found = solve(graph, flops(graph), 3, 0.1, effort=100, on_progress=interrupt)
+    assert found.feasible
+    assert found.interrupted
+    assert not solve(graph, flops(graph), 3, 0.1).interrupted
+
+
+def test_an_interrupt_before_anything_fits_reaches_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It said that no partition was found; and before, it went on to split and refine."""
+    graph, modelling = graph_of("plain"), Modelling()
+    model = cnn_hypergraph(graph, flops(graph), single_blocks(graph, modelling), modelling)
+    overloaded = Solution(model, np.zeros(model.hypergraph.vertices, np.int32), 0, True)
+    monkeypatch.setattr("hgpart.partition.native_partition", lambda *_, **__: overloaded)
+    monkeypatch.setattr("hgpart.partition._split_and_improve", None)
+    with pytest.raises(KeyboardInterrupt, match="before a partition within the limits was found"):
+        solve(graph, flops(graph), 2, 0.1)
+    best = solve(graph, flops(graph), 2, 0.1, best_effort=True)
+    assert best.interrupted
+    assert not best.feasible
 
 
 def by_hand(graph: ChannelGraph, work: Work, k: int, room: int) -> Iterator[tuple[Any, np.ndarray]]:

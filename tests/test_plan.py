@@ -89,6 +89,7 @@ def plain(value: Any) -> Any:
     st.one_of(st.none(), st.lists(st.floats(1e-9, 1e9), min_size=PARTS, max_size=PARTS)),
     st.sampled_from([VOLUME, LARGEST, over_links([[0, 1, 0.1], [2, 0, 3], [4, 5.5, 0]])]),
     st.sampled_from([None, MemoryLimits((1, 2**50, 0), 1.5)]),
+    st.booleans(),
 )
 def test_any_plan_comes_back_whole(
     tmp_path: Path,
@@ -98,11 +99,12 @@ def test_any_plan_comes_back_whole(
     speeds: list[float] | None,
     objective: Objective,
     memory: MemoryLimits | None,
+    interrupted: bool,
 ) -> None:
     graph, work = graph_and_work
     speeds = speeds and tuple(speeds)
     partition = partition_of(graph, work, modelling, seed, speeds=speeds)
-    partition = replace(partition, objective=objective, memory=memory)
+    partition = replace(partition, objective=objective, memory=memory, interrupted=interrupted)
     if partition.model.hypergraph.vertices < PARTS:
         return
     plan = make_plan(partition, graph, work, 'timm:ä\n"x"', (3, 8, 8))
@@ -167,12 +169,19 @@ def test_an_infeasible_partition_stays_infeasible(tmp_path: Path) -> None:
     assert not restore(loaded, graph).feasible
 
 
+def test_a_plan_from_before_searches_could_be_interrupted_is_read(saved: Path) -> None:
+    text = saved.read_text()
+    saved.write_text(text.replace('  "interrupted": false,\n', ""))
+    assert saved.read_text() != text
+    assert not load_plan(saved).interrupted
+
+
 def test_the_file_is_compact_and_for_people_too(saved: Path) -> None:
     content = json.loads(saved.read_text())
     assert content["model"] == "file.py:make"
     assert content["volume_bytes"] == PARTITION.evaluation.volume
     assert content["layers"][1] == {"work": 10, "rows": [1, 8], "columns": [1, 1]}
-    assert len(saved.read_text().splitlines()) == 31 + len(GRAPH.layers) + 3
+    assert len(saved.read_text().splitlines()) == 32 + len(GRAPH.layers) + 3
 
 
 # ------------------------------------------------------------------ another model
@@ -242,7 +251,7 @@ def test_what_does_not_fit_the_model_is_refused(changes: dict[str, Any], message
         ('"input_vertex": true', '"input_vertex": 1', 11, "true or false"),
         ('"k": 3', '"k": 0', 13, '"k": a whole number from 1'),
         ('"k": 3', '"k": 99999999', 13, '"k": a whole number from 1 to 16384'),
-        ('"k": 3', '"k": 1', 30, '"parts": pairs of a number up to 0'),
+        ('"k": 3', '"k": 1', 31, '"parts": pairs of a number up to 0'),
         ('"eps": 0.1', '"eps": -1', 14, "a number >= 0"),
         ('"eps": 0.1', '"eps": NaN', 14, "a finite number"),
         ('"seed": 1', '"seed": 1.0', 15, "a whole number from 0"),
@@ -254,14 +263,15 @@ def test_what_does_not_fit_the_model_is_refused(changes: dict[str, Any], message
         ('"memory": null', '"memory": [1, 2]', 21, '"memory": a list of 3'),
         ('"memory": null', '"memory": [1, 2, 3]', 22, '"memory_copies": a number'),
         ('"feasible": false', '"feasible": null', 23, "true or false"),
-        ('"work_units": 1', '"work_units": 0', 29, "from 1"),
-        ('"layer_count": 4', '"layer_count": 5', 32, '"layers": a list of 5'),
-        ('"rows": [1, 8]', '"rows": [1, -8]', 34, "whole numbers from 0"),
-        ('"rows": [1, 8]', '"rows": [1, 0]', 34, "a count from 1"),
-        ('"rows": [1, 8]', '"rows": [1]', 34, "pairs of a number"),
-        ('"rows": [1, 8]', f'"rows": [1, {LARGEST_RUNS}]', 34, f"{LARGEST_RUNS} in all"),
-        ('"rows": [1, 8]', '"rows": [99999999999, 8]', 34, "a number up to"),
-        ('"work": 10,', '"work": true,', 34, '"work": a whole number'),
+        ('"interrupted": false', '"interrupted": 0', 24, "true or false"),
+        ('"work_units": 1', '"work_units": 0', 30, "from 1"),
+        ('"layer_count": 4', '"layer_count": 5', 33, '"layers": a list of 5'),
+        ('"rows": [1, 8]', '"rows": [1, -8]', 35, "whole numbers from 0"),
+        ('"rows": [1, 8]', '"rows": [1, 0]', 35, "a count from 1"),
+        ('"rows": [1, 8]', '"rows": [1]', 35, "pairs of a number"),
+        ('"rows": [1, 8]', f'"rows": [1, {LARGEST_RUNS}]', 35, f"{LARGEST_RUNS} in all"),
+        ('"rows": [1, 8]', '"rows": [99999999999, 8]', 35, "a number up to"),
+        ('"work": 10,', '"work": true,', 35, '"work": a whole number'),
     ],
 )
 def test_a_wrong_field_is_named_with_its_line(

@@ -427,6 +427,17 @@ def test_what_went_wrong_is_not_what_can_not_be_used(error, kind, why) -> None:
     assert run_strategy(Strategy("any", "", True, run_into), task) == kind("any", 2, 0.1, why)
 
 
+def test_an_interrupted_search_has_no_figures(monkeypatch) -> None:
+    """They would stand in the table as if it had been whole."""
+
+    def search(*arguments, **options):
+        return dataclasses.replace(partition_graph(*arguments, **options), interrupted=True)
+
+    monkeypatch.setattr("hgpart.strategies.partition_graph", search)
+    with pytest.raises(KeyboardInterrupt):
+        run("coarse-native", builtin("lenet5"), 2)
+
+
 def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:
     graph = full_size_graph("lenet5")
     assert isinstance(run("layerwise", graph, 5), Outcome)

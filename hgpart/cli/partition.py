@@ -201,6 +201,9 @@ def partition(
         objective=found.objective,
         memory=found.memory,
         memory_bytes=found.memory_bytes,
+        interrupted=found.interrupted,
         seconds=stage.all_seconds(),
     )
     show_report(report, unit, json, csv)
+    if found.interrupted:
+        raise KeyboardInterrupt("in the search: the partition is the best by then")

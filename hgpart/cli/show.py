@@ -108,4 +108,5 @@ def plan_report(plan: Plan, graph: ChannelGraph) -> Report:
         objective=found.objective,
         memory=found.memory,
         memory_bytes=found.memory_bytes,
+        interrupted=found.interrupted,
     )

@@ -171,6 +171,8 @@ def _divided(
     with stage("partition"):
         work = flops(graph)
         found = divide(graph, work)
+    if found.interrupted:
+        raise KeyboardInterrupt("in the search for a partition")
     with stage("layer-wise"):
         layerwise = evaluate_layerwise(graph, work, found.modelling, found.k, eps=found.eps)
     return PartitionedModel(traced, graph, work, found, layerwise, stage.all_seconds())

@@ -77,6 +77,8 @@ class Partition:
         What each part may need.
     memory_bytes : int64 array, shape (k,), or None
         What it needs, where that is limited; see `memory`.
+    interrupted : bool
+        Whether Ctrl-C ended the search: it is the best that had been found by then.
     """
 
     model: CnnHypergraph
@@ -94,6 +96,7 @@ class Partition:
     objective: Objective = VOLUME
     memory: MemoryLimits | None = None
     memory_bytes: Int64 | None = None
+    interrupted: bool = False
 
     @property
     def gap(self) -> float:
@@ -129,6 +132,9 @@ def partition_graph(
     layers within eps takes its place where it is better. Then blocks are split and single ones
     moved while that lowers the volume or until the balance holds, down to single tasks
     (coarse-grain) or channels of tasks (fine-grain).
+
+    Ctrl-C in the search of "native" or "exact" ends it: the best partition by then is returned, and
+    says so (`Partition.interrupted`).
 
     Parameters
     ----------
@@ -172,6 +178,8 @@ def partition_graph(
         or a memory limit can't.
     BackendError, MissingPackageError
         If the backend fails or is not installed.
+    KeyboardInterrupt
+        On Ctrl-C, where there is nothing to return yet.
     """
     modelling = modelling or Modelling()
     check_arguments(k, eps, seed, speeds)
@@ -203,10 +211,10 @@ def partition_graph(
         goal = capacities(total, shares, _round_up(smallest))
 
     deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-    start, bound = backend, lower_bound(graph, work, modelling, goal)
+    start, bound, interrupted = backend, lower_bound(graph, work, modelling, goal), False
     if backend in ("native", "exact"):
         if backend == "native":
-            model, parts = native_partition(
+            solution = native_partition(
                 graph,
                 work,
                 modelling,
@@ -220,10 +228,12 @@ def partition_graph(
                 on_progress=on_progress,
             )
         else:
-            model, parts, bound = exact_partition(
+            solution = exact_partition(
                 graph, work, modelling, goal, bound, seed=seed, effort=effort, time_limit=time_limit
             )
-        if _rank(model, parts, goal)[0] > 0:
+        model, parts, bound = solution.model, solution.parts, solution.bound
+        interrupted = solution.interrupted
+        if _rank(model, parts, goal)[0] > 0 and not interrupted:
             better = _split_and_improve(graph, work, modelling, model, parts, goal, seed, deadline)
             needed = _memory_bytes(graph, modelling, memory, *better, k)
             if _in_memory(memory, needed):
@@ -247,8 +257,11 @@ def partition_graph(
         objective=objective,
         memory=memory,
         bound=bound,
+        interrupted=interrupted,
     )
     if not found.feasible and not best_effort:
+        if interrupted:
+            raise KeyboardInterrupt("before a partition within the limits was found")
         if not _in_memory(memory, found.memory_bytes):
             raise InfeasibleError(_too_little_memory(found))
         reached = found.evaluation.imbalance
@@ -305,6 +318,7 @@ def evaluated(
     objective: Objective = VOLUME,
     memory: MemoryLimits | None = None,
     bound: int | None = None,
+    interrupted: bool = False,
 ) -> Partition:
     """Put a partition, whoever made it, together with its figures by hgpart's own metrics.
 
@@ -331,6 +345,7 @@ def evaluated(
         objective=objective,
         memory=memory,
         memory_bytes=needed,
+        interrupted=interrupted,
     )
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from hgpart.blocks import Modelling
 from hgpart.errors import ArgumentError, MissingPackageError
-from hgpart.grains import CnnHypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
 from hgpart.metrics import communication_volume, part_loads
@@ -23,6 +22,7 @@ from hgpart.partition.counts import class_variables, solve_counts
 from hgpart.partition.divisions import blocks_of, division_of
 from hgpart.partition.isolated import check
 from hgpart.partition.native import native, native_partition
+from hgpart.partition.solution import Solution
 from hgpart.partition.symmetry import Symmetry, symmetry
 from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
 from hgpart.work import Work
@@ -88,7 +88,7 @@ def exact_partition(
     seed: int = 0,
     effort: float = 1.0,
     time_limit: float | None = None,
-) -> tuple[CnnHypergraph, Int32, int]:
+) -> Solution:
     """Partition a model, and prove how far from the least volume that is.
 
     The same seed and effort give the same partition if it is proven optimal before the time limit
@@ -104,10 +104,8 @@ def exact_partition(
 
     Returns
     -------
-    CnnHypergraph, int32 array and int
-        The largest blocks that the partition keeps whole, the part of each vertex, and bytes that
-        every partition within the capacities sends at least. The capacities may be exceeded where
-        none within them was found.
+    Solution
+        The capacities may be exceeded where no partition within them was found.
 
     Raises
     ------
@@ -128,7 +126,7 @@ def exact_partition(
     k = len(capacities)
     found = symmetry(graph, work, modelling)
     is_counted = k <= MOST_COUNTED and sum(class_variables(found, k)) <= MOST_VARIABLES
-    model, parts = native_partition(
+    first = native_partition(
         graph,
         work,
         modelling,
@@ -138,6 +136,9 @@ def exact_partition(
         effort=EFFORT * effort if is_counted else effort,
         deadline=begin + SHARE_OF_START * limit,
     )
+    if first.interrupted:
+        return first
+    model, parts, interrupted = first.model, first.parts, False
     try:
         volume = communication_volume(model.hypergraph, parts, k)
         is_within = bool((part_loads(model.hypergraph, parts, k) <= capacities).all())
@@ -148,20 +149,18 @@ def exact_partition(
             bound, interrupted = contents_bound(
                 found, capacities, start, volume, bound, seed=seed, deadline=until
             )
-            if interrupted:
-                return model, parts, bound
-        if not is_counted or (is_within and volume == bound):
-            return model, parts, bound
+        if interrupted or not is_counted or (is_within and volume == bound):
+            return Solution(model, parts, bound, interrupted)
         known = volume if is_within else None
         solved = solve_counts(found, capacities, start, known, bound, seed=seed, deadline=deadline)
-        bound = solved.bound
+        bound, interrupted = solved.bound, solved.interrupted
         if solved.division is not None:
             better = blocks_of(graph, work, found, modelling, solved.division)
             if known is None or communication_volume(better[0].hypergraph, better[1], k) < known:
                 model, parts = better
-    except KeyboardInterrupt:
-        pass  # the best by now is returned
-    return model, parts, bound
+    except KeyboardInterrupt:  # the best by now is returned
+        interrupted = True
+    return Solution(model, parts, bound, interrupted)
 
 
 def check_installed() -> None:

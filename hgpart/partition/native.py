@@ -34,6 +34,7 @@ from hgpart.partition.isolated import check
 from hgpart.partition.kahypar import kahypar
 from hgpart.partition.layer_shares import layer_shares
 from hgpart.partition.layerwise import layerwise_within
+from hgpart.partition.solution import Solution
 from hgpart.partition.symmetry import Symmetry, symmetry
 from hgpart.partition.vertex_classes import division_of_parts, parts_of_division, vertex_classes
 from hgpart.work import Work
@@ -100,7 +101,7 @@ def native_partition(
     effort: float = 1.0,
     deadline: float = math.inf,
     on_progress: Progress | None = None,
-) -> tuple[CnnHypergraph, Int32]:
+) -> Solution:
     """Partition a model; what the parts may hold is exceeded where nothing better was found.
 
     The same seed and effort give the same partition, whatever the number of threads, unless the
@@ -108,11 +109,6 @@ def native_partition(
     It ends at the lower `bound` of the volume too. Several times a second `on_progress` gets the
     share of the search that is done, and the volume of the best partition that has been found,
     None at first.
-
-    Returns
-    -------
-    CnnHypergraph and int32 array
-        The largest blocks that the partition keeps whole, and the part of each vertex.
     """
     return _Search(
         graph,
@@ -156,16 +152,25 @@ class _Search:
         self.volume: int | None = None  # of the best so far
         self.by_coarse: Symmetry | None = None
         self.best: tuple[Symmetry, Division] | None = None
+        self.interrupted = False
         self.size = 1.0
         self.bound = bound
 
-    def run(self) -> tuple[CnnHypergraph, Int32]:
+    def run(self) -> Solution:
         """Search until all is done or time is up, or Ctrl-C, once there is something to return."""
         try:
             self._search()
         except KeyboardInterrupt:
             if self.best is None:
                 raise
+            self._interrupt()
+        return Solution(*self._best_blocks(), self.bound, self.interrupted)
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: nothing that takes long begins any more."""
+        self.interrupted, self.deadline = True, -math.inf
+
+    def _best_blocks(self) -> tuple[CnnHypergraph, Int32]:
         assert self.best is not None
         found, division = self.best
         if found is not self.by_coarse or self.modelling.grain == "coarse":
@@ -296,7 +301,7 @@ class _Search:
         except (BackendError, MissingPackageError):
             return None  # one start of several
         except KeyboardInterrupt:
-            self.deadline = -math.inf
+            self._interrupt()
             return None
 
     # -------------------------------------------------------------- fine-grain
@@ -391,7 +396,7 @@ class _Search:
             found, self.goal, chains, self._left(), on_progress=self._tell
         )
         if interrupted:
-            self.deadline = -math.inf
+            self._interrupt()
         ranked = sorted([*(known or []), *results], key=lambda one: one.rank)
         different: list[Found] = []
         for one in ranked:
@@ -405,7 +410,7 @@ class _Search:
         try:
             self._tell(0.0)
         except KeyboardInterrupt:  # the best so far is returned, wherever it comes
-            self.deadline = -math.inf
+            self._interrupt()
         return different
 
     def _tell(self, done: float) -> None:

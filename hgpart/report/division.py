@@ -58,6 +58,8 @@ class Report:
         Wall time by stage, and ``total``.
     objective, memory, memory_bytes
         What was searched for, and what each part may need and needs, as in `Partition`.
+    interrupted : bool
+        Whether Ctrl-C ended the search.
     """
 
     model: str
@@ -81,6 +83,7 @@ class Report:
     objective: Objective = VOLUME
     memory: MemoryLimits | None = None
     memory_bytes: Int64 | None = None
+    interrupted: bool = False
 
 
 # ------------------------------------------------------------------ for programs
@@ -134,6 +137,7 @@ def _fields(report: Report) -> dict[str, Any]:
         "objective_value": report.objective.value(found.traffic),
         "memory_copies": None if report.memory is None else report.memory.copies,
         "feasible": report.feasible,
+        "interrupted": report.interrupted,
         "imbalance": found.imbalance,
         "max_work": _in_units(report.work, found.max_load),
         "min_work": _in_units(report.work, found.min_load),
@@ -273,6 +277,8 @@ def answer(report: Report, unit: str) -> list[str]:
         f"Cut between layers instead ({which}): {by_layers}",
     ]
     lines[1:1] = [*_objective_line(report, unit), *_memory_line(report, unit)]
+    if report.interrupted:
+        lines.insert(1, "Ctrl-C ended the search: this is the best that it had found by then")
     if report.start == "layerwise":
         lines.append(f"{report.backend} found nothing better than that cut, improved as it is here")
     work_ratio = (1 + found.imbalance) / (1 + layerwise.imbalance)
