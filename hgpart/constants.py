@@ -18,20 +18,34 @@ from hgpart.channels import (
     effect_of,
 )
 from hgpart.places import narrowed
+from hgpart.traced_nodes import all_tensors
 
 
 def integers(value: torch.Tensor | None) -> torch.Tensor | None:
     """A tensor, if it holds integers, as an index does."""
-    floats = value is not None and (value.is_floating_point() or value.is_complex())
-    return None if value is None or floats else value.detach().cpu()
+    return value.detach().cpu() if value is not None and _is_exact(value) else None
 
 
-def evaluated(call: Call) -> torch.Tensor | None:
-    """The value of a constant of integers, if those of what it is computed from are known."""
-    target, value = call.node.target, call.node.meta["val"]
-    floats = value.is_floating_point() or value.is_complex()
+def values_of(call: Call, known: Any = None) -> list[torch.Tensor | None]:
+    """The values of an operator's results, of each that holds integers and is known.
+
+    They are `known`, or computed where those of all operands are.
+    """
+    results = all_tensors(call.node.meta["val"])
+    if known is None and not any(map(_is_exact, results)):
+        return [None] * len(results)
+    found = _computed(call) if known is None else known
+    return [None] * len(results) if found is None else [*map(integers, all_tensors(found))]
+
+
+def _is_exact(value: torch.Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex())
+
+
+def _computed(call: Call) -> Any:
+    target = call.node.target
     tags = getattr(target, "tags", None)
-    if floats or tags is None or torch.Tag.nondeterministic_seeded in tags:
+    if tags is None or torch.Tag.nondeterministic_seeded in tags:
         return None
 
     def plain(item: Any) -> Any:

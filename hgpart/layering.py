@@ -35,7 +35,7 @@ from hgpart.channels import (
     only_updated,
     operands_of,
 )
-from hgpart.constants import evaluated, integers, of_rows, rows_of
+from hgpart.constants import integers, of_rows, rows_of, values_of
 from hgpart.graph import INPUT, LINEAR, OUTPUT, PARAMETER, WHOLE, ChannelGraph, Layer, Read
 from hgpart.operations import operations_of
 from hgpart.places import (
@@ -257,18 +257,24 @@ class _Layering:
             moves=(*(m for source in sources for m in source.moves), described(node)),
         )
         value = node.meta["val"]
+        known = values_of(call, self.traced.values.get(node.name))
         if isinstance(value, torch.Tensor):
             (rows,) = rows_of(call, sources, [call.shape])
-            return replace(made, rows=rows, value=evaluated(call))
+            return replace(made, rows=rows, value=known[0])
         if isinstance(value, (list, tuple)):
             shapes = [concrete(part.shape) if is_tensor(part) else () for part in value]
+            all_rows, values = rows_of(call, sources, shapes), iter(known)
             return [
-                replace(made, shape=shape, moves=(*made.moves, str(at)), rows=rows)
+                replace(
+                    made,
+                    shape=shapes[at],
+                    moves=(*made.moves, str(at)),
+                    rows=all_rows[at],
+                    value=next(values),
+                )
                 if is_tensor(part)
                 else part
-                for at, (part, shape, rows) in enumerate(
-                    zip(value, shapes, rows_of(call, sources, shapes), strict=True)
-                )
+                for at, part in enumerate(value)
             ]
         return value
 

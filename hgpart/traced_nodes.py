@@ -20,7 +20,12 @@ from hgpart.errors import TraceError
 
 def concrete(shape: Sequence[Any]) -> tuple[int, ...]:
     """A shape with the traced example's batch size in place of symbols."""
-    return tuple(size if isinstance(size, int) else int(size.node.hint) for size in shape)
+    return tuple(
+        size
+        if isinstance(size, int)
+        else int(size.node.hint if size.node.has_hint() else size.node.expr)
+        for size in shape
+    )
 
 
 def described(node: fx.Node, reference: Callable[[fx.Node], str] = lambda node: "_") -> str:
@@ -56,12 +61,16 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
     if not holds_tensors(node):
         raise TraceError(f"{place_of(node)}: it makes a number of data: accepted are tensors")
     shape = first_tensor(node.meta["val"]).shape
-    if not all(isinstance(size, int) or size.node.has_hint() for size in shape):
+    if not all(isinstance(size, int) or _is_known(size.node) for size in shape):
         raise TraceError(
             f"{place_of(node)}: its shape {tuple(shape)} depends on the data: accepted is what "
             "depends on the batch size alone"
         )
     return concrete(shape)
+
+
+def _is_known(size: Any) -> bool:
+    return bool(size.has_hint() or size.expr.is_number)
 
 
 def first_tensor(value: Any) -> torch.Tensor:

@@ -20,6 +20,7 @@ from torch import fx, nn
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
+from hgpart.constant_sizes import settle_sizes
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.stand_ins import stand_ins, stood_for
 
@@ -62,7 +63,7 @@ class TracedModel:
         Placeholder name -> tensor that the model's code makes anew in each call.
     values : mapping
         Placeholder name -> the tensor itself, of buffers and constants that are not on the meta
-        device.
+        device; also of operators on these whose size depends on their values, by their names.
     inputs : tuple of str
         Placeholder names of the model's inputs, in order.
     updated : frozenset of str
@@ -163,6 +164,7 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     results = tuple(node for _, node in made[OutputKind.USER_OUTPUT])
     if not results:
         raise TraceError(f"{type(model).__name__} returns no tensor: there is nothing to compute")
+    settled = settle_sizes(program)
     known = {**program.state_dict, **program.constants}
     tensors = {name: stood_for(tensor) for name, tensor in known.items()}
     placeholders = {name: placeholder for placeholder, name in signature.inputs_to_buffers.items()}
@@ -180,9 +182,12 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
             for placeholder, name in signature.inputs_to_lifted_tensor_constants.items()
         },
         values={
-            placeholder: tensors[name]
-            for placeholder, name in named.items()
-            if not tensors[name].is_meta
+            **settled,
+            **{
+                placeholder: tensors[name]
+                for placeholder, name in named.items()
+                if not tensors[name].is_meta
+            },
         },
         inputs=tuple(str(name) for name in signature.user_inputs),
         updated=frozenset(updates),
