@@ -435,7 +435,7 @@ def test_an_interrupted_search_has_no_figures(monkeypatch) -> None:
 
     monkeypatch.setattr("hgpart.strategies.partition_graph", search)
     with pytest.raises(KeyboardInterrupt):
-        run("coarse-native", builtin("lenet5"), 2)
+        run("coarse-native", full_size_graph("lenet5"), 2)
 
 
 def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:
