@@ -6,7 +6,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.original_state import original_state
 from hgpart.placement.program import PartProgram
 from hgpart.placement.slices import Slice
+from hgpart.placement.traced_values import check_values
 from hgpart.placement.transfers import Transfer
 from hgpart.placement.weight_files import opened_weights
 from hgpart.tracing import TracedModel, trace
@@ -75,7 +75,7 @@ class Placement(nn.Module):
         self.devices = devices
         self.training = blueprint.traced.training
         self._held = tuple(held)
-        self._retrace = partial(_traced, skeleton(model))
+        self._skeleton = skeleton(model)
         self._modes = {self.training: build_programs(blueprint, held)}
         self._original = original_state(model, blueprint.used_state)
         self._tensors: dict[_Key, torch.Tensor] = {}
@@ -276,7 +276,7 @@ class Placement(nn.Module):
     def _other_mode(self, mode: bool) -> tuple[Programs, set[str]]:
         """What the parts do in another mode, and the buffers that more of them hold for it."""
         first = self.blueprint
-        traced = self._retrace(first.traced.example, self.dtype, mode)
+        traced = _traced(self._skeleton, first.traced.example, self.dtype, mode)
         graph = channel_graph(traced)
         partition, work = carried_over(first.partition, first.work, first.graph, graph)
         made = build_programs(
@@ -388,7 +388,8 @@ class Placement(nn.Module):
         Raises
         ------
         PlacementError
-            If names are missing or unknown (unless not `strict`), or a shape is another.
+            If names are missing or unknown (unless not `strict`), a shape is another, or an index
+            is that the parts do not fit.
         """
         missing = [name for name in self._original if name not in state_dict]
         unknown = [name for name in state_dict if name not in self._original]
@@ -398,16 +399,22 @@ class Placement(nn.Module):
                 f"the state {what} {names[0]} ({len(names)} names): not this model's"
             )
         here = {held.name for held in self._slices.values()}
+        bare = self._skeleton.state_dict(keep_vars=True)
+        values = {name: value for name, value in bare.items() if not value.is_meta}
         for name, one in self._original.items():
-            if one.held_as not in here or name not in state_dict:
+            if name not in state_dict or (one.held_as not in here and name not in values):
                 continue
             if tuple(state_dict[name].shape) != one.shape:
                 raise PlacementError(
                     f"{name} has shape {tuple(state_dict[name].shape)}, expected {one.shape}"
                 )
+        for programs in self._modes.values():
+            check_values(programs.blueprint.traced, programs.blueprint.graph, state_dict)
         given = {one.held_as: name for name, one in self._original.items() if name in state_dict}
         self._unfilled -= given.keys()
         with torch.no_grad():
+            for name in values.keys() & state_dict.keys():  # which the other mode is traced with
+                values[name].copy_(state_dict[name])
             for key, held in self._slices.items():
                 if held.name in given:
                     self._tensors[key].copy_(held.take(state_dict[given[held.name]]))
