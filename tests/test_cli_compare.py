@@ -350,7 +350,7 @@ def test_a_plan_shows_what_the_partition_showed(options, net, capsys, tmp_path):
     plan, first, second = (tmp_path / name for name in ("plan.json", "first", "second"))
     hgpart("partition", net, "--k", 3, *options, "-o", plan, "--json", first)
     printed = capsys.readouterr().out
-    hgpart("show", plan, "--json", second)
+    hgpart("show", plan, "--model", net, "--json", second)
     again = capsys.readouterr().out
     assert without_seconds(first) == without_seconds(second)
     assert printed.rpartition("Seconds:")[0] == again.rpartition("Seconds:")[0] != ""
@@ -377,6 +377,6 @@ def test_a_plan_of_another_model_is_refused(net, capsys, tmp_path):
     fails(capsys, job, 12, "the plan is for")
     text = plan.read_text()
     plan.write_text(text.replace('"input_shape": [1, 16, 16]', '"input_shape": [1, 18, 18]'))
-    fails(capsys, ["show", plan], 12, "changed")
+    fails(capsys, ["show", plan, "--model", net], 12, "changed")
     plan.write_text(text[:200])
     fails(capsys, ["show", plan], 6, "line")
