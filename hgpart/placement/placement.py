@@ -75,7 +75,7 @@ class Placement(nn.Module):
         self.devices = devices
         self.training = blueprint.traced.training
         self._held = tuple(held)
-        self._skeleton = skeleton(model)
+        self._skeleton = (skeleton(model),)  # a submodule would count among the placement's own
         self._modes = {self.training: build_programs(blueprint, held)}
         self._original = original_state(model, blueprint.used_state)
         self._tensors: dict[_Key, torch.Tensor] = {}
@@ -276,7 +276,7 @@ class Placement(nn.Module):
     def _other_mode(self, mode: bool) -> tuple[Programs, set[str]]:
         """What the parts do in another mode, and the buffers that more of them hold for it."""
         first = self.blueprint
-        traced = _traced(self._skeleton, first.traced.example, self.dtype, mode)
+        traced = _traced(self._skeleton[0], first.traced.example, self.dtype, mode)
         graph = channel_graph(traced)
         partition, work = carried_over(first.partition, first.work, first.graph, graph)
         made = build_programs(
@@ -399,7 +399,7 @@ class Placement(nn.Module):
                 f"the state {what} {names[0]} ({len(names)} names): not this model's"
             )
         here = {held.name for held in self._slices.values()}
-        bare = self._skeleton.state_dict(keep_vars=True)
+        bare = self._skeleton[0].state_dict(keep_vars=True)
         values = {name: value for name, value in bare.items() if not value.is_meta}
         for name, one in self._original.items():
             if name not in state_dict or (one.held_as not in here and name not in values):
