@@ -21,7 +21,7 @@ from hgpart.work import flops, measured
 from hgpart.zoo.summary import model_summary
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def graph():
     return full_size_graph("lenet5")
 
