@@ -417,6 +417,13 @@ def test_a_malformed_partition_file_names_the_line(text, said, capsys, tmp_path)
     assert out == ""
 
 
+def test_one_large_number_of_a_part_is_no_number_of_devices(capsys, tmp_path):
+    """Tables for two million devices took 13 s and gigabytes, for a file of 476 bytes."""
+    file = tmp_path / "parts"
+    file.write_text("0\n" * 237 + "2655352\n")
+    fails(capsys, ["evaluate", "lenet5", "--partition", file], 6, "line 238: found part '2655352'")
+
+
 def test_work_of_another_model_or_no_work_is_refused(capsys, tmp_path):
     kept, wrong = tmp_path / "work.json", tmp_path / "wrong.json"
     hgpart(*LENET, "--save-work", kept)

@@ -167,6 +167,14 @@ def cut_off(path):
     path.write_bytes(content[: len(content) // 2])
 
 
+def test_an_image_is_as_large_as_it_says_only_within_limits(tmp_path):
+    """A file of 27 bytes took a gigabyte: pixels that it said it had, and the same converted."""
+    path = tmp_path / "large.ppm"
+    path.write_bytes(b"P6 9000 9000 255\n")
+    with pytest.raises(FormatError, match="9000 x 9000 pixels, more than 67108864"):
+        ImageFiles(((path, 0),), 3, 4, 4).images([0])
+
+
 def no_image(path):
     path.write_text("hello")
 

@@ -115,6 +115,16 @@ def test_a_compressed_file_may_be_any_size(tmp_path):
     assert "is compressed" in refused(path)
 
 
+def test_a_record_is_no_larger_than_its_file(tmp_path):
+    """zipfile makes room for what the file's directory says, before it reads."""
+    path = save(state(), tmp_path / "weights.pt")
+    content = path.read_bytes()
+    entry = content.index(b"PK\x01\x02")  # the directory's first: data.pkl
+    sizes = (2**31 - 1).to_bytes(4, "little") * 2
+    path.write_bytes(content[: entry + 20] + sizes + content[entry + 28 :])
+    assert "data.pkl is larger than the file" in refused(path)
+
+
 def test_every_type_of_tensor_and_parameter_is_read(tmp_path):
     types = (torch.float8_e4m3fn, torch.float16, torch.complex64, torch.bool, torch.uint16)
     tensors = {str(dtype): torch.zeros(3, dtype=dtype) for dtype in types}

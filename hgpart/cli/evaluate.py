@@ -72,6 +72,7 @@ def evaluate(
             from hgpart.partition.bound import lower_bound
             from hgpart.partition_files import blocks_of_parts
             from hgpart.pipeline import evaluate_layerwise
+            from hgpart.plan import LARGEST_K
             from hgpart.report import Report
             from hgpart.shares import part_shares
         unit = checked_unit(unit)
@@ -82,7 +83,8 @@ def evaluate(
         measure = work_of(work, profile_device, batch_size)
         module, shape, traced, graph = traced_model(stage, model, input_shape)
         with stage("read"):
-            every = read_partition(partition_file, full_vertices(graph, modelling), k)
+            vertices = full_vertices(graph, modelling)
+            every = read_partition(partition_file, vertices, k or min(vertices, LARGEST_K))
             k = k or int(every.max(initial=0)) + 1
             check_arguments(k, eps, 0, speeds)
         with stage("work", spinner=False):  # profiling shows its own progress

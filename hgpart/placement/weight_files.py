@@ -57,10 +57,13 @@ def load_tensors(path: Path) -> Any:
     Exception
         Any; ValueError if the file could take more memory than it has bytes.
     """
+    size = path.stat().st_size
     with ZipFile(path) as file:
         for item in file.infolist():
             if item.compress_type != ZIP_STORED:
                 raise ValueError(f"{item.filename} is compressed")
+            if max(item.file_size, item.compress_size) > size:
+                raise ValueError(f"{item.filename} is larger than the file")
             if item.filename.endswith(".pkl"):
                 for operation, named, _ in pickletools.genops(file.read(item)):
                     if operation.name == "GLOBAL" and not _NAMES.fullmatch(str(named)):

@@ -12,6 +12,7 @@ from torch import Tensor
 from hgpart.errors import ArgumentError, FormatError
 from hgpart.run.data import divided, missing_package
 
+MOST_PIXELS = 2**26  # a file of some hundred bytes may say any number; they take 8 bytes each
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tiff", ".webp")
 
 
@@ -42,6 +43,9 @@ class ImageFiles:
 
         try:
             with Image.open(path) as file:
+                width, height = file.size
+                if width * height > MOST_PIXELS:
+                    raise ValueError(f"{width} x {height} pixels, more than {MOST_PIXELS}")
                 image = file.convert("L" if self.channels == 1 else "RGB")
         except Exception as error:  # Pillow's decoders raise almost anything
             reason = " ".join(str(error).split()) or type(error).__name__
