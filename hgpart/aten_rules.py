@@ -17,6 +17,7 @@ from hgpart.channels import (
     Effect,
     Mix,
     Reindex,
+    SameIndex,
     Whole,
     alone,
     along,
@@ -38,7 +39,7 @@ aten = torch.ops.aten
 
 
 @built_in_rule(aten.dropout, aten.native_dropout, aten.alpha_dropout, aten.bernoulli)
-@built_in_rule(aten.hardswish, aten.masked_fill, aten.where, aten._to_copy, aten.to, aten.copy)
+@built_in_rule(aten.hardswish, aten.masked_fill, aten.where, aten._to_copy, aten.to)
 def _untagged_pointwise(call: Call) -> Effect:
     return same_place(call)
 
@@ -252,6 +253,14 @@ def _index(call: Call) -> Effect:
         if ids.stride(dim) == 0 and (dim >= len(places) or places[dim] is None):
             ids = ids.narrow(dim, 0, 1)
     return Reindex(compact(aten.index.Tensor(ids, places).expand(call.shape)))
+
+
+@built_in_rule(aten.copy)
+def _overwritten(call: Call) -> Effect:
+    """Nothing is left of the first operand; another type than its own is computed."""
+    ids = compact(_ids(call.argument("src")).expand(call.shape))
+    types = {one.meta["val"].dtype for one in call.node.all_input_nodes}
+    return Reindex(ids) if len(types) == 1 else SameIndex((ids,))
 
 
 @built_in_rule(aten.fill)

@@ -199,6 +199,21 @@ def test_writing_into_a_slice() -> None:
     assert found.ids[0, :, 0].tolist() == [0, 10, 11, 3]
 
 
+def test_of_what_is_overwritten_nothing_is_left() -> None:
+    graph = torch.fx.Graph()
+
+    def copied(dtype: torch.dtype) -> Any:
+        over, source = (graph.placeholder(name) for name in ("over", "source"))
+        over.meta["val"], source.meta["val"] = torch.zeros(2, 3), torch.zeros(3, dtype=dtype)
+        node = graph.call_function(aten.copy.default, (over, source))
+        ids = (Channels(per_channel(2, 3)), Channels(per_channel(3, axis=0) + 7))
+        return effect_of(Call(node, ids, {}, (2, 3)))
+
+    assert copied(torch.float32).ids.tolist() == [[7, 8, 9]] * 2
+    (read,) = copied(torch.float64).operands  # into another type: that is to be computed
+    assert read.tolist() == [[7, 8, 9]] * 2
+
+
 def test_filling_leaves_constants() -> None:
     found = effect(aten.fill.Scalar, (2, 4), Channels(per_channel(2, 4)), 0.0)
     assert isinstance(found, Reindex)

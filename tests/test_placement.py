@@ -781,6 +781,22 @@ class DroppedConstants(Two):
         return self.b(self.a(image) * scale + offsets.reshape(1, 6, 8, 8))
 
 
+class WritesSlices(Two):
+    """What a slice is overwritten by travels on; torch's `copy` has no derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(2, 1, 1))
+
+    def forward(self, image):
+        maps, other = self.a(image).clone(), self.c(image)
+        maps[:, :2] = other[:, 3:5]
+        maps[:, 2] = other.mean(1)
+        maps[:, 3:5] = self.scale
+        maps[:, 5, 1:3] = other[:, :1, :1].mean(3)
+        return self.b(maps), torch.zeros_like(image).copy_(other[:, 1:4]).relu()
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -804,6 +820,7 @@ class Recurrent(nn.Module):
         Squared,
         Stacked,
         DroppedConstants,
+        WritesSlices,
         Recurrent,
     ],
 )

@@ -17,7 +17,7 @@ from torch import fx
 
 from hgpart.channels import Call, Channels, Constant, SameIndex, constant_along, core, effect_of
 from hgpart.errors import TraceError
-from hgpart.graph import ChannelGraph
+from hgpart.graph import PARAMETER, ChannelGraph
 from hgpart.hypergraph import Int64
 from hgpart.placement.layouts import ChannelLayout, channel_layout, varying_axes
 from hgpart.traced_nodes import concrete, first_tensor, holds_tensors, is_tensor
@@ -87,6 +87,13 @@ class NodeFacts:
             if maker.name in names:
                 found[node] = names[maker.name]
         return found
+
+    @cached_property
+    def sent_parameters(self) -> frozenset[str]:
+        """Placeholders of parameters that are data: one task holds each and sends it."""
+        layers = (layer for layer in self.graph.layers if layer.kind == PARAMETER)
+        names = {name for layer in layers for name in layer.parameter_names}
+        return frozenset(at for at, name in self.traced.parameters.items() if name in names)
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
         """Shape of a node's (first) tensor at the traced batch size."""

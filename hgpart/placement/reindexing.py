@@ -179,8 +179,20 @@ def _without(step: StepGraph, operand: fx.Node, dim: int, at: int, box: Box) -> 
     return step.call(aten.squeeze.dim, made, dim)
 
 
+def copied(step: StepGraph, node: fx.Node, box: Box) -> fx.Node:
+    """What `copy` writes over its first operand, of which nothing is left; it has no derivative."""
+    operand, dtype = _argument(node, "src"), node.meta["val"].dtype
+    made = _expanded(step, node, operand, box)
+    same = operand.meta["val"].dtype == dtype
+    return made if same else step.call(aten.to.dtype, made, dtype)
+
+
 def _expand(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
-    operand = node.all_input_nodes[0]
+    return _expanded(step, node, node.all_input_nodes[0], box)
+
+
+def _expanded(step: StepGraph, node: fx.Node, operand: fx.Node, box: Box) -> fx.Node:
+    """The box of what an operand is in the shape of a node."""
     shape = step.facts.shape(operand)
     new = len(step.facts.shape(node)) - len(shape)
     wanted = {dim - new: kept for dim, kept in box.items() if dim >= new and shape[dim - new] > 1}
@@ -199,4 +211,5 @@ _RULES: tuple[tuple[tuple[Any, ...], _Rule], ...] = (
     ((aten.narrow,), _narrow),
     ((aten.select,), _select),
     ((aten.expand,), _expand),
+    ((aten.copy,), copied),
 )

@@ -1,4 +1,4 @@
-"""Operators that a step calls in another form: norms in place, dropout with a given mask."""
+"""Operators that a step calls in another form: norms in place, dropout with a mask, copies."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from hgpart.channels import SHAPE_ONLY, Call
+from hgpart.placement.reindexing import copied
 
 if TYPE_CHECKING:
     from hgpart.placement.step_graph import Box, StepGraph
@@ -20,7 +21,7 @@ BATCH_NORMS = (
     aten._native_batch_norm_legit_functional,
     aten._native_batch_norm_legit_no_training,
 )
-REPLACED = (*BATCH_NORMS, aten.native_dropout, *SHAPE_ONLY)
+REPLACED = (*BATCH_NORMS, aten.native_dropout, aten.copy, *SHAPE_ONLY)
 
 
 def replace(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:
@@ -28,6 +29,8 @@ def replace(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.
     packet = getattr(node.target, "overloadpacket", None)
     if packet in SHAPE_ONLY:
         return _filled(step, node)
+    if packet is aten.copy:
+        return copied(step, node, {})
     made = (_dropout if packet is aten.native_dropout else _batch_norm)(step, node, boxes)
     step.single.add(made)
     return made

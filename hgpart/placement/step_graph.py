@@ -141,17 +141,22 @@ class StepGraph:
             return self._from_source(node, box)
         if node in self.draws and packet_of(node) is not aten.native_dropout:  # that has a mask
             return self.select(self.placeholder(self.draws[node]), node, box)
-        if node.op == "placeholder":
-            return self._held(node, box)
         if self.is_own(node):
             return self._recut(node, self.own(node), box)
-        if node in self.facts.makers:  # of a layer that the step reads nothing of
+        if node in self.facts.makers or self._is_sent(node):  # and the step reads nothing of it
             return replacements.filled(self, node, aten.zeros.default, box)
+        if node.op == "placeholder":
+            return self._held(node, box)
         if box or reindexing.takes_some(node):
             under = self.under(node, box)
             if under is not None:
                 return under
         return self.select(self.value(node), node, box) if box else self.copy(node)
+
+    def _is_sent(self, node: fx.Node) -> bool:
+        """Whether a node is a parameter that the task of another layer holds and sends."""
+        held_here = self.traced.parameters.get(node.name) in self.layer.parameter_names
+        return node.name in self.facts.sent_parameters and not held_here
 
     def under(self, node: fx.Node, box: Box) -> fx.Node | None:
         """An operator that is cut itself, if it can be."""
