@@ -28,7 +28,8 @@ class LayerModule:
         Nodes of the traced graph whose values the layer takes: maps of other layers, inputs,
         parameters and buffers.
     results : tuple of fx.Node
-        Nodes of the traced graph whose values the layer makes for others.
+        Nodes of the traced graph whose values the layer makes for others; none of a norm of which
+        only its statistics are of use.
     """
 
     module: fx.GraphModule
@@ -64,7 +65,7 @@ def layer_module(
     elsewhere = {name for other in graph.layers for name in other.operators} - {*layer.operators}
     results = results_read(nodes[layer.operators[-1]], traced.results)
     operands, inside = set(), set()
-    waiting = list(results)
+    waiting = list(results) or [nodes[layer.operators[-1]]]
     while waiting:
         node = waiting.pop()
         if node in inside or node in operands or not _holds_tensors(node):

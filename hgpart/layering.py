@@ -46,12 +46,12 @@ from hgpart.places import (
 )
 from hgpart.traced_nodes import (
     all_tensors,
+    computed_nodes,
     concrete,
     described,
     elements_of,
     first_tensor,
     is_tensor,
-    live_nodes,
     multiply_accumulates,
     results_read,
     shape_of,
@@ -149,7 +149,7 @@ class _Layering:
         self.parameter_layers: dict[frozenset[str], _OpenLayer] = {}
         self.moved: set[fx.Node] = set()  # nodes that only pass on what they read
         self.names: dict[str, int] = {}
-        self.live = live_nodes(traced.results)
+        self.live = computed_nodes(traced.graph_module.graph, traced.results)
         self.position = 0
 
     # -------------------------------------------------------------- the walk over the graph
@@ -513,6 +513,9 @@ class _Layering:
         layer.position = self.position
         layer.output = node
         results = results_read(node, self.traced.results)
+        if not results:  # a norm of which only its statistics are of use
+            layer.map_elements = layer.fixed_elements = 0
+            return
         sizes = [result.meta["val"].element_size() for result in results]
         layer.bytes_per_element = sizes[0]
         elements = np.array([self._elements(result, layer.tasks) for result in results])

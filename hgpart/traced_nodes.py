@@ -129,6 +129,20 @@ def live_nodes(results: Iterable[fx.Node]) -> set[fx.Node]:
     return live
 
 
+def computed_nodes(graph: fx.Graph, results: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes that a pass computes: for results, and for running statistics.
+
+    A norm updates its statistics whether or not anything reads what it makes.
+    """
+    norms = (node for node in graph.nodes if any(True for _ in updated_buffers(node)))
+    return live_nodes([*results, *map(first_result, norms)])
+
+
+def first_result(node: fx.Node) -> fx.Node:
+    """The node of what a norm makes, beside its statistics."""
+    return next(user for user in node.users if user.args[1] == 0)
+
+
 def updated_buffers(node: fx.Node) -> Iterable[str]:
     """Buffers of running statistics that a norm updates, be it after another call of it."""
     for statistic in only_updated(node):

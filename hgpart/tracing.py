@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import operator
 import os
 import re
 import traceback
@@ -266,7 +267,18 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
     _rename_tensors(program, aliases)
     functional: torch.export.ExportedProgram = program.run_decompositions({})
     _rename_tensors(functional, {alias: name for name, alias in aliases.items()})
+    _name_results_of_norms(functional.graph)
     return functional
+
+
+def _name_results_of_norms(graph: fx.Graph) -> None:
+    """Give what a norm makes a node where nothing reads it: its statistics are made with it."""
+    norm = torch.ops.aten._native_batch_norm_legit_functional.default
+    for node in graph.find_nodes(op="call_function", target=norm):
+        if all(user.args[1] != 0 for user in node.users):
+            with graph.inserting_after(node):
+                made = graph.call_function(operator.getitem, (node, 0))
+            made.meta.update(node.meta, val=node.meta["val"][0])
 
 
 def _quotable_names(program: torch.export.ExportedProgram) -> dict[str, str]:

@@ -506,6 +506,46 @@ def test_a_fixed_batch_size_is_said():
         placed(torch.randn(5, 3, 8, 8))
 
 
+class NormsBeside(nn.Module):
+    """Norms whose results nothing reads: of a map, of a layer for nothing else, of two calls."""
+
+    def __init__(self, twice):
+        super().__init__()
+        self.twice = twice
+        self.first, self.beside = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 1)
+        self.last = nn.Conv2d(6, 6, 1)
+        self.norm, self.of_beside = nn.BatchNorm2d(6), nn.BatchNorm2d(4, affine=False)
+        self.shared = nn.BatchNorm2d(6)
+
+    def forward(self, image):
+        maps = self.first(image)
+        self.norm(maps).relu()
+        self.of_beside(self.beside(maps))
+        if self.twice:
+            self.shared(maps)
+        return self.shared(self.last(maps.relu()))
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_norms_that_nothing_reads_update_their_statistics(grain, twice):
+    """What no result depends on was left out, and the norms' new statistics with it."""
+    torch.manual_seed(0)
+    model, images = NormsBeside(twice).double(), torch.randn(5, 3, 7, 7, dtype=torch.float64)
+    traced, graph = placements.traced_model(model, [images[:2]])
+    found = {layer.name: (layer.tasks, layer.map_elements) for layer in graph.layers}
+    assert (found["norm"], found["beside"]) == ((6, 0), (4, 0))
+    for seed in range(2):
+        plan = placements.of_single_tasks(traced, graph, Modelling(grain=grain), 3, seed)
+        placed, whole = placements.check_equal(model, [images], plan), copy.deepcopy(model)
+        whole(images)
+        torch.testing.assert_close(placed(2 * images), whole(2 * images))
+        for name, buffer in whole.named_buffers():
+            torch.testing.assert_close(placed.state_dict()[name], buffer)
+    if not twice:  # whose layers are others in evaluation
+        torch.testing.assert_close(placed.eval()(images), whole.eval()(images))
+
+
 def test_an_example_of_one_image_is_as_good_as_of_two():
     """It fixed the batch at 1, and the report counted other bytes than the plan."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).double()

@@ -16,6 +16,7 @@ from hgpart.placement.ownership import Rectangle
 from hgpart.placement.products import add_bias, partial_sums, product_of
 from hgpart.placement.slices import Slice
 from hgpart.placement.step_graph import Cut, StepGraph
+from hgpart.traced_nodes import first_result
 
 aten = torch.ops.aten
 
@@ -65,6 +66,8 @@ def finishing_step(
     if sums is not None:
         _begin_with_sums(step, sums)
     outputs = [_own_result(step, node) for node in results]
+    if step.layer.operators and not results:  # a norm of which only its statistics are of use
+        step.own(first_result(_operator(step, -1)))
     for buffer, new in updates.items():
         step.call(aten.copy_.default, step.value(buffer), step.value(new))
     return _finished(step, outputs)
@@ -72,20 +75,20 @@ def finishing_step(
 
 def partial_step(step: StepGraph, read: Read, rectangles: Sequence[Rectangle]) -> Step:
     """Make what a part's cells add to their tasks, one slice for each task, ascending."""
-    head = _head(step)
+    head = _operator(step, 0)
     product = product_of(step, head)
     assert product is not None
     return _finished(step, [partial_sums(step, head, product, read, rectangles)])
 
 
-def _head(step: StepGraph) -> fx.Node:
+def _operator(step: StepGraph, at: int) -> fx.Node:
     nodes: Sequence[fx.Node] = list(step.traced.graph_module.graph.nodes)
-    return next(node for node in nodes if node.name == step.layer.operators[0])
+    return next(node for node in nodes if node.name == step.layer.operators[at])
 
 
 def _begin_with_sums(step: StepGraph, sums: Sequence[tuple[str, Int64]]) -> None:
     """Add up partial sums, and the bias."""
-    head = _head(step)
+    head = _operator(step, 0)
     product = product_of(step, head)
     assert product is not None
     total: fx.Node | None = None
