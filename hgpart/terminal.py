@@ -1,7 +1,7 @@
 """Text that others wrote (names, files, models) -> a terminal, which shows it and obeys none of it.
 
 Whatever the commands print passes here: `PlainConsole` prints tables, `progress_bar` shows what is
-under way, `say` writes a line to standard error.
+under way, `say` and `warn` write a line to standard error.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ def printable(text: str) -> str:
 def say(message: str) -> None:
     """Write one line to standard error."""
     print(printable(" ".join(message.split())), file=sys.stderr)
+
+
+def warn(message: str) -> None:
+    """Say what the user should know, though the command goes on."""
+    say(f"hgpart: warning: {message}")
 
 
 class PlainConsole(Console):

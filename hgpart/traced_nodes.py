@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
+from hgpart.autograd_functions import operator_name
 from hgpart.channels import (
     only_updated,
     place_of,
@@ -52,7 +53,7 @@ def described(node: fx.Node, reference: Callable[[fx.Node], str] = lambda node: 
     ]
     target = node.target
     is_operator = isinstance(target, torch._ops.OpOverload)
-    name = str(target) if is_operator else getattr(target, "__name__", str(target))
+    name = operator_name(target) if is_operator else getattr(target, "__name__", str(target))
     return f"{name}({', '.join(operands)})"
 
 

@@ -21,6 +21,7 @@ from torch import fx, nn
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
+from hgpart import autograd_functions
 from hgpart.constant_sizes import settle_sizes
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.stand_ins import stand_ins, stood_for
@@ -81,6 +82,8 @@ class TracedModel:
         Samples in the example that was traced.
     training : bool
         The mode that it was traced in.
+    lost_gradients : tuple of str
+        What of the forward pass has a backward that the graph does not have.
     """
 
     graph_module: fx.GraphModule
@@ -96,6 +99,7 @@ class TracedModel:
     example: tuple[Any, ...]
     batch_size: int
     training: bool
+    lost_gradients: tuple[str, ...] = ()
 
 
 def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.Tensor, ...]:
@@ -144,7 +148,8 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     if not batches or any(value.dim() == 0 for value in batches):
         raise ArgumentError("the example holds no batch: give at least one tensor with a batch")
     with _quiet(), stand_ins(model, inputs) as values:
-        program, inputs = _export(model, values, batches[0].shape[0])
+        exported = _export(model, values, batches[0].shape[0])
+    program, inputs = exported.program, exported.inputs
     signature = program.graph_signature
     made: dict[OutputKind, list[tuple[str | None, fx.Node]]] = {kind: [] for kind in OutputKind}
     output = next(node for node in program.graph.nodes if node.op == "output")
@@ -201,6 +206,7 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
         ),
         batch_size=next(value.shape[0] for value in inputs if isinstance(value, torch.Tensor)),
         training=model.training,
+        lost_gradients=exported.lost_gradients,
     )
 
 
@@ -221,10 +227,17 @@ def _merge_shared(graph: fx.Graph, parameters: Mapping[str, str], model: nn.Modu
     return merged
 
 
-def _export(
-    model: nn.Module, inputs: tuple[Any, ...], batch_size: int
-) -> tuple[torch.export.ExportedProgram, tuple[Any, ...]]:
-    """Export a model for any batch or, if that can't be, for the one given; with its inputs."""
+@dataclass(frozen=True)
+class _Exported:
+    """What torch.export makes of a model and its inputs, and what `TracedModel` says of that."""
+
+    program: torch.export.ExportedProgram
+    inputs: tuple[Any, ...]
+    lost_gradients: tuple[str, ...]
+
+
+def _export(model: nn.Module, inputs: tuple[Any, ...], batch_size: int) -> _Exported:
+    """Export a model for any batch or, if that can't be, for the one given."""
     several = tuple(
         torch.cat([value] * EXAMPLE_BATCH) if batch_size == 1 and _is_batch(value, 1) else value
         for value in inputs
@@ -235,14 +248,25 @@ def _export(
             dynamic[value] = {0: torch.export.Dim.AUTO}
     with suppress(Exception, SystemExit):
         shapes = dynamic.dynamic_shapes(model, several)  # as its forward takes them, as *x too
-        program = torch.export.export(model, several, dynamic_shapes=shapes)
-        if batch_size > 1 or _takes_any_batch(program):
-            return _functional(program), several
+        exported = _exported(model, several, shapes)
+        if batch_size > 1 or _takes_any_batch(exported.program):
+            return exported
     # Models that compute with the batch size in Python trace only with a fixed one.
     try:
-        return _functional(torch.export.export(model, inputs)), inputs
+        return _exported(model, inputs, None)
     except (Exception, SystemExit) as error:
         raise TraceError(_explain(model, inputs, error)) from error
+
+
+def _exported(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> _Exported:
+    lost: dict[str, None] = {}
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),  # so that what the model says of gradients is to be seen
+        autograd_functions.functions_kept(model, lost.setdefault),
+    ):
+        program = torch.export.export(model, inputs, dynamic_shapes=shapes)
+    return _Exported(_functional(program), inputs, tuple(lost))
 
 
 def _is_batch(value: Any, batch_size: int) -> bool:
@@ -341,7 +365,7 @@ def _is_the_models(filename: str) -> bool:
     packages = {"site-packages", "dist-packages"}  # they may lie inside the standard library
     return not (
         filename.startswith("<")  # code made at run time
-        or filename == __file__
+        or filename in (__file__, autograd_functions.__file__)
         or path.is_relative_to(Path(torch.__file__).parent)
         or (path.is_relative_to(library) and packages.isdisjoint(path.parts))
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from hgpart.errors import ArgumentError
+from hgpart.terminal import warn
 
 if TYPE_CHECKING:
     from torch import nn
@@ -80,6 +81,21 @@ def traced_model(
         example = example_inputs(module, shape)
     with stage("trace"), redirect_stdout(sys.stderr):
         traced = trace(module, example)
+    for caution in _cautions(traced):
+        warn(caution)
     with stage("graph"):
         graph = channel_graph(traced)
     return module, shape, traced, graph
+
+
+def _cautions(traced: TracedModel) -> Iterator[str]:
+    """What of a model is not as a plan of it seems to say."""
+    from hgpart.batches import has_dynamic_batch
+
+    for said in traced.lost_gradients:
+        yield f"the backward pass has {said}: in parts the model runs, but can't be trained"
+    if not has_dynamic_batch(traced):
+        yield (
+            "the model computes with its batch size: in parts it takes batches of "
+            f"{traced.batch_size} only"
+        )

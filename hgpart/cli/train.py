@@ -28,7 +28,7 @@ from hgpart.cli.placing import Placing, check_transport, progress
 from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
-from hgpart.terminal import say
+from hgpart.terminal import warn
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
@@ -121,7 +121,7 @@ def train(
                 "plan": sha256(loaded.parts.tobytes()).hexdigest()[:16],
             }
             checkpointing = Checkpointing(
-                checkpoint, every, resume, _warn, loaded.fingerprint, about
+                checkpoint, every, resume, warn, loaded.fingerprint, about
             )
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype)
     wanted = _Run(placing, data, options, checkpointing, unit, json)
@@ -226,7 +226,3 @@ class _Run:
             module, _ = load_model(self.placing.model, device="meta")
             result = module(*example_inputs(module, self.placing.plan.input_shape))
         return class_scores(result).shape[1]
-
-
-def _warn(message: str) -> None:
-    say(f"hgpart: warning: {message}")

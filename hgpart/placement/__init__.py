@@ -57,7 +57,8 @@ def place(
     PlanError
         If the plan is for another model.
     PlacementError
-        If there is not one device for each part, or a device is not there.
+        If there is not one device for each part, or a device is not there. If, in training, the
+        model has gradients that a placement loses.
 
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
@@ -77,7 +78,10 @@ def place(
     trainable = {name for name, value in model.named_parameters() if value.requires_grad}
     blueprint = Blueprint(NodeFacts(traced, graph), partition, work, frozenset(trainable))
     placement = Placement(model, blueprint, held, _checked(devices, partition.k))
-    return placement.train(model.training)
+    placement.train(model.training)
+    if model.training and trainable:
+        placement.check_gradients()
+    return placement
 
 
 def _restored(model: nn.Module, plan: Plan) -> tuple[TracedModel, ChannelGraph, Partition]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -47,3 +47,13 @@ def original_state(model: nn.Module, used: Iterable[str]) -> dict[str, Original]
         for name in model.state_dict()
         if name in tensors
     }
+
+
+def hooked(model: nn.Module) -> Iterator[str]:
+    """Hooks of a model that run in its backward pass, by the name of what has them."""
+    for name, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            yield f"a hook on the module {name or type(model).__name__}"
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            yield f"a hook on the parameter {name}"

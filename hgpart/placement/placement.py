@@ -29,7 +29,7 @@ from hgpart.placement.mode_programs import (
 )
 from hgpart.placement.modes import carried_over, skeleton
 from hgpart.placement.node_facts import NodeFacts
-from hgpart.placement.original_state import original_state
+from hgpart.placement.original_state import hooked, original_state
 from hgpart.placement.program import PartProgram
 from hgpart.placement.slices import Slice
 from hgpart.placement.traced_values import check_values
@@ -83,6 +83,7 @@ class Placement(nn.Module):
         self._unfilled: set[str] = set()  # names of what was on the meta device, and is yet to load
         self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
         self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
+        self._hooked = tuple(hooked(model))
         self.dtype = _float_type(model, blueprint.traced.example)
         self.parts = nn.ModuleDict()
         self._hold_unused(self.training, self._never_used())
@@ -155,6 +156,15 @@ class Placement(nn.Module):
         masks = (mask.to(self.dtype) if _is_float(mask) else mask for mask in drawn)
         return dict(zip(self.blueprint.draws.values(), masks, strict=True))
 
+    def check_gradients(self) -> None:
+        """Raise a PlacementError if gradients would not be those of the model."""
+        lost = (*self._hooked, *self.blueprint.traced.lost_gradients)
+        if lost:
+            raise PlacementError(
+                f"the model's backward pass has what a placement's has not ({lost[0]}): accepted "
+                "are passes without gradients, in evaluation under torch.no_grad()"
+            )
+
     def check_batch(self, batch_size: int, inputs: Sequence[Any]) -> None:
         """Check what a pass begins with; a process that reads no inputs may have None for them.
 
@@ -162,13 +172,17 @@ class Placement(nn.Module):
         ------
         PlacementError
             If state is yet to be loaded, the model's code fixed another batch size, or an input
-            has another type or, but for the batch, another shape than was traced.
+            has another type or, but for the batch, another shape than was traced. If gradients
+            are wanted that a placement does not have.
         """
         if self._unfilled:
             raise PlacementError(
                 f"{min(self._unfilled)} has no value ({len(self._unfilled)} in all): the model was "
                 "on the meta device, load a state_dict first"
             )
+        needed = any(isinstance(one, torch.Tensor) and one.requires_grad for one in inputs)
+        if torch.is_grad_enabled() and (needed or self.blueprint.trainable):
+            self.check_gradients()
         traced, shapes = self.blueprint.traced, self.blueprint.input_shapes(batch_size)
         for value, example, shape in zip(inputs, traced.example, shapes, strict=True):
             if not isinstance(value, torch.Tensor) or shape is None:
