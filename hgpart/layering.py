@@ -51,6 +51,7 @@ from hgpart.traced_nodes import (
     described,
     elements_of,
     first_tensor,
+    is_norms_statistic,
     is_tensor,
     multiply_accumulates,
     results_read,
@@ -183,12 +184,14 @@ class _Layering:
     def _parameter_or_buffer(self, node: fx.Node) -> Constant:
         value = node.meta["val"]
         shape = concrete(value.shape) if isinstance(value, torch.Tensor) else ()
-        updated = node.name in self.traced.updated
+        new = self.traced.updates.get(node.name)
+        updated = new is not None and is_norms_statistic(new)
         if updated or node.name in self.traced.parameters:
             rows = torch.arange(shape[0] if shape else 1, dtype=torch.int32)
             rows = rows.reshape(-1, *[1] * (len(shape) - 1)).expand(shape) if shape else rows[0]
             return Constant(shape, frozenset({node.name}), rows=None if updated else rows)
-        return Constant(shape, value=integers(self.traced.values.get(node.name)))
+        known = self.traced.values.get(node.name) if new is None else None  # in every pass
+        return Constant(shape, value=integers(known))
 
     def _call(self, node: fx.Node) -> Any:
         unread = only_updated(node)

@@ -153,6 +153,14 @@ def updated_buffers(node: fx.Node) -> Iterable[str]:
             yield from updated_buffers(statistic.all_input_nodes[0])
 
 
+def is_norms_statistic(node: fx.Node) -> bool:
+    """Whether a node is a running statistic that a norm has updated."""
+    if node.target is not operator.getitem:
+        return False
+    norm = torch.ops.aten._native_batch_norm_legit_functional
+    return getattr(node.all_input_nodes[0].target, "overloadpacket", None) is norm
+
+
 def multiply_accumulates(node: fx.Node) -> int:
     """Multiply-accumulates of an operator kept whole, counted by torch where it knows how."""
 

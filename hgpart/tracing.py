@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
-from hgpart import autograd_functions
+from hgpart import autograd_functions, forward_state
 from hgpart.constant_sizes import settle_sizes
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.stand_ins import stand_ins, stood_for
@@ -82,6 +82,8 @@ class TracedModel:
         Samples in the example that was traced.
     training : bool
         The mode that it was traced in.
+    unheld : tuple of str
+        What the forward pass does in Python that the graph does as it was done this one time.
     lost_gradients : tuple of str
         What of the forward pass has a backward that the graph does not have.
     """
@@ -99,6 +101,7 @@ class TracedModel:
     example: tuple[Any, ...]
     batch_size: int
     training: bool
+    unheld: tuple[str, ...] = ()
     lost_gradients: tuple[str, ...] = ()
 
 
@@ -206,6 +209,10 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
         ),
         batch_size=next(value.shape[0] for value in inputs if isinstance(value, torch.Tensor)),
         training=model.training,
+        unheld=(
+            *exported.unheld,
+            *(f"{name} is changed in place" for name, _ in made[OutputKind.PARAMETER_MUTATION]),
+        ),
         lost_gradients=exported.lost_gradients,
     )
 
@@ -233,6 +240,7 @@ class _Exported:
 
     program: torch.export.ExportedProgram
     inputs: tuple[Any, ...]
+    unheld: tuple[str, ...]
     lost_gradients: tuple[str, ...]
 
 
@@ -259,14 +267,16 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], batch_size: int) -> _Expo
 
 
 def _exported(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> _Exported:
+    unheld: dict[str, None] = {}
     lost: dict[str, None] = {}
     with (
         torch.inference_mode(False),
         torch.enable_grad(),  # so that what the model says of gradients is to be seen
+        forward_state.watched(model, unheld.setdefault),
         autograd_functions.functions_kept(model, lost.setdefault),
     ):
         program = torch.export.export(model, inputs, dynamic_shapes=shapes)
-    return _Exported(_functional(program), inputs, tuple(lost))
+    return _Exported(_functional(program), inputs, tuple(unheld), tuple(lost))
 
 
 def _is_batch(value: Any, batch_size: int) -> bool:
@@ -365,7 +375,7 @@ def _is_the_models(filename: str) -> bool:
     packages = {"site-packages", "dist-packages"}  # they may lie inside the standard library
     return not (
         filename.startswith("<")  # code made at run time
-        or filename in (__file__, autograd_functions.__file__)
+        or filename in (__file__, autograd_functions.__file__, forward_state.__file__)
         or path.is_relative_to(Path(torch.__file__).parent)
         or (path.is_relative_to(library) and packages.isdisjoint(path.parts))
     )

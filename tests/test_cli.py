@@ -479,6 +479,33 @@ def test_a_model_that_ends_the_process_is_an_error(capsys, tmp_path, monkeypatch
     fails(capsys, ["trace", "lenet5"], 4, "the model's code ends the process: sys.exit(0)")
 
 
+def test_what_a_plan_does_not_say_is_a_warning(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\n"
+        "from numpy import random\n"
+        "class Halting(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x, module):\n"
+        "        return module(x)\n"
+        "class Net(torch.nn.Conv2d):\n"
+        "    def forward(self, x):\n"
+        "        x = super().forward(x) * random.rand()\n"
+        "        return Halting.apply(x, torch.relu).view(2, 3, -1)[:, :, :int(x.shape[0])]\n"
+        "def net():\n"
+        "    return Net(3, 3, 3), (3, 16, 16)\n"
+    )
+    hgpart("trace", f"{file}:net")
+    assert capsys.readouterr().err.splitlines() == [
+        "hgpart: warning: the model itself draws from NumPy's generator in each forward pass: the "
+        "model can be divided, but not placed",
+        "hgpart: warning: the backward pass has Halting, an autograd.Function that takes a "
+        "builtin_function_or_method: in parts the model runs, but can't be trained",
+        "hgpart: warning: the model computes with its batch size: in parts it takes batches of 2 "
+        "only",
+    ]
+
+
 def test_a_missing_package_names_its_install_command(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
     fails(capsys, ["trace", "timm:resnet18"], 10, "pip install")

@@ -92,6 +92,8 @@ def _cautions(traced: TracedModel) -> Iterator[str]:
     """What of a model is not as a plan of it seems to say."""
     from hgpart.batches import has_dynamic_batch
 
+    for said in traced.unheld:
+        yield f"{said} in each forward pass: the model can be divided, but not placed"
     for said in traced.lost_gradients:
         yield f"the backward pass has {said}: in parts the model runs, but can't be trained"
     if not has_dynamic_batch(traced):

@@ -57,8 +57,8 @@ def place(
     PlanError
         If the plan is for another model.
     PlacementError
-        If there is not one device for each part, or a device is not there. If, in training, the
-        model has gradients that a placement loses.
+        If there is not one device for each part, or a device is not there. If the model's forward
+        pass does what no traced graph holds or, in training, has gradients that a placement loses.
 
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,15 +25,16 @@ from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.ownership import Ownership, ownership
 from hgpart.placement.products import product_of
 from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
-from hgpart.placement.step_graph import StepGraph, packet_of
+from hgpart.placement.step_graph import StepGraph
 from hgpart.placement.transfers import Transfer, TransferredTensor
-from hgpart.traced_nodes import is_tensor, live_nodes, results_read
+from hgpart.traced_nodes import is_norms_statistic, is_tensor, live_nodes, results_read
 from hgpart.tracing import TracedModel
 from hgpart.work import Work
 
 aten = torch.ops.aten
 
 UNUSED = "unused"  # submodule of a part with the state that none of its steps uses
+CARRY = "carry"  # step of a part that gives buffers the values that the next pass finds
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class Blueprint:
         taken |= {
             placeholder
             for placeholder, new in self.traced.updates.items()
-            if not _is_norms_statistic(new)
+            if not is_norms_statistic(new)
         }
         return tuple(name for placeholder, name in named.items() if placeholder in taken)
 
@@ -170,7 +170,7 @@ class Blueprint:
     def names(self) -> tuple[str, ...]:
         """A name for each layer that Python accepts, and that a part calls nothing else by."""
         found: list[str] = []
-        taken, stems = {"batch_size", "channels", "draw", UNUSED}, set[str]()
+        taken, stems = {"batch_size", "channels", "draw", CARRY, UNUSED}, set[str]()
         for layer in self.graph.layers:
             name = re.sub(r"\W", "_", layer.name)
             known = hasattr(fx.GraphModule, name) or keyword.iskeyword(name)
@@ -272,7 +272,7 @@ class Blueprint:
 
     @cached_property
     def buffer_updates(self) -> dict[int, dict[fx.Node, fx.Node]]:
-        """Per layer the buffers, no norm's statistics, whose new value it puts in place."""
+        """Per layer the buffers, that nothing else reads, whose new value it puts in place."""
         owners = {
             name.rpartition(".")[0]: at
             for at, layer in reversed(list(enumerate(self.graph.layers)))
@@ -286,7 +286,7 @@ class Blueprint:
                         owners[named[operand.name].rpartition(".")[0]] = at
         found: dict[int, dict[fx.Node, fx.Node]] = {}
         for placeholder, new in self.traced.updates.items():
-            if _is_norms_statistic(new):
+            if is_norms_statistic(new):
                 continue
             name = self.traced.buffers[placeholder]
             if _depends_on(new, {*self.graph.ids, *self.traced.parameters}):
@@ -294,6 +294,8 @@ class Blueprint:
                     f"the model changes its buffer {name} by what it computes: accepted are "
                     "running statistics of norms, and changes without data or parameters"
                 )
+            if self.nodes[placeholder] in self.facts.carried:
+                continue
             at = owners.get(name.rpartition(".")[0], len(self.graph.layers) - 1)
             found.setdefault(at, {})[self.nodes[placeholder]] = new
         return found
@@ -307,12 +309,6 @@ _SUFFIX = re.compile(r"(_partial)?(_kept|_from_\d+)?(_\d+)?")
 def _stems(name: str) -> set[str]:
     """The layers that a part may have something of under a name."""
     return {name[:at] for at in range(len(name)) if at and _SUFFIX.fullmatch(name, at)}
-
-
-def _is_norms_statistic(node: fx.Node) -> bool:
-    return node.target is operator.getitem and packet_of(node.all_input_nodes[0]) in (
-        aten._native_batch_norm_legit_functional,
-    )
 
 
 def _depends_on(node: fx.Node, names: set[str]) -> bool:

@@ -36,6 +36,11 @@ def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]
     for node in traced.graph_module.graph.nodes:
         if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             continue
+        if node.kwargs.get("generator") is not None:
+            raise PlacementError(
+                f"{node.target} ({module_of(node) or 'the model itself'}) draws from a generator "
+                "of its own: accepted is torch's"
+            )
         if packet_of(node) is aten.native_dropout or not _depends_on_data(node, graph):
             found[node] = f"draw_{len(found)}"
         elif _draws(node):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx, nn
 
+from hgpart.errors import PlacementError
 from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.draws import draw_module
 from hgpart.placement.part_builder import PartBuilder
@@ -39,7 +40,19 @@ class Programs:
 
 
 def build_programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
-    """Build the programs of the parts that a process holds."""
+    """Build the programs of the parts that a process holds.
+
+    Raises
+    ------
+    PlacementError
+        If the model's forward pass does what its graph can't hold.
+    """
+    if blueprint.traced.unheld:
+        raise PlacementError(
+            f"{blueprint.traced.unheld[0]} in each forward pass, which a traced graph can't: "
+            "accepted are models that compute with inputs, parameters, buffers and torch's "
+            "generator alone"
+        )
     builders = {part: PartBuilder(blueprint, part) for part in held}
     programs = {part: builder.build() for part, builder in builders.items()}
     draws = None

@@ -20,7 +20,14 @@ from hgpart.errors import TraceError
 from hgpart.graph import PARAMETER, ChannelGraph
 from hgpart.hypergraph import Int64
 from hgpart.placement.layouts import ChannelLayout, channel_layout, varying_axes
-from hgpart.traced_nodes import concrete, first_tensor, holds_tensors, is_tensor
+from hgpart.traced_nodes import (
+    computed_nodes,
+    concrete,
+    first_tensor,
+    holds_tensors,
+    is_norms_statistic,
+    is_tensor,
+)
 from hgpart.tracing import TracedModel
 
 
@@ -94,6 +101,19 @@ class NodeFacts:
         layers = (layer for layer in self.graph.layers if layer.kind == PARAMETER)
         names = {name for layer in layers for name in layer.parameter_names}
         return frozenset(at for at, name in self.traced.parameters.items() if name in names)
+
+    @cached_property
+    def carried(self) -> dict[fx.Node, fx.Node]:
+        """Buffers that a pass reads and gives other values for the next one, and these values."""
+        graph = self.traced.graph_module.graph
+        computed = computed_nodes(graph, self.traced.results)
+        return {
+            node: self.traced.updates[node.name]
+            for node in graph.nodes
+            if node in computed
+            and node.name in self.traced.updates
+            and not is_norms_statistic(self.traced.updates[node.name])
+        }
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
         """Shape of a node's (first) tensor at the traced batch size."""

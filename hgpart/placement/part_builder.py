@@ -13,13 +13,14 @@ from torch import fx, nn
 
 from hgpart.graph import INPUT, OUTPUT
 from hgpart.hypergraph import Int64
-from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.blueprint import CARRY, Blueprint
 from hgpart.placement.products import product_of
 from hgpart.placement.program import PartProgram, pack, receive, send
 from hgpart.placement.slices import Slice
 from hgpart.placement.step_graph import Source, StepGraph
 from hgpart.placement.steps import Step, finishing_step, partial_step
 from hgpart.placement.transfers import Transfer
+from hgpart.traced_nodes import live_nodes
 
 
 @dataclass(eq=False)
@@ -61,9 +62,26 @@ class PartBuilder:
                 self._send_maps(at, tasks)
         for name in list(self.waiting):  # the table counts them, though no operator wants them
             self._receive(name)
+        self._carry()
         self.fx_graph.output(results)
         module = fx.GraphModule(self.root, self.fx_graph, class_name=f"Part{self.part}")
         return PartProgram(self.part, module, self.used)
+
+    def _carry(self) -> None:
+        """Give the buffers that the part has read the values that its next pass is to find."""
+        facts = self.blueprint.facts
+        names = {held.name for held in self.slices.values()}
+        waiting = [node for node in facts.carried if facts.traced.buffers[node.name] in names]
+        needed = set(waiting)
+        while waiting:
+            read = live_nodes([facts.carried[waiting.pop()]]) & facts.carried.keys()
+            waiting.extend(read - needed)
+            needed |= read
+        updates = {node: new for node, new in facts.carried.items() if node in needed}
+        if updates:
+            last = len(self.blueprint.graph.layers) - 1
+            step = StepGraph(facts, last, np.zeros(0, np.int64), {}, self.blueprint.draws)
+            self._add(finishing_step(step, (), updates), CARRY)
 
     def _expect(self) -> None:
         """Name what will arrive."""

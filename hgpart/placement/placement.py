@@ -303,8 +303,10 @@ class Placement(nn.Module):
             if held.name not in traced.constants and (part, held.key) not in self._tensors
         }
         changing = {*self._original, *(traced.buffers[name] for name in traced.updated)}
-        parameters = {name for name, one in self._original.items() if one.parameter}
-        if divided := new & (parameters if self._has_all else changing):
+        fixed = {name for name, one in self._original.items() if one.parameter}
+        for facts in (first.facts, made.blueprint.facts):
+            fixed |= {facts.traced.buffers[node.name] for node in facts.carried}
+        if divided := new & (fixed if self._has_all else changing):
             raise PlacementError(
                 f"{min(divided)} is divided in another way in "
                 f"{'training' if mode else 'evaluation'}: place the model in that mode"

@@ -266,7 +266,13 @@ class StepGraph:
         shape = self.facts.shape(node)
         if node.name not in named and node.name not in self.traced.constants:
             raise PlacementError(f"{self.layer.name} takes {node.name}, which no part has")
+        if node in self.facts.carried:  # kept for the backward pass as it is before its update
+            return self.select(self.call(aten.clone.default, self.whole(node)), node, box)
         return self.hold(node, Slice(named.get(node.name, node.name), shape, dict(box)))
+
+    def whole(self, node: fx.Node) -> fx.Node:
+        """A buffer as the part holds it, to be changed."""
+        return self.hold(node, Slice(self.traced.buffers[node.name], self.facts.shape(node)))
 
     def hold(self, node: fx.Node, held: Slice) -> fx.Node:
         """A slice that the part holds, as an attribute of the step."""

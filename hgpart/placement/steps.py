@@ -68,8 +68,9 @@ def finishing_step(
     outputs = [_own_result(step, node) for node in results]
     if step.layer.operators and not results:  # a norm of which only its statistics are of use
         step.own(first_result(_operator(step, -1)))
-    for buffer, new in updates.items():
-        step.call(aten.copy_.default, step.value(buffer), step.value(new))
+    made = [(buffer, step.value(new)) for buffer, new in updates.items()]
+    for buffer, value in made:
+        step.call(aten.copy_.default, step.whole(buffer), value)
     return _finished(step, outputs)
 
 

@@ -1,0 +1,312 @@
+"""A forward pass in Python -> what the graph that torch.export makes of it can't hold.
+
+torch.export runs a model's forward once and keeps the operators. What the code reads and changes
+besides is in every pass as it was in this one: an attribute that counts, numbers that NumPy drew.
+`watched` tells of that, and leaves the model and the generators as they were before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental import proxy_tensor
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.utils import _pytree as pytree
+
+from hgpart.errors import TraceError
+
+_REGISTRIES = ("_parameters", "_buffers", "_modules")
+# What torch keeps in every module, and of the parameters of recurrent ones.
+_NO_STATE = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"}) - {"training"}
+_MISSING = object()
+_LARGEST = 2**20  # bytes of an attribute that is compared by its content
+
+
+@contextmanager
+def watched(model: nn.Module, tell: Callable[[str], None]) -> Iterator[None]:
+    """Watch the forward pass of a model that is exported inside the block, once."""
+    watch = _Watch(model, tell)
+    drawn, seeded = _generators(), torch.get_rng_state()
+    with ExitStack() as stack:
+        stack.callback(watch.reading.close)
+        hooks = (
+            model.register_forward_pre_hook(watch.begin, prepend=True, with_kwargs=True),
+            register_module_forward_pre_hook(watch.enter),
+            register_module_forward_hook(watch.leave),
+            model.register_forward_hook(watch.end, with_kwargs=True),
+        )
+        for hook in hooks:
+            stack.callback(hook.remove)
+        try:
+            yield
+        finally:
+            watch.restore()
+            if not torch.equal(seeded, torch.get_rng_state()):
+                tell("the model seeds torch's generator")
+            torch.set_rng_state(seeded)
+            random.setstate(drawn["Python"])
+            np.random.set_state(pickle.loads(drawn["NumPy"]))  # noqa: NPY002 (models draw from it)
+
+
+# ------------------------------------------------------------------ generators
+
+
+def _generators() -> dict[str, Any]:
+    """States of the generators whose numbers a trace takes for constants."""
+    return {
+        "Python": random.getstate(),
+        "NumPy": pickle.dumps(np.random.get_state(legacy=False)),  # noqa: NPY002 (models draw from it)
+    }
+
+
+# ------------------------------------------------------------------ attributes
+
+
+@dataclass(frozen=True)
+class _Before:
+    """A module as it was before.
+
+    Attributes
+    ----------
+    path : str
+    module : nn.Module
+    state : dict
+        Its attributes by name, but for what every module has.
+    prints : dict
+        A fingerprint of each.
+    items : dict
+        Copies of those that are dicts.
+    registries : dict
+        Copies of its dicts of parameters, buffers and modules.
+    """
+
+    path: str
+    module: nn.Module
+    state: dict[str, Any]
+    prints: dict[str, Any]
+    items: dict[str, dict[Any, Any]]
+    registries: dict[str, dict[str, Any]]
+
+
+class _Watch:
+    def __init__(self, model: nn.Module, tell: Callable[[str], None]) -> None:
+        self.model, self.tell = model, tell
+        self.alive: list[Any] = []  # so that no other object gets the id of one that is compared
+        self.original = self._modules()
+        self.before: dict[int, _Before] = {}  # as the forward pass begins, tensors without data
+        self.stale: set[tuple[int, str]] = set()  # attributes of which the old value was read
+        self.inputs: list[Any] = []
+        self.generators = _generators()
+        self.running: list[str] = []  # modules whose forward pass has begun
+        self.reading = ExitStack()  # in which attributes that are read are noted
+
+    def _modules(self) -> dict[int, _Before]:
+        """By their `vars`: as a model is exported, other objects with these stand for modules."""
+        found = self.model.named_modules()
+        return {id(vars(module)): self._as_it_is(path, module) for path, module in found}
+
+    def _as_it_is(self, path: str, module: nn.Module) -> _Before:
+        state = {name: value for name, value in vars(module).items() if name not in _NO_STATE}
+        return _Before(
+            path,
+            module,
+            state,
+            {name: self._print(value) for name, value in state.items()},
+            {name: dict(value) for name, value in state.items() if isinstance(value, dict)},
+            {name: dict(vars(module)[name]) for name in _REGISTRIES},
+        )
+
+    def reader(self) -> Callable[[Any, str], Any]:
+        """What reads an attribute of a module, and notes which old values were read."""
+        get = object.__getattribute__
+
+        def read(module: Any, name: str) -> Any:
+            before = self.before.get(id(get(module, "__dict__")))
+            if before is None or name in _NO_STATE:
+                return get(module, name)
+            try:
+                value = get(module, name)
+            except AttributeError:
+                self.stale.add((id(vars(before.module)), name))
+                raise
+            if value is before.state.get(name, _MISSING):
+                self.stale.add((id(vars(before.module)), name))
+            return value
+
+        return read
+
+    def begin(self, model: Any, args: Any, kwargs: Any) -> None:
+        """Note what the forward pass is given."""
+        self.inputs = [_node_of(one) for one in pytree.tree_leaves((args, kwargs))]
+        self.before = self._modules()
+        read = mock.patch.object(nn.Module, "__getattribute__", self.reader(), create=True)
+        self.reading.enter_context(read)
+
+    def enter(self, module: nn.Module, args: Any) -> None:
+        """Tell if a module has drawn numbers before it calls another one."""
+        self._tell_draws()
+        before = self.before.get(id(vars(module)))
+        self.running.append(before.path if before is not None else "")
+
+    def leave(self, module: nn.Module, args: Any, result: Any) -> None:
+        """Tell if a module has drawn numbers since the last that it called."""
+        self._tell_draws()
+        self.running.pop()
+
+    def _tell_draws(self) -> None:
+        now = _generators()
+        for name, state in now.items():
+            if state != self.generators[name]:
+                path = self.running[-1] if self.running else ""
+                self.tell(f"{path or 'the model itself'} draws from {name}'s generator")
+        self.generators = now
+
+    def end(self, model: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        """Compare the modules with what they were before."""
+        self.reading.close()
+        for before in self.before.values():
+            self._compare_registries(before)
+        changed = {
+            (key, name): self._print(vars(self.before[key].module).get(name, _MISSING))
+            for key, name in sorted(self.stale, key=lambda at: (self.before[at[0]].path, at[1]))
+        }
+        changed = {at: now for at, now in changed.items() if now != self._print_before(*at)}
+        once = {at for at in changed if self._is_made_once(*at)}
+        if once:  # what the next pass finds
+            with proxy_tensor.disable_proxy_modes_tracing():
+                model.forward(*args, **kwargs)
+        for (key, name), now in changed.items():
+            module = self.before[key].module
+            if (key, name) not in once or now != self._print(vars(module).get(name, _MISSING)):
+                path = _joined(self.before[key].path, name)
+                self.tell(f"{path} changes from what it was before")
+
+    def _print_before(self, key: int, name: str) -> Any:
+        return self.before[key].prints.get(name, self._print(_MISSING))
+
+    def _is_made_once(self, key: int, name: str) -> bool:
+        """Whether an attribute was made when it was first needed, and of nothing that was given."""
+        before = self.before[key]
+        old, new = before.state.get(name), vars(before.module).get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            items = before.items[name]
+            kept = all(name in new and new[name] is value for name, value in items.items())
+            added = [value for name, value in new.items() if name not in items]
+            return kept and not _depends_on(added, self.inputs)
+        return old is None and not _depends_on(new, self.inputs)
+
+    def _compare_registries(self, before: _Before) -> None:
+        module = before.module
+        for name, value in module._buffers.items():
+            start = before.registries["_buffers"].get(name)
+            if value is start:
+                continue
+            if not isinstance(start, Tensor) or not isinstance(value, Tensor):
+                raise TraceError(f"it makes {_joined(before.path, name)} a buffer as it runs")
+            if (start.shape, start.dtype) != (value.shape, value.dtype):
+                raise TraceError(f"it gives {_joined(before.path, name)} another shape or type")
+            start.copy_(value.detach())  # torch.export does so for those of the model itself only
+        for name, value in module._parameters.items():
+            if value is not before.registries["_parameters"].get(name):
+                self.tell(f"{_joined(before.path, name)} is replaced")
+        for name in module._modules.keys() - before.registries["_modules"].keys():
+            self.tell(f"{_joined(before.path, name)} is made anew")
+
+    def _print(self, value: Any) -> Any:
+        """What two values of equal content have in common; of tensors, that they are the same."""
+        if value is _MISSING or isinstance(value, (bool, int, float, str, type(None))):
+            return type(value), value
+        sink = _Digest()
+        try:
+            _ContentPickler(sink, self.alive).dump(value)
+        except Exception:  # what can't be pickled, or is too large
+            self.alive.append(value)
+            return id(value)
+        return sink.digest.digest()
+
+    def restore(self) -> None:
+        """Give the modules back what the forward pass added and removed."""
+        for before in self.original.values():
+            now = vars(before.module)
+            for name in now.keys() - before.state.keys() - _NO_STATE:
+                del now[name]
+            for name in before.state.keys() - now.keys() | {"training"}:
+                now[name] = before.state[name]
+            for registry, entries in before.registries.items():
+                if list(map(id, now[registry].values())) != list(map(id, entries.values())):
+                    now[registry].clear()
+                    now[registry].update(entries)
+
+
+class _Digest:
+    """A file that keeps a digest of what is written."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+        self.room = _LARGEST
+
+    def write(self, data: Any) -> int:
+        self.room -= len(data)
+        if self.room < 0:
+            raise ValueError
+        self.digest.update(data)
+        return len(data)
+
+
+class _ContentPickler(pickle.Pickler):
+    """Writes what an object holds; tensors and modules by what they are."""
+
+    def __init__(self, file: Any, alive: list[Any]) -> None:
+        super().__init__(file, protocol=4)
+        self.fast = True  # equal parts are written alike, be they one object or two
+        self.alive = alive
+
+    def persistent_id(self, value: Any) -> Any:
+        """A name for what is not looked into."""
+        if isinstance(value, nn.Module):
+            return id(vars(value))
+        if isinstance(value, Tensor):
+            self.alive.append(value)
+            return id(value)
+        return None
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+# ------------------------------------------------------------------ what a value is made of
+
+
+def _node_of(value: Any) -> torch.fx.Node | None:
+    """The node of a tensor in the graph that is being recorded."""
+    mode = proxy_tensor.get_proxy_mode()
+    if mode is None or not isinstance(value, Tensor):
+        return None
+    slot: Any = proxy_tensor.get_proxy_slot(value, mode.tracer, None)
+    return None if slot is None else slot.proxy.node
+
+
+def _depends_on(value: Any, sources: list[Any]) -> bool:
+    """Whether a value, or a tensor in it, was made of nodes."""
+    waiting: list[Any] = [_node_of(one) for one in pytree.tree_leaves(value)]
+    seen: set[Any] = {None}
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting.extend(node.all_input_nodes)
+    return not seen.isdisjoint(one for one in sources if one is not None)
