@@ -48,7 +48,9 @@ class Cutter:
         traced = trace(self.model, torch.randn(2, 3, 4, 4, dtype=torch.float64))
         graph = channel_graph(traced)
         self.facts = NodeFacts(traced, graph)
-        self.facts.makers = {}  # all behind the convolution is computed here, whoever's it is
+        # All behind the convolution is computed here, of what is held here, whoever's it is.
+        self.facts.makers = {}
+        self.facts.sent_parameters = frozenset()
         convolution = torch.ops.aten.conv2d.default
         nodes: Sequence[fx.Node] = list(traced.graph_module.graph.nodes)
         self.head = next(node for node in nodes if node.target is convolution)

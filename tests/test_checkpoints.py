@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -350,3 +352,21 @@ def test_a_folder_that_can_not_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="can't write"):
         begin(tmp_path / "file", 1)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "seen"), [(KeyboardInterrupt, KeyboardInterrupt), (OSError, CheckpointError)]
+)
+def test_what_ends_the_writing_is_what_is_raised(tmp_path, monkeypatch, stopped, seen):
+    """torch closes its archive after a Ctrl-C, and raised that it can't in place of it."""
+
+    class Stopped(io.FileIO):
+        def write(self, data):
+            if self.tell():
+                raise stopped
+            return super().write(data)
+
+    unfinished = begin(tmp_path, 1)
+    monkeypatch.setattr(Path, "open", lambda path, mode: Stopped(path, mode))
+    with pytest.raises(seen):
+        write_part(unfinished, 0, [Held(Slice("weight", (40,)), {"value": torch.rand(40)})])

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -146,7 +146,7 @@ def write_part(unfinished: Path, part: int, held: Sequence[Held]) -> tuple[int, 
     ]
     path = unfinished / part_file(part)
     with _written(path), path.open("wb") as file:
-        torch.save({"format": FORMAT, "part": part, "held": content}, file)
+        _save({"format": FORMAT, "part": part, "held": content}, file)
         file.flush()
         os.fsync(file.fileno())
     return path.stat().st_size, _sha256(path)
@@ -427,6 +427,16 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _save(content: object, file: BinaryIO) -> None:
+    """Write with torch, which closes its archive after what ended it, and may fail in that too."""
+    try:
+        torch.save(content, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, (KeyboardInterrupt, OSError)):
+            raise error.__context__ from None
+        raise
 
 
 @contextmanager
