@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch.distributed import HashStore
 
 from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.run.connection import Connection, connect, local_device
@@ -93,15 +92,21 @@ def test_the_gpu_of_the_local_rank(monkeypatch):
 class Looking:
     """What a look at the others finds, and what one of them tells meanwhile."""
 
-    keeper, interval, silence = None, 0.01, 1.0
+    interval, silence = 0.01, 1.0
 
-    def __init__(self, found, store, told=None):
-        self.found, self.store, self.told = found, store, told
+    def __init__(self, found, meanwhile=None):
+        self.found, self.meanwhile, self.cause = found, meanwhile, None
 
-    def look(self, is_told):
-        if self.told:
-            self.store.set("cause", self.told)
+    def look(self):
+        self.cause = self.meanwhile
         return self.found
+
+    @property
+    def told(self):
+        return self.cause is not None
+
+    def tell(self, cause):
+        return self.cause or cause
 
 
 TIMED_OUT, CLOSED = "Timed out waiting 6000ms", "Connection closed by peer [127.0.0.1]:1"
@@ -122,8 +127,7 @@ TIMED_OUT, CLOSED = "Timed out waiting 6000ms", "Connection closed by peer [127.
 )
 def test_who_is_to_blame_is_named(said, peer, found, named):
     """It was the one that was waited for, which may wait for another itself."""
-    store = HashStore()
-    connection = Connection(0, 3, torch.device("cpu"), False, store, Looking(found, store))
+    connection = Connection(0, 3, torch.device("cpu"), False, Looking(found))
     with pytest.raises(RunError) as caught:
         connection.guard(partial(failing, said), "waited for conv1", peer)
     assert str(caught.value).startswith(named)
@@ -135,8 +139,7 @@ def failing(said):
 
 
 def test_one_that_left_as_it_waited_in_vain_tells_for_whom():
-    store = HashStore()
-    looking = Looking(Others((), (1,)), store, told="rank 2 is silent: seen when rank 1 was done")
-    connection = Connection(0, 3, torch.device("cpu"), False, store, looking)
-    with pytest.raises(RunError, match=f"^{looking.told}$"):
+    looking = Looking(Others((), (1,)), "rank 2 is silent: seen when rank 1 was done")
+    connection = Connection(0, 3, torch.device("cpu"), False, looking)
+    with pytest.raises(RunError, match=f"^{looking.meanwhile}$"):
         connection.guard(partial(failing, CLOSED), "waited for conv1", 1)

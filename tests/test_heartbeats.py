@@ -13,6 +13,20 @@ from hgpart.run.heartbeats import Heartbeats, Others, within
 TIMEOUT = 1.6  # makes 0.8 s without a beat silence
 
 
+class Clock:
+    """Time that passes as someone sleeps, which others do something in."""
+
+    def __init__(self, meanwhile):
+        self.now, self.meanwhile = 0.0, meanwhile
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.meanwhile(self.now)
+
+
 @pytest.mark.parametrize(
     ("states", "silent", "working"),
     [
@@ -22,27 +36,47 @@ TIMEOUT = 1.6  # makes 0.8 s without a beat silence
         (("waits", "waits", "waits"), (), ()),
     ],
 )
-def test_who_beats_no_more_is_silent_and_who_waits_is_not_to_blame(states, silent, working):
+def test_who_beats_no_more_is_silent_and_who_waits_is_not_to_blame(
+    monkeypatch, states, silent, working
+):
     """The rank that was waited for was named, though it waited for the one that was stopped."""
     store = HashStore()
     beats = [Heartbeats(store, rank, 4, TIMEOUT) for rank in range(4)]
 
-    def all_beat():
+    def all_beat(now):
         for other, state in zip(beats[1:], states, strict=True):
             other.waits = state == "waits"
             if state != "stopped":
                 other.beat()
-        return False
 
-    assert beats[0].look(all_beat) == Others(silent, working)
+    monkeypatch.setattr("hgpart.run.heartbeats.time", Clock(all_beat))
+    assert beats[0].look() == Others(silent, working)
 
 
-def test_what_is_told_ends_the_look():
+def test_what_is_told_ends_the_look(monkeypatch):
     store = HashStore()
-    first, _ = (Heartbeats(store, rank, 2, 1e6) for rank in range(2))
-    told = iter([False, True])
-    first.look(lambda: next(told))
-    assert next(told, "asked twice") == "asked twice"
+    first, second = (Heartbeats(store, rank, 2, 1e6) for rank in range(2))
+
+    def tell(now):
+        second.tell("rank 1: out of memory")
+        first.beat()
+
+    clock = Clock(tell)
+    monkeypatch.setattr("hgpart.run.heartbeats.time", clock)
+    assert first.look() == Others((1,), ())
+    assert first.cause == "rank 1: out of memory"
+    assert clock.now == first.interval / 4
+
+
+def test_what_is_told_first_is_the_cause_for_all():
+    store = HashStore()
+    first, second, third = (Heartbeats(store, rank, 3, TIMEOUT) for rank in range(3))
+    assert first.tell("rank 2 is gone") == second.tell("rank 0 is gone") == "rank 2 is gone"
+    assert not third.told
+    third.beat()
+    assert third.told
+    store.set("cause", "read no more")
+    assert third.tell("rank 0 is gone") == "rank 2 is gone"
 
 
 class StoppedStore(HashStore):
@@ -72,6 +106,27 @@ def test_a_process_beats_until_it_stops():
     second.stop()
     assert "hgpart heartbeat" not in [thread.name for thread in threading.enumerate()]
     assert first.look() == Others((1,), ())
+
+
+def test_who_keeps_the_store_leaves_last(monkeypatch):
+    """One that waited for the keeper looked for a cause when the store was gone with it."""
+    store = HashStore()
+    keeper, busy, _ = (Heartbeats(store, rank, 3, TIMEOUT, keeper=0) for rank in range(3))
+    keeper.start()
+
+    def beat(now):
+        if now > 30:
+            busy.beat()  # hears the cause
+        else:
+            store.set("beat/1", f"{now} waits")
+
+    clock = Clock(beat)
+    monkeypatch.setattr("hgpart.run.heartbeats.time", clock)
+    keeper.tell("rank 2 is gone")
+    keeper.leave()
+    assert busy.cause == "rank 2 is gone"
+    # The third beats no more: it was ended.
+    assert 30 < clock.now < 31
 
 
 def test_a_call_within_a_time_returns_raises_or_is_left():

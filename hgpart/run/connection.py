@@ -6,8 +6,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,11 +18,11 @@ import torch
 # tensor while Python comes to its end aborts the process (pytorch#190489). So: while there is none.
 import torch.distributed.nn.functional
 from torch import distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from hgpart.errors import ArgumentError, HgpartError, PlacementError, RunError, is_out_of_memory
-from hgpart.run.heartbeats import Heartbeats, within
+from hgpart.run.heartbeats import Heartbeats
 
 TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
 BACKENDS = ("gloo", "nccl")
@@ -52,11 +52,9 @@ class Connection:
         k: int,
         device: torch.device,
         nccl: bool,
-        store: Store,
         heartbeats: Heartbeats,
     ) -> None:
         self.rank, self.k, self.device, self.nccl = rank, k, device, nccl
-        self._store: Store | None = store
         self._heartbeats = heartbeats
         # NCCL knows no tags. In each of its groups a pair of ranks sends one way only, so that
         # both see the same order: the global order of transfers.
@@ -110,11 +108,11 @@ class Connection:
             what = self._left(peer)
         else:
             what = f"{_of(peer)} can't be reached ({_first_line(error)})"
-        return RunError(self.first_cause(f"{what}: seen when rank {self.rank} {doing}"))
+        return RunError(self._heartbeats.tell(f"{what}: seen when rank {self.rank} {doing}"))
 
     def _unanswered(self, peer: int | None) -> str:
         """Not always by the one that was waited for: that may wait, too."""
-        others = self._heartbeats.look(self._is_told)
+        others = self._heartbeats.look()
         if others.silent:
             return f"{_are(others.silent)} silent, as if stopped or cut off"
         if others.working:
@@ -123,36 +121,15 @@ class Connection:
 
     def _left(self, peer: int | None) -> str:
         """One that is alive has left as it waited in vain, and will tell for whom."""
-        others = self._heartbeats.look(self._is_told)
+        others = self._heartbeats.look()
         if peer is not None and peer in others.silent:
             return f"rank {peer} is gone"
         if others.silent:
             return f"{_are(others.silent)} gone, or stopped"
         deadline = time.monotonic() + 2 * self._heartbeats.silence
-        while not self._is_told() and time.monotonic() < deadline:
+        while not self._heartbeats.told and time.monotonic() < deadline:
             time.sleep(self._heartbeats.interval)
         return f"{_of(peer)} is gone"
-
-    def _is_told(self) -> bool:
-        """Whether a process has told why it fails, or could not have."""
-        if self._store is None:
-            return True
-        try:
-            return within(self._heartbeats.silence, partial(self._store.check, ["cause"]))
-        except (RuntimeError, TimeoutError):
-            return True
-
-    def first_cause(self, cause: str) -> str:
-        """Tell the others why this process fails; returns what was told first, by any."""
-        if self._store is None:
-            return cause
-        try:
-            call = partial(self._store.compare_set, "cause", "", cause)
-            told: bytes = within(self._heartbeats.silence, call)
-        except (RuntimeError, TimeoutError):  # the process that kept it is gone, or stopped
-            self._store = None
-            return cause
-        return told.decode()
 
     def disconnect(self) -> None:
         """Leave, when all have come to their end."""
@@ -172,31 +149,23 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         """Disconnect, or tell the others what went wrong."""
-        try:
+        with ExitStack() as failing:
+            failing.callback(self._heartbeats.leave)
             if error is None:
                 self.disconnect()
-                return
-            self._tell(error)
-        except RunError:
-            self._leave()
-            raise
-        self._leave()
-
-    def _leave(self) -> None:
-        """Leave the others, who are to hear why."""
-        self._heartbeats.stop()
-        if self.rank == self._heartbeats.keeper and self.k > 1:  # the store ends with this process
-            time.sleep(2 * self._heartbeats.silence)
+                failing.pop_all()
+            else:
+                self._tell(error)
 
     def _tell(self, error: BaseException) -> None:
         if is_out_of_memory(error):
             cause = f"rank {self.rank}: out of memory: {_first_line(error)}"
-            raise RunError(self.first_cause(cause)) from error
+            raise RunError(self._heartbeats.tell(cause)) from error
         if isinstance(error, HgpartError):
-            self.first_cause(f"rank {self.rank}: {error}")
+            self._heartbeats.tell(f"rank {self.rank}: {error}")
         else:
             what = _first_line(error)
-            self.first_cause(f"rank {self.rank}: {type(error).__name__}{what and f': {what}'}")
+            self._heartbeats.tell(f"rank {self.rank}: {type(error).__name__}{what and f': {what}'}")
 
 
 def connect(
@@ -262,7 +231,7 @@ def connect(
             world_size=k,
             timeout=limit,
         )
-        return Connection(rank, k, place, backend == "nccl", store, heartbeats)
+        return Connection(rank, k, place, backend == "nccl", heartbeats)
     except RuntimeError as error:
         if heartbeats is not None:
             heartbeats.stop()

@@ -3,6 +3,7 @@
 Every process beats: it writes into the store that all share how often it has, and whether it waits
 for another one. Who waits in vain for one that waits itself can so tell who is to blame. One that
 was stopped, or whose machine is cut off, beats no more; clocks of two machines are never compared.
+With each beat it hears whether one of them has told why it fails, so that all end with one cause.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -20,6 +22,8 @@ from torch.distributed.distributed_c10d import Store
 
 LONGEST_INTERVAL = 0.5  # seconds from beat to beat
 SILENCE = 4  # intervals without a beat
+LAST_WAIT = 10  # silences that who keeps the store waits for the others, who may have much to do
+ANSWER = 4  # silences until the store must have said what the cause is
 Result = TypeVar("Result")
 
 
@@ -57,12 +61,16 @@ class Heartbeats:
         Seconds from beat to beat, and without one.
     waits : bool
         Whether this process waits for another one; to be set by who makes it wait.
+    cause : str, optional
+        Why the run fails, as one of the processes has told first.
     """
 
     def __init__(
         self, store: Store, rank: int, k: int, timeout: float, keeper: int | None = None
     ) -> None:
         self.waits = False
+        self.cause: str | None = None
+        self._store_is_lost = False
         self.interval = min(LONGEST_INTERVAL, timeout / (2 * SILENCE))
         self.silence = SILENCE * self.interval
         # A call that waits holds its store; torch's stubs do not know of clone.
@@ -84,32 +92,68 @@ class Heartbeats:
         self._ended.set()
         self._thread.join(self.silence)  # not for ever: the store may not answer
 
-    def beat(self) -> None:
-        """Write that this process is alive."""
-        self._count += 1
-        self._store.set(f"beat/{self._rank}", f"{self._count} {'waits' if self.waits else 'works'}")
+    def tell(self, cause: str) -> str:
+        """Tell the others why this process fails; returns what was told first, by any."""
+        if self.cause is None:
+            call = partial(self._store.compare_set, "cause", "", cause)
+            try:
+                self.cause = within(ANSWER * self.silence, call).decode()
+            except (RuntimeError, TimeoutError):  # the process that kept it is gone, or stopped
+                self._store_is_lost = True
+        return self.cause or cause
 
-    def look(self, told: Callable[[], bool] = lambda: False) -> Others:
-        """Wait for a beat of each of the others, but not longer than for silence.
+    @property
+    def told(self) -> bool:
+        """Whether a process has told why it fails, or could not have."""
+        return self.cause is not None or self._store_is_lost
 
-        Parameters
-        ----------
-        told : callable
-            Asked again and again whether there is no need to wait.
+    def leave(self) -> None:
+        """Beat no more; who keeps the store waits until the others have heard the cause.
+
+        They may still wait for this process, and not look for a cause before it is gone.
         """
+        self.stop()
+        if self._rank == self.keeper:
+            with suppress(RuntimeError, TimeoutError):
+                within(LAST_WAIT * self.silence, self._wait_for_others)
+
+    def _wait_for_others(self) -> None:
+        last: dict[int, tuple[bytes, float]] = {}  # beat of each, and since when
+        while True:
+            now = time.monotonic()
+            for other, beat in self._beats().items():
+                if other not in last or last[other][0] != beat:
+                    last[other] = beat, now
+            if all(
+                beat.endswith(b"told") or now - since > 2 * self.silence
+                for beat, since in last.values()
+            ):
+                return
+            time.sleep(self.interval / 4)
+
+    def beat(self) -> None:
+        """Write that this process is alive, and hear of a cause."""
+        self._count += 1
+        if self.cause is None and self._store.check(["cause"]):
+            self.cause = self._store.get("cause").decode()
+        state = "told" if self.cause is not None else "waits" if self.waits else "works"
+        self._store.set(f"beat/{self._rank}", f"{self._count} {state}")
+
+    def look(self) -> Others:
+        """Wait for a beat of each of the others, but not longer than for silence, or a cause."""
         try:
-            return within(2 * self.silence, lambda: self._look(told))
+            return within(2 * self.silence, self._look)
         except (RuntimeError, TimeoutError):  # the store itself is silent, or gone
             keeper = [other for other in self._others if other == self.keeper]
             return Others(silent=tuple(keeper), working=())
 
-    def _look(self, told: Callable[[], bool]) -> Others:
+    def _look(self) -> Others:
         deadline = time.monotonic() + self.silence
         before = self._beats()
         while True:
             beats = self._beats()
             silent = tuple(other for other in self._others if beats[other] == before[other])
-            if not silent or told() or time.monotonic() > deadline:
+            if not silent or self.told or time.monotonic() > deadline:
                 break
             time.sleep(self.interval / 4)
         alive = (other for other in self._others if other not in silent)
@@ -120,9 +164,11 @@ class Heartbeats:
         return dict(zip(self._others, self._store.multi_get(keys), strict=True))
 
     def _beat_on(self) -> None:
-        with suppress(RuntimeError):  # the store has gone with the process that kept it
+        try:
             while not self._ended.wait(self.interval):
                 self.beat()
+        except RuntimeError:  # the store has gone with the process that kept it
+            self._store_is_lost = True
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
