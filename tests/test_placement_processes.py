@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import placement_ranks
 import placements
@@ -14,31 +17,31 @@ from placement_ranks import Finding
 
 from hgpart.run.launch import launch
 
-QUICK = ("lenet5", "mobilenet_v2")
+QUICK = ("lenet5",)
 FULL = tuple(name for name in placement_ranks.MODELS if name not in QUICK)
 
 
-@pytest.fixture(scope="module")
-def found(request, tmp_path_factory):
+@cache
+def found(models):
     """What the processes found of some models, by model, grain and k."""
-    file = tmp_path_factory.mktemp("processes") / "found.json"
-    launch(placement_ranks.__file__, [str(file), *request.param], 3)
-    return json.loads(file.read_text())
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "found.json")
+        launch(placement_ranks.__file__, [str(file), *models], 3)
+        return json.loads(file.read_text())
 
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize(
-    ("found", "name"),
+    ("models", "name"),
     [
         *((QUICK, name) for name in QUICK),
         *(pytest.param(FULL, name, marks=pytest.mark.full) for name in FULL),
     ],
-    indirect=["found"],
 )
 @pytest.mark.xdist_group("placement in processes")  # started once
-def test_parts_in_processes_are_the_model(found, name, grain, k):
-    findings = [Finding(*each) for each in found[f"{name} {grain} {k}"]]
+def test_parts_in_processes_are_the_model(models, name, grain, k):
+    findings = [Finding(*each) for each in found(models)[f"{name} {grain} {k}"]]
     assert [each.partition for each in findings] == ["blocks", *placement_ranks.MODELS[name]]
     for each in findings:
         assert max(each.outputs, each.gradients, each.buffers) <= placements.CLOSE, each
