@@ -29,18 +29,12 @@ IMAGES = {
 def each_model(
     *more: Any, names: Iterable[str] | None = None, quick: Collection[str] = REPRESENTATIVE
 ) -> list[Any]:
-    """Parameters of a test of built-in models: all of them in `pytest -m full`, else the `quick`.
-
-    The tests of a model go to one process, where `builtin_graph` traces it once for all of them.
-    """
+    """Parameters of a test of built-in models: all in `pytest -m full`, else the `quick` ones."""
     return [
         pytest.param(
             name,
             *more,
-            marks=[
-                pytest.mark.xdist_group(name),
-                *([] if name in quick else [pytest.mark.full]),
-            ],
+            marks=[] if name in quick else [pytest.mark.full],
         )
         for name in (builtin_models() if names is None else names)
     ]

@@ -39,7 +39,6 @@ def found(models):
         *(pytest.param(FULL, name, marks=pytest.mark.full) for name in FULL),
     ],
 )
-@pytest.mark.xdist_group("placement in processes")  # started once
 def test_parts_in_processes_are_the_model(models, name, grain, k):
     findings = [Finding(*each) for each in found(models)[f"{name} {grain} {k}"]]
     assert [each.partition for each in findings] == ["blocks", *placement_ranks.MODELS[name]]
