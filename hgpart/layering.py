@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -44,6 +45,7 @@ from hgpart.places import (
     distinct_places,
     owned_by_one_task,
 )
+from hgpart.sequences import distinct
 from hgpart.traced_nodes import (
     all_tensors,
     computed_nodes,
@@ -147,6 +149,9 @@ class _Layering:
         self.values: dict[fx.Node, Any] = {}
         self.layers: list[_OpenLayer] = []
         self.width = 0  # channels so far
+        self.starts: list[int] = []  # first channels, ascending, and the layers that make them
+        self.makers: list[_OpenLayer] = []
+        self.placeholders: dict[str, fx.Node] = {}  # parameters and buffers by name
         self.parameter_layers: dict[frozenset[str], _OpenLayer] = {}
         self.moved: set[fx.Node] = set()  # nodes that only pass on what they read
         self.names: dict[str, int] = {}
@@ -163,6 +168,7 @@ class _Layering:
             elif node not in self.live:
                 continue
             elif node.op == "placeholder":
+                self.placeholders[node.name] = node
                 self.values[node] = self._parameter_or_buffer(node)
             elif node.op == "get_attr":
                 self.values[node] = Constant(())
@@ -338,11 +344,12 @@ class _Layering:
 
     def _single_tasks(self, tuples: Int64) -> dict[int, Int64]:
         """Operands that one task makes alone, whatever its channels: those that are met."""
-        single = [layer for layer in self.layers if layer.single]
         return {
-            column: np.unique(tuples[:, column])
+            column: distinct(tuples[:, column])
             for column in range(tuples.shape[1])
-            if any(self._belongs(tuples[:, column], layer) for layer in single)
+            if tuples[:, column].min() >= 0
+            and (maker := self._maker(int(tuples[0, column]))).single
+            and self._belongs(tuples[:, column], maker)
         }
 
     def _same_index_read(self, owner: _OpenLayer, channels: Int64) -> None:
@@ -401,7 +408,7 @@ class _Layering:
             own = range(owner.start, owner.start + owner.channels)
             read = [c[~np.isin(c, own)] for c in channels if not self._belongs(c, owner)]
             # The ids of what it made before are never read again: it makes something else now.
-            owner.start, owner.channels = self._number(width), width
+            self._number(owner, width)
         else:
             owner = self._open(REDUCE if known else WHOLE, call.node, width, single=True)
             owner.partial_elements = sum(
@@ -455,7 +462,7 @@ class _Layering:
         for column in range(tuples.shape[1]):
             ids = tuples[:, column]
             owner = self._sole_owner(ids, node)
-            if owner is None or not len(ids) == owner.channels == len(np.unique(ids)):
+            if owner is None or not len(ids) == owner.channels == len(distinct(ids)):
                 continue
             own = (tuples >= owner.start) & (tuples < owner.start + owner.channels)
             if (own <= (tuples == ids[:, None])).all():
@@ -466,7 +473,7 @@ class _Layering:
         """The layer that all ids belong to, if `node` is the only reader of its map."""
         if len(ids) == 0 or ids.min() < 0:
             return None
-        owner = next(layer for layer in self.layers if self._belongs(ids[:1], layer))
+        owner = self._maker(int(ids[0]))
         if not self._belongs(ids, owner) or owner.kind in (INPUT, PARAMETER):
             return None
         waiting = [owner.output]
@@ -482,6 +489,9 @@ class _Layering:
                 waiting.append(user)
         return owner
 
+    def _maker(self, channel: int) -> _OpenLayer:
+        return self.makers[bisect_right(self.starts, channel) - 1]
+
     @staticmethod
     def _belongs(ids: Int64, layer: _OpenLayer) -> bool:
         return bool(len(ids)) and bool(
@@ -494,7 +504,7 @@ class _Layering:
         layer = _OpenLayer(
             name=self._name(node),
             kind=kind,
-            start=self._number(channels),
+            start=self.width,
             channels=channels,
             single=single,
             position=0 if kind in (INPUT, PARAMETER) else self.position,
@@ -503,6 +513,7 @@ class _Layering:
             partial_elements=0,
             bytes_per_element=first_tensor(node.meta["val"]).element_size(),
         )
+        self._number(layer, channels)
         self.layers.append(layer)
         return layer
 
@@ -526,17 +537,18 @@ class _Layering:
         layer.map_elements, layer.fixed_elements = (-(-count // sizes[0]) for count in in_bytes)
 
     def _own(self, layer: _OpenLayer, constants: Iterable[Constant], user: str) -> None:
-        placeholders = {node.name: node for node in self.values if node.op == "placeholder"}
         for constant in constants:
             for name in sorted(constant.origins & self.traced.parameters.keys()):
-                layer.parameters[name] = elements_of(placeholders[name])
+                layer.parameters[name] = elements_of(self.placeholders[name])
                 layer.needs_rows |= name in layer.weight_names and name in layer.uses
                 layer.uses[name] = (*constant.moves, user)
 
-    def _number(self, channels: int) -> int:
-        start = self.width
+    def _number(self, layer: _OpenLayer, channels: int) -> None:
+        """Give a layer so many new channels, in place of those that it had."""
+        layer.start, layer.channels = self.width, channels
+        self.starts.append(layer.start)
+        self.makers.append(layer)
         self.width += channels
-        return start
 
     def _name(self, node: fx.Node) -> str:
         name = module_of(node) or self.traced.parameters.get(node.name, node.name)
@@ -564,7 +576,7 @@ class _Layering:
             _OpenLayer(
                 name=OUTPUT if OUTPUT not in self.names else f"{OUTPUT}#",
                 kind=OUTPUT,
-                start=self._number(0),
+                start=self.width,
                 channels=0,
                 single=True,
                 position=self.position,

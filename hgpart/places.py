@@ -12,6 +12,7 @@ from hgpart.channels import (
     NO_CHANNEL,
     constant_along,
 )
+from hgpart.sequences import distinct
 
 Int64 = NDArray[np.int64]
 
@@ -62,7 +63,7 @@ def distinct_places(operands: Sequence[torch.Tensor]) -> tuple[Int64, Int64, Int
 
 def cross(tuples: Int64) -> bool:
     """Whether a channel of each operand meets several of another."""
-    return len(tuples) > max(len(np.unique(column)) for column in tuples.T)
+    return len(tuples) > max(len(distinct(column)) for column in tuples.T)
 
 
 def owned_by_one_task(elements: torch.Tensor, operands: Sequence[torch.Tensor]) -> bool:

@@ -18,6 +18,7 @@ from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int64
 from hgpart.partition.chain_bound import chain_bound
 from hgpart.partition.symmetry import Symmetry, split_read, symmetry
+from hgpart.sequences import distinct
 from hgpart.work import Work
 
 MOST_PARTS = 1024  # beyond, how many parts each layer lies in is not gone through: k^2 steps
@@ -201,19 +202,19 @@ def _grid_bound(
     if any(other.tied_to == at for other in graph.layers[at + 1 :]):
         return 0
     tasks = graph.task_of_channel[read.channels]
-    if len(np.unique(tasks)) < len(tasks) or (readers[tasks] > 1).any():
+    if len(distinct(tasks)) < len(tasks) or (readers[tasks] > 1).any():
         return 0
     each = modelling.batch_size * (modelling.bytes_per_element or layer.bytes_per_element)
     partial = layer.tasks * layer.partial_elements * each
     sources = np.searchsorted(graph.first_task, tasks, "right") - 1
-    if not all(modelling.has_vertices(graph.layers[source]) for source in np.unique(sources)):
-        return 0
-    costs = np.array(
-        [
-            graph.map_bytes(graph.layers[source], modelling.batch_size, modelling.bytes_per_element)
-            for source in sources.tolist()
-        ]
-    )
+    costs = np.zeros(len(sources), dtype=np.int64)
+    for source in distinct(sources).tolist():
+        maker = graph.layers[source]
+        if not modelling.has_vertices(maker):
+            return 0
+        costs[sources == source] = graph.map_bytes(
+            maker, modelling.batch_size, modelling.bytes_per_element
+        )
     # Per share of the matrix, the cheapest columns; the cells' weights are rounded down.
     maps = float((costs * read.sizes.sum() / read.sizes).min())
     load = int(work.per_task[at]) * layer.tasks

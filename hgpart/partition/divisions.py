@@ -11,6 +11,7 @@ from hgpart.grains import CnnHypergraph, cnn_hypergraph
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int32, Int64
 from hgpart.partition.symmetry import Elements, Symmetry
+from hgpart.sequences import equal_rows
 from hgpart.work import Work
 
 
@@ -78,19 +79,13 @@ def rows_of_units(found: Symmetry, keys: Int64) -> tuple[list[Int64], list[Int64
     list of int64 arrays, shape (rows, slots)
         Per class the elements of a unit of each row.
     """
-    elements = found.elements
-    order = np.lexsort((elements.slots, elements.units, elements.classes))
-    bounds = np.searchsorted(elements.classes[order], np.arange(len(found.class_units) + 1))
     sizes: list[Int64] = []
     examples: list[Int64] = []
     for number, units in enumerate(found.class_units.tolist()):
-        own_elements = order[bounds[number] : bounds[number + 1]].reshape(units, -1)
-        _, first_of, counts = np.unique(
-            keys[own_elements], axis=0, return_index=True, return_counts=True
-        )
-        appearance = np.argsort(first_of)
-        sizes.append(counts[appearance].astype(np.int64))
-        examples.append(own_elements[first_of[appearance]])
+        own_elements = found.elements.by_class[number].reshape(units, -1)
+        rows, first = equal_rows(keys[own_elements])
+        sizes.append(np.bincount(rows))
+        examples.append(own_elements[first])
     return sizes, examples
 
 
@@ -116,11 +111,10 @@ def blocks_of(
         The blocks, and the part of each vertex.
     """
     elements = found.elements
-    starts = [np.concatenate([[0], np.cumsum(sizes)]) for sizes in division.sizes]
     row_of = np.empty(len(elements.classes), dtype=np.int64)
-    for number, reach in enumerate(starts):
-        own = elements.classes == number
-        row_of[own] = np.searchsorted(reach, elements.units[own], "right") - 1
+    for number, sizes in enumerate(division.sizes):
+        own = elements.by_class[number]
+        row_of[own] = np.searchsorted(np.cumsum(sizes), elements.units[own], "right")
     place = np.stack([elements.classes, elements.slots, row_of], axis=1)
 
     rows: list[Int64] = []

@@ -16,6 +16,7 @@ from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int64
 from hgpart.partition.divisions import Division, rows_of_units
 from hgpart.partition.symmetry import Symmetry, split_read
+from hgpart.sequences import distinct
 
 
 @dataclass(frozen=True)
@@ -112,22 +113,14 @@ def _grid(
     assert read is not None
     sources = graph.task_of_channel[np.maximum(read.channels, 0)]
     source_layers = np.searchsorted(graph.first_task, sources, "right") - 1
-    owners = np.array(
-        [
-            task_parts[source][
-                min(task - int(graph.first_task[source]), len(task_parts[source]) - 1)
-            ]
-            if len(task_parts[source])
-            else -1
-            for source, task in zip(source_layers.tolist(), sources.tolist(), strict=True)
-        ]
-    )
-    map_costs = np.array(
-        [
-            graph.map_bytes(graph.layers[source], modelling.batch_size, 1)
-            for source in source_layers.tolist()
-        ]
-    )
+    owners = np.full(len(sources), -1, dtype=np.int64)
+    map_costs = np.zeros(len(sources), dtype=np.int64)
+    for source in distinct(source_layers).tolist():
+        chosen, made_by = source_layers == source, task_parts[source]
+        map_costs[chosen] = graph.map_bytes(graph.layers[source], modelling.batch_size, 1)
+        if len(made_by):
+            tasks = sources[chosen] - graph.first_task[source]
+            owners[chosen] = made_by[np.minimum(tasks, len(made_by) - 1)]
     parts = task_parts[at]
     row_group = np.zeros(layer.tasks, dtype=np.int64)
     lines: list[Int64] = []

@@ -17,6 +17,7 @@ from hgpart.blocks import Modelling
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int64
 from hgpart.partition.symmetry import split_read
+from hgpart.sequences import distinct
 from hgpart.work import Work
 
 Float64 = npt.NDArray[np.float64]
@@ -116,12 +117,14 @@ class _Layers:
             split = split_read(layer, modelling)
             for read in layer.reads:
                 channels = read.channels[read.channels >= 0]
-                tasks = np.unique(graph.task_of_channel[channels])
+                tasks = distinct(graph.task_of_channel[channels])
                 sources = np.searchsorted(graph.first_task, tasks, "right") - 1
-                for source, times in zip(*np.unique(sources, return_counts=True), strict=True):
+                counts = np.bincount(sources)
+                for source in np.flatnonzero(counts).tolist():
                     if source not in place:
                         continue
-                    edges.add((place[int(source)], index))
+                    times = int(counts[source])
+                    edges.add((place[source], index))
                     if read.groups == 1:
                         each = graph.map_bytes(graph.layers[source], modelling.batch_size, 1)
                         self.maps[index] += float(each * times)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,13 @@ from hgpart.blocks import Modelling
 from hgpart.grains import channel_shares
 from hgpart.graph import ChannelGraph, Layer, Read
 from hgpart.hypergraph import Int32, Int64
+from hgpart.sequences import (
+    Sequences,
+    distinct,
+    distinct_pairs,
+    equal_rows,
+    starts_of_runs,
+)
 from hgpart.work import Work
 
 # Tasks x channels of a group that is one unit; larger groups are divided like dense layers.
@@ -101,6 +109,13 @@ class Elements:
     types: dict[tuple[int, int], int]
     cells: dict[tuple[int, int, int, int], int]
 
+    @cached_property
+    def by_class(self) -> Sequences:
+        """The elements of each class, unit by unit, slot by slot."""
+        order = np.lexsort((self.slots, self.units, self.classes))
+        ends = np.cumsum(np.bincount(self.classes))
+        return Sequences(np.concatenate([[0], ends]), order)
+
 
 def symmetry(
     graph: ChannelGraph, work: Work, modelling: Modelling, copies: float = 0.0
@@ -127,13 +142,7 @@ def _is_local(layer: Layer, read: Read) -> bool:
     return read.groups > 1 and group <= LARGEST_LOCAL_GROUP
 
 
-def _runs(keys: Int64) -> list[tuple[int, int]]:
-    """First and last index + 1 of each run of equal keys."""
-    if not len(keys):
-        return []
-    starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
-    ends = np.append(starts[1:], len(keys))
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+_Net = tuple[int, int, tuple[int, ...]]  # layer, set, slots
 
 
 class _Search:
@@ -147,6 +156,10 @@ class _Search:
             (at, layer) for at, layer in enumerate(graph.layers) if modelling.has_vertices(layer)
         ]
         self.splits = {at: split_read(layer, modelling) for at, layer in self.layers}
+        self.tied: dict[int, list[tuple[int, Layer]]] = {}  # of each first layer: those tied to it
+        for at, layer in self.layers:
+            self.tied.setdefault(layer.tied_to, []).append((at, layer))
+        self.shares: dict[int, Int64] = {}  # of the first layers that are split
         self._number_elements()
         self.root_of_task = np.full(int(graph.first_task[-1]), -1, dtype=np.int64)
         for at, layer in self.layers:
@@ -178,7 +191,8 @@ class _Search:
                 self.columns[at] = first
                 channels = len(read.channels)
                 groups = np.arange(channels) * read.groups // channels
-                own = np.full(channels, at), groups, self._shares(at), read.sizes
+                self.shares[at] = self._shares(at)
+                own = np.full(channels, at), groups, self.shares[at], read.sizes
                 labels.append(np.stack(own, axis=1))
                 first += channels
         self.labels = np.concatenate(labels or [np.zeros((0, 4), np.int64)])
@@ -187,8 +201,8 @@ class _Search:
         """Work of a cell of each column, that of tied layers together."""
         shares: list[Int64] = [
             channel_shares(read, int(self.work.per_task[other])).ravel()
-            for other, read in self.splits.items()
-            if read is not None and self.graph.layers[other].tied_to == at
+            for other, _ in self.tied[at]
+            if (read := self.splits[other]) is not None
         ]
         total: Int64 = np.sum(shares, axis=0)
         return total
@@ -196,10 +210,11 @@ class _Search:
     def _read(self) -> None:
         """Find who reads each task's map: elements of its own, and sets of them for many maps."""
         graph = self.graph
-        self.ranges: dict[tuple[int, ...], int] = {}
+        ranges: dict[tuple[int, int], int] = {}  # of elements: their numbers
         local_tasks, local_elements = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         wide_tasks, wide_ranges = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for at, layer in self.layers:
+            solid = self.modelling.is_solid(layer)
             for read in layer.reads:
                 known = np.flatnonzero(read.channels >= 0)
                 tasks = graph.task_of_channel[read.channels[known]]
@@ -209,47 +224,44 @@ class _Search:
                     continue
                 split = self.splits[at] is read
                 groups = known if split else known * read.groups // len(read.channels)
-                pairs = _unique_pairs([tasks], [groups])
-                _, inverse, counts = np.unique(pairs[:, 0], return_inverse=True, return_counts=True)
-                local = counts[inverse] <= MOST_LOCAL_SETS
+                tasks, groups = distinct_pairs(tasks, groups)
+                counts = np.diff(starts_of_runs(tasks))
+                local = np.repeat(counts, counts) <= MOST_LOCAL_SETS
                 if not split and not _is_local(layer, read):
                     local[:] = False
                 if split:
                     size, first = 1, self.columns[at]
                 else:
-                    size = 1 if self.modelling.is_solid(layer) else layer.tasks // read.groups
+                    size = 1 if solid else layer.tasks // read.groups
                     first = self.tasks[at]
-                    if self.modelling.is_solid(layer):
-                        pairs[:, 1] = 0
-                for offset in range(size if local.any() else 0):
-                    local_tasks.append(pairs[local, 0])
-                    local_elements.append(first + pairs[local, 1] * size + offset)
-                wide = pairs[~local]
-                for group in np.unique(wide[:, 1]).tolist():
-                    begin = first + group * size
-                    number = self.ranges.setdefault((begin, begin + size), len(self.ranges))
-                    chosen = wide[wide[:, 1] == group, 0]
-                    wide_tasks.append(chosen)
-                    wide_ranges.append(np.full(len(chosen), number))
-        self.local = _unique_pairs(local_tasks, local_elements)
-        self.sets: dict[bytes, int] = {b"": 0}
-        self.set_ranges: list[list[int]] = [[]]
-        self.set_of_task = np.zeros(len(self.root_of_task), dtype=np.int64)
-        self.is_read = np.zeros(len(self.root_of_task), dtype=bool)
-        wide = _unique_pairs(wide_tasks, wide_ranges)
-        for begin, end in _runs(wide[:, 0]):
-            key = wide[begin:end, 1].tobytes()
-            if key not in self.sets:
-                self.sets[key] = len(self.sets)
-                self.set_ranges.append(wide[begin:end, 1].tolist())
-            self.set_of_task[wide[begin, 0]] = self.sets[key]
-        self.is_read[wide[:, 0]] = True
-        self.is_read[self.local[:, 0]] = True
+                    if solid:
+                        groups[:] = 0
+                begins = first + groups * size
+                own = Sequences.of_spans(begins[local], begins[local] + size)
+                local_tasks.append(tasks[local][own.owners])
+                local_elements.append(own.values)
+                wide_tasks.append(tasks[~local])
+                starts = distinct(begins[~local])
+                numbers = [
+                    ranges.setdefault((begin, begin + size), len(ranges))
+                    for begin in starts.tolist()
+                ]
+                places = np.searchsorted(starts, begins[~local])
+                wide_ranges.append(np.array(numbers, dtype=np.int64)[places])
+        self.ranges = np.array(list(ranges), dtype=np.int64).reshape(-1, 2)
+        self.local = distinct_pairs(np.concatenate(local_tasks), np.concatenate(local_elements))
+        count = len(self.root_of_task)
+        owners, numbers_of = np.concatenate(wide_tasks), np.concatenate(wide_ranges)
+        wide = Sequences.of_pairs(owners + 1, numbers_of, count + 1)  # set 0 is empty
+        sets, first_of = wide.alike()
+        self.sets, self.set_of_task = wide.take(first_of), sets[1:]
+        self.is_read = self.set_of_task > 0
+        self.is_read[self.local[0]] = True
 
     def _components(self) -> Int64:
         """The smallest element of each element's component."""
         found = np.arange(len(self.labels))
-        one, other = self.root_of_task[self.local[:, 0]], self.local[:, 1]
+        one, other = self.root_of_task[self.local[0]], self.local[1]
         while True:
             lowest = np.minimum(found[one], found[other])
             before = found.copy()
@@ -262,85 +274,78 @@ class _Search:
 
     def _memberships(self) -> Int64:
         """A number for each element that says in which sets it is."""
-        bounds = {number: key for key, number in self.ranges.items()}
-        elements, sets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for number, ranges in enumerate(self.set_ranges):
-            for begin, end in (bounds[at] for at in ranges):
-                elements.append(np.arange(begin, end))
-                sets.append(np.full(end - begin, number))
-        pairs = _unique_pairs(elements, sets)
-        numbers: dict[bytes, int] = {b"": 0}
-        self.sets_of_membership: list[list[int]] = [[]]
-        result = np.zeros(len(self.labels), dtype=np.int64)
-        for begin, end in _runs(pairs[:, 0]):
-            key = pairs[begin:end, 1].tobytes()
-            if key not in numbers:
-                numbers[key] = len(numbers)
-                self.sets_of_membership.append(pairs[begin:end, 1].tolist())
-            result[pairs[begin, 0]] = numbers[key]
-        return result
+        # Between two ends of ranges all elements are in the same sets.
+        edges = distinct(np.concatenate([[0, len(self.labels)], self.ranges.ravel()]))
+        low, high = np.searchsorted(edges, self.ranges).T
+        pieces = self.sets.united(Sequences.of_spans(low, high))
+        found = Sequences.of_pairs(pieces.values, pieces.owners, len(edges) - 1)
+        numbers, first = found.alike()
+        self.sets_of_membership = [found[at].tolist() for at in first.tolist()]
+        return np.repeat(numbers, np.diff(edges))
+
+    def _nets(self, components: Int64, slots: Int64) -> tuple[Int64, Int64, list[_Net]]:
+        """Component and number of the net of each map that is read, in order; nets by number."""
+        read = np.flatnonzero(self.is_read)
+        roots = self.root_of_task[read]
+        tasks, elements = self.local
+        others = slots[elements]
+        net_of = np.searchsorted(read, tasks)
+        other = others != slots[roots][net_of]
+        pins = Sequences.of_pairs(net_of[other], others[other], len(read))
+        alike, _ = pins.alike()
+        layers = np.searchsorted(self.graph.first_task, read, "right") - 1
+        heads = np.stack([layers, self.set_of_task[read], slots[roots]], axis=1)
+        numbers, first = equal_rows(np.concatenate([heads, alike[:, None]], axis=1))
+        nets = []
+        for one in first.tolist():
+            at, entry_set, slot = heads[one].tolist()
+            nets.append((at, entry_set, (slot, *pins[one].tolist())))
+        return components[roots], numbers, nets
 
     def result(self) -> Symmetry:
         components = self._components()
         memberships = self._memberships()
         count = len(self.labels)
         order = np.argsort(components, kind="stable")
-        runs = _runs(components[order])
+        starts = starts_of_runs(components[order])
+        sizes = np.diff(starts)
+        component_of = np.repeat(np.arange(len(sizes)), sizes)
         slots = np.empty(count, dtype=np.int64)
-        for begin, end in runs:
-            slots[order[begin:end]] = np.arange(end - begin)
+        slots[order] = np.arange(count) - starts[component_of]
+        components[order] = component_of
 
-        # Nets of each component: (layer, set, slots).
-        nets: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
-        read = np.flatnonzero(self.is_read)
-        layers = np.searchsorted(self.graph.first_task, read, "right") - 1
-        roots = self.root_of_task[read]
-        begins = np.searchsorted(self.local[:, 0], read, "left").tolist()
-        ends = np.searchsorted(self.local[:, 0], read, "right").tolist()
-        slot_of_local = slots[self.local[:, 1]].tolist()
-        rows = zip(
-            layers.tolist(),
-            components[roots].tolist(),
-            slots[roots].tolist(),
-            self.set_of_task[read].tolist(),
-            begins,
-            ends,
-            strict=True,
-        )
-        for at, component, slot, number, begin, end in rows:
-            others = {*slot_of_local[begin:end]} - {slot}
-            pins = (slot, *sorted(others))
-            nets.setdefault(component, []).append((at, number, pins))
+        owners, numbers, nets = self._nets(components, slots)
+        by_component = np.lexsort((numbers, owners))
+        net_starts = np.searchsorted(owners[by_component], np.arange(len(sizes) + 1))
+        alike, _ = Sequences(net_starts, numbers[by_component]).alike()
+        kinds, _ = equal_rows(np.concatenate([self.labels, memberships[:, None]], axis=1))
+        looks, _ = Sequences(starts, kinds[order]).alike()
+        class_of, examples = equal_rows(np.stack([looks, alike], axis=1))
 
-        kinds = _numbers_of_rows(np.concatenate([self.labels, memberships[:, None]], axis=1))
-        ordered_kinds = kinds[order].tolist()
-        ordered = order.tolist()
-        signatures: dict[tuple[object, ...], int] = {}
-        first_elements: list[list[int]] = []
-        class_nets: list[Counter[tuple[int, int, tuple[int, ...]]]] = []
-        class_units: list[int] = []
-        classes = np.empty(count, dtype=np.int64)
-        units = np.empty(count, dtype=np.int64)
-        for begin, end in runs:
-            own = nets.get(ordered[begin], [])
-            key = (tuple(ordered_kinds[begin:end]), tuple(sorted(own)))
-            number = signatures.setdefault(key, len(signatures))
-            if number == len(class_units):
-                class_units.append(0)
-                first_elements.append(ordered[begin:end])
-                class_nets.append(Counter(own))
-            classes[order[begin:end]] = number
-            units[order[begin:end]] = class_units[number]
-            class_units[number] += 1
+        by_class = np.argsort(class_of, kind="stable")
+        class_starts = starts_of_runs(class_of[by_class])
+        units_of = np.empty(len(sizes), dtype=np.int64)
+        units_of[by_class] = np.arange(len(sizes)) - class_starts[class_of[by_class]]
+        in_order = np.argsort(owners, kind="stable")
+        class_nets = [
+            Counter(nets[one] for one in numbers[in_order[net_starts[at] : net_starts[at + 1]]])
+            for at in examples
+        ]
         return self._assemble(
-            class_units, first_elements, class_nets, memberships, classes, units, slots
+            np.diff(class_starts),
+            [order[starts[at] : starts[at + 1]].tolist() for at in examples],
+            class_nets,
+            memberships,
+            class_of[components],
+            units_of[components],
+            slots,
         )
 
     def _assemble(
         self,
-        class_units: list[int],
+        class_units: Int64,
         first_elements: list[list[int]],
-        class_nets: list[Counter[tuple[int, int, tuple[int, ...]]]],
+        class_nets: list[Counter[_Net]],
         memberships: Int64,
         classes: Int64,
         units: Int64,
@@ -352,42 +357,37 @@ class _Search:
         weights: list[int] = []
         memory: list[int] = []
         type_classes: list[tuple[int, int]] = []
-        set_types: list[set[int]] = [set() for _ in self.set_ranges]
-        # Row and column slots of each split layer: (class, slot, group, element).
-        rows: dict[int, list[tuple[int, int, int, int]]] = {}
-        columns: dict[int, list[tuple[int, int, int, int]]] = {}
+        set_types: list[set[int]] = [set() for _ in range(len(self.sets))]
+        # Row slots of each layer, and column slots of each group of a split one: (class, slot).
+        rows: dict[int, list[tuple[int, int, int]]] = {}
+        columns: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         whole: dict[int, int] = {}
         for number, elements in enumerate(first_elements):
             for slot, element in enumerate(elements):
                 at, group, share, _ = self.labels[element].tolist()
-                entry = (number, slot, group, element)
                 if share >= 0:
-                    columns.setdefault(at, []).append(entry)
+                    columns.setdefault((at, group), []).append((number, slot, element))
                     continue
-                rows.setdefault(at, []).append(entry)
+                rows.setdefault(at, []).append((number, slot, group))
                 if at not in whole:
                     whole[at] = sum(
                         int(self.work.per_task[other])
                         * (layer.tasks if modelling.is_solid(layer) else 1)
-                        for other, layer in self.layers
-                        if layer.tied_to == at
+                        for other, layer in self.tied[at]
                     )
                 types[number, slot] = len(weights)
                 weight = whole[at]
                 if (read := self.splits[at]) is not None:
-                    shares = self._shares(at).reshape(read.groups, -1)
-                    weight -= int(shares[group].sum())
+                    weight -= int(self.shares[at].reshape(read.groups, -1)[group].sum())
                 weights.append(weight)
                 memory.append(self._memory(at, group))
                 type_classes.append((number, -1))
                 for entry_set in self.sets_of_membership[memberships[element]]:
                     set_types[entry_set].add(types[number, slot])
         along: dict[tuple[int, int], list[int]] = {}  # pins of a row's or column's cells
-        for at, column_slots in columns.items():
-            for row_class, row_slot, row_group, _ in rows[at]:
-                for number, slot, group, element in column_slots:
-                    if group != row_group:
-                        continue
+        for at in dict.fromkeys(at for at, _ in columns):
+            for row_class, row_slot, group in rows[at]:
+                for number, slot, element in columns[at, group]:
                     kind = cells[row_class, row_slot, number, slot] = len(weights)
                     weights.append(int(self.labels[element, 2]))
                     memory.append(self._cell_memory(at, element - self.columns[at]))
@@ -418,12 +418,12 @@ class _Search:
                 * modelling.batch_size
                 * (modelling.bytes_per_element or layer.bytes_per_element)
             )
-            for number, slot, _, _ in rows[layer.tied_to]:
+            for number, slot, _ in rows[layer.tied_to]:
                 pins = [2 * types[number, slot], *along.get((number, slot), [])]
                 costs[number, 0, tuple(pins), True] += cost
         nets = [(*key, cost) for key, cost in costs.items() if cost > 0]
         return Symmetry(
-            class_units=np.array(class_units, dtype=np.int64),
+            class_units=class_units,
             type_weights=np.array(weights, dtype=np.int64),
             type_memory=np.array(memory, dtype=np.int64),
             type_classes=np.array(type_classes, dtype=np.int32).reshape(-1, 2),
@@ -442,9 +442,7 @@ class _Search:
         """Bytes of a row's vertex: what is not its cells' of its parameters, and its map."""
         graph, modelling = self.graph, self.modelling
         bytes_kept = 0
-        for other, layer in self.layers:
-            if layer.tied_to != at:
-                continue
+        for other, layer in self.tied[at]:
             tasks = layer.tasks if modelling.is_solid(layer) else 1
             held = -(-layer.parameters * tasks // layer.tasks)
             if (read := self.splits[other]) is not None:
@@ -457,8 +455,8 @@ class _Search:
     def _cell_memory(self, at: int, column: int) -> int:
         """Bytes of the parameters of a cell, with those of tied layers."""
         bytes_kept = 0
-        for other, layer in self.layers:
-            if layer.tied_to == at and (read := self.splits[other]) is not None:
+        for other, layer in self.tied[at]:
+            if (read := self.splits[other]) is not None:
                 shares = channel_shares(read, layer.weights // layer.tasks)
                 bytes_kept += self._kept(layer, int(shares.ravel()[column]))
         return bytes_kept
@@ -466,19 +464,3 @@ class _Search:
     def _kept(self, layer: Layer, parameters: int) -> int:
         each = self.modelling.bytes_per_element or layer.bytes_per_element
         return math.ceil(self.copies * parameters * each)
-
-
-def _numbers_of_rows(rows: Int64) -> Int64:
-    """The same number for equal rows."""
-    order = np.lexsort(rows.T)
-    numbers = np.zeros(len(rows), dtype=np.int64)
-    numbers[order[1:]] = np.cumsum((np.diff(rows[order], axis=0) != 0).any(axis=1))
-    return numbers
-
-
-def _unique_pairs(left: list[Int64], right: list[Int64]) -> Int64:
-    """Pairs of numbers >= 0 in order, each once."""
-    first, second = np.concatenate(left), np.concatenate(right)
-    width = int(second.max(initial=0)) + 1
-    found = np.unique(first * width + second)
-    return np.stack([found // width, found % width], axis=1)
