@@ -20,6 +20,7 @@ from .blocks import single_blocks as single_blocks
 from .hypergraph import Hypergraph as Hypergraph
 from .grains import CnnHypergraph as CnnHypergraph
 from .grains import cnn_hypergraph as cnn_hypergraph
+from .grains import evaluate_parts as evaluate_parts
 from .objectives import LARGEST as LARGEST
 from .objectives import VOLUME as VOLUME
 from .objectives import Objective as Objective

@@ -1,12 +1,13 @@
 """ChannelGraph + work + Blocks -> CnnHypergraph, coarse-grain or fine-grain.
 
 Pins are never listed per channel: the tasks that read a channel are runs of blocks, channels of
-one block with the same readers share one net, and its cost is the sum of theirs.
+one block with the same readers share one net, and its cost is the sum of theirs. Nor are they
+written out before a partitioner or a file asks for them: metrics take the sets of readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.blocks import Blocks, Modelling
+from hgpart.cnn_nets import cnn_nets
 from hgpart.errors import ArgumentError
 from hgpart.graph import ChannelGraph, Layer, Read
 from hgpart.hypergraph import Hypergraph
+from hgpart.metrics import Evaluation, evaluate
+from hgpart.nets import Nets
 from hgpart.work import LARGEST_TOTAL, Work
 
 Int64 = NDArray[np.int64]
@@ -33,8 +37,9 @@ class CnnHypergraph:
 
     Attributes
     ----------
-    hypergraph : Hypergraph
-    blocks : Blocks
+    graph, blocks, modelling
+        What it was made of.
+    weights : int64 array, shape (vertices,)
     vertex_layers, vertex_rows : int32 arrays, shape (vertices,)
         The (first) layer of a vertex, and its row block there.
     vertex_columns : int32 array, shape (vertices,)
@@ -43,12 +48,29 @@ class CnnHypergraph:
         Where each layer's vertices are; None for a layer that has none.
     """
 
-    hypergraph: Hypergraph
+    graph: ChannelGraph
     blocks: Blocks
+    modelling: Modelling
+    weights: Int64
     vertex_layers: Int32
     vertex_rows: Int32
     vertex_columns: Int32
     layouts: tuple[Layout | None, ...]
+
+    @property
+    def vertices(self) -> int:
+        """Number of vertices."""
+        return len(self.weights)
+
+    @cached_property
+    def nets(self) -> Nets:
+        """The nets, by the sets of vertices that read."""
+        return cnn_nets(self)
+
+    @cached_property
+    def hypergraph(self) -> Hypergraph:
+        """The vertices and the nets with all their pins, written out when this is asked for."""
+        return self.nets.written_out(self.weights)
 
     @cached_property
     def task_vertices(self) -> tuple[Int64, ...]:
@@ -107,35 +129,29 @@ def cnn_hypergraph(
     if len(owners) >= 2**31:
         raise ArgumentError(f"{len(owners)} vertices: accepted are less than 2^31 (larger blocks)")
     weights = _weights(graph, work, blocks, modelling, layouts, len(owners))
-    reductions = _reduction_nets(graph, blocks, modelling, layouts)
-    maps = _map_nets(graph, blocks, modelling, layouts)
-    nets = [net for at in range(len(graph.layers)) for net in (*reductions[at], *maps[at])]
-    pins = [net.pins for net in nets]
-    hypergraph = Hypergraph(
-        weights=weights,
-        costs=np.array([net.cost for net in nets], dtype=np.int64),
-        pointers=np.cumsum([0, *map(len, pins)], dtype=np.int64),
-        pins=np.concatenate(pins) if pins else np.zeros(0, np.int32),
-        gathers=np.array([net.gathers for net in nets], dtype=np.bool_),
-        net_layers=np.array([net.layer for net in nets], dtype=np.int32),
-    )
-    return CnnHypergraph(hypergraph, blocks, owners, rows, columns, layouts)
+    return CnnHypergraph(graph, blocks, modelling, weights, owners, rows, columns, layouts)
 
 
-def vertex_weights(graph: ChannelGraph, work: Work, blocks: Blocks, modelling: Modelling) -> Int64:
-    """Return the weights of `cnn_hypergraph` alone, without its nets."""
-    check_work(graph, work)
-    _check(graph, blocks, modelling)
-    layouts, owners, _, _ = _lay_out(graph, blocks, modelling)
-    return _weights(graph, work, blocks, modelling, layouts, len(owners))
+def evaluate_parts(
+    model: CnnHypergraph, parts: Int32, k: int, speeds: Sequence[float] | None = None
+) -> Evaluation:
+    """Compute all metrics of a partition as `evaluate` does, without writing out the pins.
 
+    Parameters
+    ----------
+    model : CnnHypergraph
+    parts : int32 array, shape (model.vertices,)
+        Part of each vertex, 0 to k - 1.
+    k, speeds
+        As in `evaluate`.
 
-@dataclass(frozen=True)
-class _Net:
-    pins: Int32
-    cost: int
-    gathers: bool
-    layer: int
+    Raises
+    ------
+    HypergraphError, ArgumentError
+        As `evaluate`.
+    """
+    between = model.nets.of_parts(model.weights, parts, k)
+    return evaluate(between, np.arange(k, dtype=np.int32), k, speeds)
 
 
 def check_work(graph: ChannelGraph, work: Work) -> None:
@@ -313,145 +329,3 @@ def _tasks_by_group(layer: Layer, read: Read, first: int, last: int) -> Iterator
     for group in range(first // per_group, (last - 1) // per_group + 1):
         begin, end = max(first, group * per_group), min(last, (group + 1) * per_group)
         yield group, end - begin
-
-
-# ------------------------------------------------------------------ nets
-
-
-def _reduction_nets(
-    graph: ChannelGraph,
-    blocks: Blocks,
-    modelling: Modelling,
-    layouts: tuple[Layout | None, ...],
-) -> list[list[_Net]]:
-    """Per layer, a net for each row: its reduction first, then the cells that it sums."""
-    nets: list[list[_Net]] = []
-    for at, (layer, layout) in enumerate(zip(graph.layers, layouts, strict=True)):
-        nets.append([])
-        read = modelling.split_read(layer)
-        if layout is None or read is None:
-            continue
-        per_group = len(read.channels) // read.groups
-        cuts, rows = blocks.columns[at], blocks.rows[at]
-        cost = (
-            layer.partial_elements
-            * modelling.batch_size
-            * (modelling.bytes_per_element or layer.bytes_per_element)
-        )
-        bounds = zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True)
-        for row, (first, last) in enumerate(bounds):
-            tasks_of: dict[tuple[int, int], int] = {}
-            for group, tasks in _tasks_by_group(layer, read, first, last):
-                low, high = group * per_group, (group + 1) * per_group - 1
-                span = (
-                    int(np.searchsorted(cuts, low, "right")) - 1,
-                    int(np.searchsorted(cuts, high, "right")) - 1,
-                )
-                tasks_of[span] = tasks_of.get(span, 0) + tasks
-            start = int(layout.row_starts[row]) - int(layout.row_columns[row, 0])
-            for span, tasks in tasks_of.items():
-                pins = np.empty(span[1] - span[0] + 2, dtype=np.int32)
-                pins[0] = layout.finish + row
-                pins[1:] = np.arange(start + span[0], start + span[1] + 1)
-                nets[-1].append(_Net(pins, cost * tasks, True, len(graph.layers) + at))
-    return nets
-
-
-class _Readers:
-    """Who reads each task's map: pairs of a task and a numbered set of vertices."""
-
-    def __init__(self, graph: ChannelGraph) -> None:
-        self.graph = graph
-        self.tasks: list[Int64] = []
-        self.sets: list[Int64] = []
-        self.vertices: list[Int32] = []
-
-    def add(self, channels: Int64, keys: Int64, vertices_of: dict[int, Int32]) -> None:
-        """Channel c is read by the vertices of its key; equal keys are one set."""
-        found, numbers = np.unique(keys, return_inverse=True)
-        known = channels >= 0
-        self.tasks.append(self.graph.task_of_channel[channels[known]])
-        self.sets.append(len(self.vertices) + numbers[known])
-        self.vertices.extend(vertices_of[key] for key in found.tolist())
-
-    def by_task(self) -> tuple[Int64, Int64]:
-        """Distinct (task, set) pairs, sorted."""
-        nothing = [np.zeros(0, np.int64)]
-        pairs = np.stack(
-            [np.concatenate(self.tasks or nothing), np.concatenate(self.sets or nothing)], axis=1
-        )
-        pairs = np.unique(pairs, axis=0)
-        return pairs[:, 0], pairs[:, 1]
-
-
-def _map_nets(
-    graph: ChannelGraph,
-    blocks: Blocks,
-    modelling: Modelling,
-    layouts: tuple[Layout | None, ...],
-) -> list[list[_Net]]:
-    """Per layer, a net for each set of maps with one producer and the same readers."""
-    readers = _Readers(graph)
-    for at, (layer, layout) in enumerate(zip(graph.layers, layouts, strict=True)):
-        if layout is not None:
-            split = modelling.split_read(layer)
-            for read in layer.reads:
-                _add_readers(readers, layer, read, layout, blocks, at, split is read)
-    tasks, sets = readers.by_task()
-    nets: list[list[_Net]] = [[] for _ in graph.layers]
-    starts = np.flatnonzero(np.diff(tasks, prepend=-1))
-    ends = np.flatnonzero(np.diff(tasks, append=-1)) + 1
-    groups: dict[tuple[int, int, bytes], list[int]] = {}
-    layer_of_task = np.searchsorted(graph.first_task, tasks[starts], "right") - 1
-    for begin, end, at in zip(starts.tolist(), ends.tolist(), layer_of_task.tolist(), strict=True):
-        layout = layouts[at]
-        if layout is not None:
-            task = int(tasks[begin]) - int(graph.first_task[at])
-            row = int(np.searchsorted(blocks.rows[at], task, "right")) - 1
-            key = (at, layout.finish + row, sets[begin:end].tobytes())
-            groups.setdefault(key, []).append(begin)
-    for (at, root, packed), members in groups.items():
-        numbers = np.frombuffer(packed, dtype=np.int64).tolist()
-        layer = graph.layers[at]
-        cost = graph.map_bytes(layer, modelling.batch_size, modelling.bytes_per_element)
-        pins = _pins(root, [readers.vertices[number] for number in numbers])
-        nets[at].append(_Net(pins, cost * len(members), False, at))
-    return nets
-
-
-def _pins(root: int, readers: list[Int32]) -> Int32:
-    """Root first, then the readers ascending, each once."""
-    others = readers[0] if len(readers) == 1 else np.unique(np.concatenate(readers))
-    if len(others) and others[0] <= root <= others[-1]:
-        others = others[others != root]
-    return np.concatenate([np.array([root], dtype=np.int32), others])
-
-
-def _add_readers(
-    readers: _Readers,
-    layer: Layer,
-    read: Read,
-    layout: Layout,
-    blocks: Blocks,
-    at: int,
-    split: bool,
-) -> None:
-    positions = np.arange(len(read.channels))
-    groups = positions * read.groups // max(1, len(positions))
-    per_group = layer.tasks // read.groups
-    first_task, last_task = groups * per_group, (groups + 1) * per_group - 1
-    rows = blocks.rows[at]
-    low = np.searchsorted(rows, first_task, "right") - 1
-    high = np.searchsorted(rows, last_task, "right") - 1
-    count = len(rows) - 1
-    columns = np.zeros_like(positions)
-    if split:
-        columns = np.searchsorted(blocks.columns[at], positions, "right") - 1
-    keys = (columns * count + low) * count + high
-    vertices: dict[int, Int32] = {}
-    found, first = np.unique(keys, return_index=True)
-    for key, position in zip(found.tolist(), first.tolist(), strict=True):
-        reading = np.arange(low[position], high[position] + 1)
-        pins = layout.cell(reading, columns[position]) if split else layout.finish + reading
-        vertices[key] = pins.astype(np.int32)
-    readers.add(read.channels, keys, vertices)

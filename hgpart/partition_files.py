@@ -26,7 +26,7 @@ def full_parts(
     ----------
     graph, model, modelling
         The model's graph, its blocks, and how they were made.
-    parts : int32 array, shape (model.hypergraph.vertices,)
+    parts : int32 array, shape (model.vertices,)
 
     Returns
     -------

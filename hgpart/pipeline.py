@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from hgpart.blocks import Modelling, layer_blocks
-from hgpart.grains import cnn_hypergraph
+from hgpart.grains import cnn_hypergraph, evaluate_parts
 from hgpart.graph import ChannelGraph
 from hgpart.layering import channel_graph
 from hgpart.memory import MemoryLimits
-from hgpart.metrics import Evaluation, evaluate
+from hgpart.metrics import Evaluation
 from hgpart.objectives import VOLUME, Objective
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.balance import capacities
@@ -72,11 +72,11 @@ def evaluate_layerwise(
     model = cnn_hypergraph(graph, work, layer_blocks(graph, coarse), coarse)
     found = None
     if eps is not None:
-        total = int(model.hypergraph.weights.sum())
+        total = int(model.weights.sum())
         found = layerwise_within(graph, work, coarse, capacities(total, speeds or [1] * k, eps))
     if found is None:
         found = layerwise(graph, work, coarse, k, speeds)
-    return evaluate(model.hypergraph, found.astype(np.int32)[model.vertex_layers], k, speeds)
+    return evaluate_parts(model, found.astype(np.int32)[model.vertex_layers], k, speeds)
 
 
 def partition_model(

@@ -134,12 +134,12 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
         model = cnn_hypergraph(graph, plan.work, plan.blocks, plan.modelling)
     except ArgumentError as error:
         raise PlanError(f"the plan is not one of this model: {error}") from None
-    if len(plan.parts) != model.hypergraph.vertices:
+    if len(plan.parts) != model.vertices:
         raise PlanError(
             f"the plan has parts for {len(plan.parts)} blocks, expected one for each of "
-            f"{model.hypergraph.vertices}"
+            f"{model.vertices}"
         )
-    room = capacities(int(model.hypergraph.weights.sum()), plan.speeds or [1] * plan.k, plan.eps)
+    room = capacities(int(model.weights.sum()), plan.speeds or [1] * plan.k, plan.eps)
     bound = lower_bound(graph, plan.work, plan.modelling, room)
     found = evaluated(
         graph,

@@ -43,7 +43,7 @@ def part_shares(
     """Add up what each part holds; parameters add up to the model's, each element once."""
     layers = len(graph.layers)
     layer_work = np.zeros((layers, k), dtype=np.int64)
-    np.add.at(layer_work, (model.vertex_layers, parts), model.hypergraph.weights)
+    np.add.at(layer_work, (model.vertex_layers, parts), model.weights)
     layer_tasks = np.zeros((layers, k), dtype=np.int64)
     parameters = np.zeros(k, dtype=np.int64)
     parameter_bytes = np.zeros(k, dtype=np.int64)
@@ -68,5 +68,6 @@ def part_shares(
         np.add.at(own, finishing, held)
         parameters += own
         parameter_bytes += own * (modelling.bytes_per_element or layer.bytes_per_element)
-    received = traffic(model.hypergraph, parts, k).sum(axis=0)
+    between = model.nets.of_parts(model.weights, parts, k)
+    received = traffic(between, np.arange(k, dtype=np.int32), k).sum(axis=0)
     return PartShares(parameters, parameter_bytes, made + received, layer_work, layer_tasks)

@@ -15,13 +15,14 @@ from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
 from hgpart.grains import CnnHypergraph, cnn_hypergraph
 from hgpart.graph import INPUT, LINEAR, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
-from hgpart.metrics import imbalance, messages, part_loads, traffic
+from hgpart.metrics import imbalance, messages, traffic
 from hgpart.partition import partition_graph
 from hgpart.partition.backends import BACKENDS
 from hgpart.partition.horizontal import horizontal
 from hgpart.partition.incremental import incremental
 from hgpart.partition.layerwise import layerwise, layerwise_by_count, layerwise_by_parameters
 from hgpart.partition.random_parts import random_parts
+from hgpart.sequences import Sequences
 from hgpart.shares import part_shares
 from hgpart.work import Work
 
@@ -179,15 +180,16 @@ def outcome_of_parts(
     back to an input (design section 2).
     """
     k = task.k
-    hypergraph = model.hypergraph
+    between = model.nets.of_parts(model.weights, parts, k)
+    every = np.arange(k, dtype=np.int32)  # its vertices are the parts
     kinds = np.array([layer.kind for layer in task.graph.layers] * 2)  # maps, then reductions
-    trained = _nets(hypergraph, kinds[hypergraph.net_layers] != INPUT)
-    forward = traffic(hypergraph, parts, k)
-    step = forward + traffic(trained, parts, k).T
-    once = (_whatever_the_batch(task.graph, modelling, nets) for nets in (hypergraph, trained))
-    per_step = sum(int(traffic(nets, parts, k).sum()) for nets in once)
+    trained = _nets(between, kinds[between.net_layers] != INPUT)
+    forward = traffic(between, every, k)
+    step = forward + traffic(trained, every, k).T
+    once = (_whatever_the_batch(task.graph, modelling, nets) for nets in (between, trained))
+    per_step = sum(int(traffic(nets, every, k).sum()) for nets in once)
     shares = part_shares(task.graph, model, modelling, parts, k)
-    loads = part_loads(hypergraph, parts, k)
+    loads = between.weights
     return Outcome(
         strategy=strategy.name,
         k=k,
@@ -199,7 +201,7 @@ def outcome_of_parts(
         bytes_per_sample=(int(step.sum()) - per_step) / modelling.batch_size,
         bytes_per_step=per_step,
         largest_device_bytes=int((step.sum(axis=0) + step.sum(axis=1)).max()),
-        messages=int((messages(hypergraph, parts, k) + messages(trained, parts, k)).sum()),
+        messages=int((messages(between, every, k) + messages(trained, every, k)).sum()),
         largest_parameters=int(shares.parameters.max()),
         largest_activation_bytes=int(shares.activation_bytes.max()),
         seconds=0.0,
@@ -371,16 +373,19 @@ def _one_weird_trick(strategy: Strategy, task: Task) -> Outcome:
     if not tail.any():
         raise ArgumentError("the model does not end in linear layers")
     model, parts = horizontal(graph, task.work, modelling, k)
-    inside = _nets(model.hypergraph, tail[model.hypergraph.net_layers])
-    between = traffic(inside, parts, k)
+    every = np.arange(k, dtype=np.int32)
+    maps = model.nets.of_parts(model.weights, parts, k)
+    inside = _nets(maps, tail[maps.net_layers])
+    between = traffic(inside, every, k)
     switch, switch_messages = _switch(graph, model, parts, samples, tail, trained=False)
     back, back_messages = _switch(graph, model, parts, samples, tail, trained=True)
     step = switch + between + (back + between).T
 
     loads = task.work.per_task * np.array([layer.tasks for layer in graph.layers])
-    of_tail = np.where(tail[model.vertex_layers], model.hypergraph.weights, 0)
-    busy = float(loads[~tail].sum()) * samples / batch
-    busy += part_loads(replace(model.hypergraph, weights=of_tail), parts, k)
+    of_tail = np.zeros(k, dtype=np.int64)
+    own = tail[model.vertex_layers]
+    np.add.at(of_tail, parts[own], model.weights[own])
+    busy = float(loads[~tail].sum()) * samples / batch + of_tail
     over = float(busy.max()) * k / max(1.0, float(busy.sum()))
 
     tasks = part_shares(graph, model, modelling, parts, k).layer_tasks[tail]
@@ -413,7 +418,7 @@ def _one_weird_trick(strategy: Strategy, task: Task) -> Outcome:
         messages=(2 * k * (k - 1) if head else 0)
         + switch_messages
         + back_messages
-        + 2 * int(messages(inside, parts, k).sum()),
+        + 2 * int(messages(inside, every, k).sum()),
         largest_parameters=in_head + int((per_task @ tasks).max()),
         largest_activation_bytes=int(activations.max()),
         seconds=0.0,
@@ -433,17 +438,22 @@ def _switch(
 
     Where `trained`, without the maps of inputs: no gradient goes back to them.
     """
-    nets, k = model.hypergraph, len(samples)
+    nets, k = model.nets, len(samples)
+    behind = tail[model.vertex_layers[nets.sets.values[nets.sets.pointers[:-1]]]]
+    own = behind[nets.lists.values]
+    lists = Sequences.of_pairs(nets.lists.owners[own], nets.lists.values[own], len(nets.lists))
+    parts_behind = lists.united(
+        Sequences(nets.sets.pointers, parts[nets.sets.values].astype(np.int64))
+    )
     needs = np.zeros(k, dtype=np.int64)  # bytes for one sample
     readers = np.zeros((len(graph.layers), k), dtype=bool)
-    for net in np.flatnonzero(~tail[nets.net_layers]).tolist():
-        at = int(nets.net_layers[net])
-        pins = nets.pins[nets.pointers[net] : nets.pointers[net + 1]]
-        behind = np.unique(parts[pins[tail[model.vertex_layers[pins]]]])
+    for net in np.flatnonzero(~tail[nets.layers]).tolist():
+        at = int(nets.layers[net])
+        receivers = parts_behind[int(nets.readers[net])]
         if graph.layers[at].kind == PARAMETER or (trained and graph.layers[at].kind == INPUT):
             continue  # every device has a copy; no gradient
-        needs[behind] += nets.costs[net] // samples.sum()
-        readers[at, behind] = True
+        needs[receivers] += nets.costs[net] // samples.sum()
+        readers[at, receivers] = True
     sent = np.outer(samples, needs)
     np.fill_diagonal(sent, 0)
     return sent, int(readers.sum()) * (k - 1)

@@ -104,7 +104,7 @@ def make_report(layers, k, name=NASTY):
         backend="random",
         start="random",
         seed=0,
-        hypergraph=blocks.hypergraph,
+        blocks=blocks,
         feasible=found.imbalance <= 0.1,
         evaluation=found,
         lower_bound=0,

@@ -44,7 +44,7 @@ def make_report(graph, k, work=None, best_effort=False, speeds=None, **modelling
         backend="kahypar",
         start=found.start,
         seed=0,
-        hypergraph=found.model.hypergraph,
+        blocks=found.model,
         feasible=found.feasible,
         evaluation=found.evaluation,
         lower_bound=found.lower_bound,

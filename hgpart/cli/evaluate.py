@@ -66,7 +66,7 @@ def evaluate(
         with stage("import"):
             from hgpart.blocks import full_vertices
             from hgpart.formats import read_partition
-            from hgpart.metrics import evaluate as evaluate_parts
+            from hgpart.grains import evaluate_parts
             from hgpart.partition import check_arguments
             from hgpart.partition.balance import capacities, within
             from hgpart.partition.bound import lower_bound
@@ -91,7 +91,7 @@ def evaluate(
             done = measure(module, traced, graph)
         with stage("evaluate"):
             blocks, parts = blocks_of_parts(graph, done, modelling, every)
-            found = evaluate_parts(blocks.hypergraph, parts, k, speeds)
+            found = evaluate_parts(blocks, parts, k, speeds)
             room = capacities(int(found.loads.sum()), speeds or [1] * k, eps)
             bound = lower_bound(graph, done, modelling, room)
         with stage("layer-wise"):
@@ -109,7 +109,7 @@ def evaluate(
         backend=None,
         start=None,
         seed=None,
-        hypergraph=blocks.hypergraph,
+        blocks=blocks,
         feasible=within(found.loads, speeds or [1] * k, eps),
         evaluation=found,
         lower_bound=bound,

@@ -192,7 +192,7 @@ def partition(
         backend=backend,
         start=found.start,
         seed=seed,
-        hypergraph=found.model.hypergraph,
+        blocks=found.model,
         feasible=found.feasible,
         evaluation=found.evaluation,
         lower_bound=found.lower_bound,

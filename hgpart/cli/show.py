@@ -96,7 +96,7 @@ def plan_report(plan: Plan, graph: ChannelGraph) -> Report:
         backend=plan.backend,
         start=plan.start,
         seed=plan.seed,
-        hypergraph=found.model.hypergraph,
+        blocks=found.model,
         feasible=found.feasible,
         evaluation=found.evaluation,
         lower_bound=found.lower_bound,

@@ -14,11 +14,18 @@ import numpy as np
 from hgpart import _native
 from hgpart.blocks import Blocks, Modelling, divide, full_vertices, halve
 from hgpart.errors import ArgumentError, InfeasibleError
-from hgpart.grains import CnnHypergraph, channel_shares, check_bytes, check_work, cnn_hypergraph
+from hgpart.grains import (
+    CnnHypergraph,
+    channel_shares,
+    check_bytes,
+    check_work,
+    cnn_hypergraph,
+    evaluate_parts,
+)
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Int32, Int64
 from hgpart.memory import MemoryLimits, part_memory
-from hgpart.metrics import Evaluation, communication_volume, evaluate, imbalance, part_loads
+from hgpart.metrics import Evaluation, imbalance
 from hgpart.objectives import VOLUME, Objective
 from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.balance import capacities, pack, within
@@ -48,6 +55,9 @@ MAX_IMPROVED_PINS = 4_000_000
 MAX_BALANCED_VERTICES = 5_000_000
 MAX_BALANCED_PINS = 30_000_000
 
+# Refinement keeps a count for each net and part: 2 GB.
+MAX_REFINED_COUNTS = 2**29
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -58,7 +68,7 @@ class Partition:
     model : CnnHypergraph
         The blocks that the parts are of.
     modelling : Modelling
-    parts : int32 array, shape (model.hypergraph.vertices,)
+    parts : int32 array, shape (model.vertices,)
     k, eps, seed, backend, speeds
         What was asked for; `speeds` is None for equal devices.
     start : str
@@ -325,9 +335,9 @@ def evaluated(
     `bound` is a lower bound of the volume within eps, where one is known.
     """
     if bound is None:
-        room = capacities(int(model.hypergraph.weights.sum()), speeds or [1] * k, eps)
+        room = capacities(int(model.weights.sum()), speeds or [1] * k, eps)
         bound = lower_bound(graph, work, modelling, room)
-    evaluation = evaluate(model.hypergraph, parts, k, speeds)
+    evaluation = evaluate_parts(model, parts, k, speeds)
     needed = _memory_bytes(graph, modelling, memory, model, parts, k)
     return Partition(
         model=model,
@@ -400,12 +410,13 @@ def _split_and_improve(
     while time.monotonic() < deadline:
         balanced = best_rank[0] == 0
         blocks = halve(model.blocks, graph, modelling)
-        if _same(blocks, model) or (balanced and model.hypergraph.vertices > MAX_SPLIT_VERTICES):
+        if _same(blocks, model) or (balanced and model.vertices > MAX_SPLIT_VERTICES):
             break
         if _most_vertices(blocks) > MAX_BALANCED_VERTICES:
             break
         finer = cnn_hypergraph(graph, work, blocks, modelling)
-        if len(finer.hypergraph.pins) > (MAX_IMPROVED_PINS if balanced else MAX_BALANCED_PINS):
+        pins = int(finer.nets.sizes().sum())
+        if pins > (MAX_IMPROVED_PINS if balanced else MAX_BALANCED_PINS):
             break
         parts = _refine(finer, project(parts, model, finer), goal, seed, deadline)
         model = finer
@@ -413,7 +424,7 @@ def _split_and_improve(
             best, best_parts, best_rank = model, parts, rank
     if best_rank[0] > 0:
         # Heaviest first is the surest way to balance, whatever travels.
-        packed = pack(model.hypergraph.weights, goal)
+        packed = pack(model.weights, goal)
         parts = _refine(model, packed, goal, seed, deadline)
         if _rank(model, parts, goal) < best_rank:
             best, best_parts = model, parts
@@ -421,15 +432,17 @@ def _split_and_improve(
 
 
 def _refine(model: CnnHypergraph, parts: Int32, goal: Int64, seed: int, deadline: float) -> Int32:
+    """Move single vertices, as long as the counts of that have room."""
+    if len(model.nets.costs) * len(goal) > MAX_REFINED_COUNTS:
+        return parts
     return _native.refine(model.hypergraph, parts, goal, seed, deadline - time.monotonic())
 
 
 def _rank(model: CnnHypergraph, parts: Int32, goal: Int64) -> tuple[float, int]:
     """Largest overload, relative to its part's capacity, then volume: less is better."""
-    k = len(goal)
-    over = part_loads(model.hypergraph, parts, k) - goal
-    overload = float((np.maximum(over, 0) / np.maximum(goal, 1)).max())
-    return overload, communication_volume(model.hypergraph, parts, k)
+    found = evaluate_parts(model, parts, len(goal))
+    over = np.maximum(found.loads - goal, 0)
+    return float((over / np.maximum(goal, 1)).max()), found.volume
 
 
 def _most_vertices(blocks: Blocks) -> int:

@@ -139,7 +139,7 @@ def blocks_of(
             columns.append(_cuts(place[first : first + len(read.channels)]))
     model = cnn_hypergraph(graph, work, Blocks(tuple(rows), tuple(columns)), modelling)
 
-    parts = np.empty(model.hypergraph.vertices, dtype=np.int32)
+    parts = np.empty(model.vertices, dtype=np.int32)
     for at, layer in enumerate(graph.layers):
         layout = model.layouts[at]
         if layout is None or layer.tied_to != at:

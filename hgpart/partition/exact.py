@@ -14,6 +14,7 @@ import numpy as np
 
 from hgpart.blocks import Modelling
 from hgpart.errors import ArgumentError, MissingPackageError
+from hgpart.grains import evaluate_parts
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
 from hgpart.metrics import communication_volume, part_loads
@@ -140,8 +141,9 @@ def exact_partition(
         return first
     model, parts, interrupted = first.model, first.parts, False
     try:
-        volume = communication_volume(model.hypergraph, parts, k)
-        is_within = bool((part_loads(model.hypergraph, parts, k) <= capacities).all())
+        evaluation = evaluate_parts(model, parts, k)
+        volume = evaluation.volume
+        is_within = bool((evaluation.loads <= capacities).all())
         start = division_of(graph, found, modelling, model, parts)
         if is_within and volume > bound:
             now = time.monotonic()
@@ -156,7 +158,7 @@ def exact_partition(
         bound, interrupted = solved.bound, solved.interrupted
         if solved.division is not None:
             better = blocks_of(graph, work, found, modelling, solved.division)
-            if known is None or communication_volume(better[0].hypergraph, better[1], k) < known:
+            if known is None or evaluate_parts(*better, k).volume < known:
                 model, parts = better
     except KeyboardInterrupt:  # the best by now is returned
         interrupted = True

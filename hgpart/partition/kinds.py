@@ -100,7 +100,7 @@ def _random(
         rows.append(np.array([0, layer.tasks]) if solid else _cuts(layer.tasks, draw))
         columns.append(np.array([0, 1]) if read is None else _cuts(len(read.channels), draw))
     model = cnn_hypergraph(graph, work, Blocks(tuple(rows), tuple(columns)), modelling)
-    return model, draw.integers(0, k, model.hypergraph.vertices).astype(np.int32)
+    return model, draw.integers(0, k, model.vertices).astype(np.int32)
 
 
 def _cuts(size: int, draw: np.random.Generator) -> Int64:

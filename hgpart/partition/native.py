@@ -17,11 +17,10 @@ import numpy as np
 from hgpart import _native
 from hgpart.blocks import Blocks, Modelling, divide
 from hgpart.errors import ArgumentError, BackendError, MissingPackageError
-from hgpart.grains import CnnHypergraph, cnn_hypergraph
+from hgpart.grains import CnnHypergraph, cnn_hypergraph, evaluate_parts
 from hgpart.graph import ChannelGraph
 from hgpart.hypergraph import Hypergraph, Int32, Int64
 from hgpart.memory import MemoryLimits
-from hgpart.metrics import traffic
 from hgpart.objectives import VOLUME, Objective
 from hgpart.partition.annealing import Found, Schedule, anneal
 from hgpart.partition.balance import pack
@@ -233,7 +232,7 @@ class _Search:
         model, parts = self._blocks(found, self.modelling, division)
         room = [self.capacities, *([] if self.memory is None else [np.array(self.memory.bytes)])]
         device = cheapest_devices(
-            traffic(model.hypergraph, parts, self.k),
+            evaluate_parts(model, parts, self.k).traffic,
             self.objective.links,
             np.stack(room, axis=1),
             self.deadline,
@@ -289,15 +288,16 @@ class _Search:
         return cnn_hypergraph(self.graph, self.work, blocks, modelling)
 
     def _by_kahypar(self, model: CnnHypergraph) -> Int32 | None:
-        nets = model.hypergraph
-        if self.k * nets.vertices + 4 * len(nets.pins) > MOST_KAHYPAR_STEPS:
+        if self.k * model.vertices + 4 * int(model.nets.sizes().sum()) > MOST_KAHYPAR_STEPS:
             return None
         left = self._left()
         if left <= 0:
             return None
         limit = None if left == math.inf else left
         try:
-            return kahypar(nets, self.capacities, seed=self.seed, time_limit=limit, most_runs=1)
+            return kahypar(
+                model.hypergraph, self.capacities, seed=self.seed, time_limit=limit, most_runs=1
+            )
         except (BackendError, MissingPackageError):
             return None  # one start of several
         except KeyboardInterrupt:
@@ -350,7 +350,7 @@ class _Search:
         whole = cnn_hypergraph(
             self.graph, self.work, Blocks(model.blocks.rows, columns), self.modelling
         )
-        own = np.empty(whole.hypergraph.vertices, dtype=np.int32)
+        own = np.empty(whole.vertices, dtype=np.int32)
         for layout, coarse in zip(whole.layouts, model.layouts, strict=True):
             if layout is None or coarse is None:
                 continue

@@ -28,7 +28,7 @@ def project(parts: Int32, source: CnnHypergraph, target: CnnHypergraph) -> Int32
 
 def holders(source: CnnHypergraph, target: CnnHypergraph) -> Int64:
     """The vertex of `source` that holds the first task of each vertex of `target`."""
-    held = np.empty(target.hypergraph.vertices, dtype=np.int64)
+    held = np.empty(target.vertices, dtype=np.int64)
     starts = np.searchsorted(target.vertex_layers, np.arange(len(target.layouts) + 1))
     for at, layout in enumerate(source.layouts):
         own = slice(int(starts[at]), int(starts[at + 1]))

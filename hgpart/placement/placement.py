@@ -205,8 +205,7 @@ class Placement(nn.Module):
 
     def expected(self, batch_size: int) -> Evaluation:
         """The partition's figures at a batch size, from the hypergraph and not the submodules."""
-        nets = self._hypergraph(batch_size)
-        return evaluate(nets, self.partition.parts, self.k, self.partition.speeds)
+        return self._evaluated(self._between_parts(batch_size))
 
     def expected_gradients(self, batch_size: int) -> Evaluation:
         """The same of a backward pass: of the nets whose layer a gradient is computed of.
@@ -214,13 +213,18 @@ class Placement(nn.Module):
         What part s sent to part r in the forward pass comes back, so traffic and messages are
         transposed.
         """
-        nets = self._hypergraph(batch_size)
+        nets = self._between_parts(batch_size)
         returned = np.array(self.blueprint.returned)[nets.net_layers]
         nets = replace(nets, costs=np.where(returned, nets.costs, 0))
-        found = evaluate(nets, self.partition.parts, self.k, self.partition.speeds)
+        found = self._evaluated(nets)
         return replace(found, traffic=found.traffic.T, messages=found.messages.T)
 
-    def _hypergraph(self, batch_size: int) -> Hypergraph:
+    def _evaluated(self, between: Hypergraph) -> Evaluation:
+        parts = np.arange(self.k, dtype=np.int32)
+        return evaluate(between, parts, self.k, self.partition.speeds)
+
+    def _between_parts(self, batch_size: int) -> Hypergraph:
+        """The hypergraph whose vertices are the parts, for a batch in the present mode."""
         blueprint = self.blueprint
         layers = tuple(
             replace(layer, bytes_per_element=self.dtype.itemsize)
@@ -230,7 +234,8 @@ class Placement(nn.Module):
         )
         graph = replace(blueprint.graph, layers=layers)
         modelling = replace(self.partition.modelling, batch_size=batch_size, bytes_per_element=None)
-        return cnn_hypergraph(graph, self.work, self.partition.model.blocks, modelling).hypergraph
+        model = cnn_hypergraph(graph, self.work, self.partition.model.blocks, modelling)
+        return model.nets.of_parts(model.weights, self.partition.parts, self.k)
 
     # -------------------------------------------------------------- as an nn.Module
 

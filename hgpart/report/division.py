@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hgpart.blocks import Modelling
+from hgpart.grains import CnnHypergraph
 from hgpart.graph import ChannelGraph, Layer
-from hgpart.hypergraph import Hypergraph, Int64
+from hgpart.hypergraph import Int64
 from hgpart.memory import MemoryLimits
 from hgpart.metrics import Evaluation
 from hgpart.objectives import VOLUME, Objective
@@ -45,7 +46,7 @@ class Report:
         What was partitioned, and what was asked for.
     backend, start, seed
         What made the partition, as in `Partition`; None where another tool did.
-    hypergraph : Hypergraph
+    blocks : CnnHypergraph
         The blocks that were partitioned.
     feasible : bool
     evaluation : Evaluation
@@ -73,7 +74,7 @@ class Report:
     backend: str | None
     start: str | None
     seed: int | None
-    hypergraph: Hypergraph
+    blocks: CnnHypergraph
     feasible: bool
     evaluation: Evaluation
     lower_bound: int
@@ -156,9 +157,9 @@ def _fields(report: Report) -> dict[str, Any]:
         "layerwise_max_work": _in_units(report.work, layerwise.max_load),
         "layerwise_volume_bytes": layerwise.volume,
         "layerwise_messages": layerwise.message_count,
-        "vertices": report.hypergraph.vertices,
-        "nets": report.hypergraph.nets,
-        "pins": len(report.hypergraph.pins),
+        "vertices": report.blocks.vertices,
+        "nets": len(report.blocks.nets.costs),
+        "pins": int(report.blocks.nets.sizes().sum()),
         "parts": _part_fields(report),
         "layers": _layer_fields(report),
         "seconds": {stage: round(seconds, 4) for stage, seconds in report.seconds.items()},
