@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import fx
 
 from hgpart.channels import (
     NO_CHANNEL,
@@ -32,6 +34,7 @@ from hgpart.channels import (
     rule_of,
     same_place,
 )
+from hgpart.traced_nodes import elements_of
 
 Int64 = NDArray[np.int64]
 
@@ -387,6 +390,29 @@ def _group_norm(call: Call) -> Effect:
     groups = call.argument("num_groups", call.argument("group"))
     channels = core(ids).flatten().expand(ids.shape[1]).numpy().astype(np.int64)
     return Mix(channels, np.ones_like(channels), groups, 1, partial=False, slices=slices)
+
+
+_WITH_WEIGHTS = frozenset(
+    {
+        *(aten.conv1d, aten.conv2d, aten.conv3d, aten.convolution, aten.linear),
+        *(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d),
+    }
+)
+
+
+def is_weight(value: fx.Node, user: fx.Node) -> bool:
+    """Whether a node is the weight that a convolution or linear layer multiplies its input by."""
+    weight = Call(user, user.args, dict(user.kwargs), ()).argument("weight")
+    return weight is value and getattr(user.target, "overloadpacket", None) in _WITH_WEIGHTS
+
+
+def passes_on(user: fx.Node, elements: int) -> bool:
+    """Whether a node moves what it reads, or changes each of so many elements by itself."""
+    joins = getattr(user.target, "overloadpacket", None) is aten.cat
+    if joins or user.target is operator.getitem or moves_only(user.target):
+        return True
+    pointwise = torch.Tag.pointwise in getattr(user.target, "tags", ())
+    return pointwise and elements_of(user) == elements
 
 
 def moves_only(target: Any) -> bool:

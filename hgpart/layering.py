@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from hgpart.aten_rules import moves_only
+from hgpart.aten_rules import is_weight, moves_only, passes_on
 from hgpart.batches import elements_of_shape, has_dynamic_batch
 from hgpart.channels import (
     NO_CHANNEL,
@@ -215,7 +215,8 @@ class _Layering:
         call = Call(node, args, kwargs, shape_of(node))
         if packet in SHAPE_ONLY or not operands_of(call):
             return self._constant(call, packet in SHAPE_ONLY)
-        effect: Effect = Whole() if node.name in self.exceptions.whole else effect_of(call)
+        undivided = node.name in self.exceptions.whole or self._makes_weights(node)
+        effect: Effect = Whole() if undivided else effect_of(call)
         if isinstance(effect, Reindex) and self._constants(call):
             call = self._with_parameter_layers(call)
             effect = effect_of(call)
@@ -231,6 +232,24 @@ class _Layering:
         else:
             ids = self._whole(call, effect.known)
         return self._results(node, ids)
+
+    def _makes_weights(self, node: fx.Node) -> bool:
+        """Whether a product makes the weight of another, as a mixture of experts' filters.
+
+        Its elements are no neurons: all of them go to the one task that multiplies by them.
+        """
+        if getattr(node.target, "overloadpacket", None) not in MATRIX_PRODUCTS:
+            return False
+        met, waiting = {node}, [node]
+        while waiting:
+            value = waiting.pop()
+            for user in self.live.intersection(value.users) - met:
+                if is_weight(value, user):
+                    return True
+                if passes_on(user, elements_of(node)):
+                    met.add(user)
+                    waiting.append(user)
+        return False
 
     @staticmethod
     def _size(value: Any, dim: Any) -> int:

@@ -847,6 +847,22 @@ class Recurrent(nn.Module):
         return self.lstm(self.a(image).flatten(2))[0]
 
 
+class ConditionalFilters(Two):
+    """Filters for each sample are a mixture of experts' (CondConv)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.route = nn.Linear(6, 4)
+        self.experts = nn.Parameter(torch.randn(4, 6 * 6 * 3 * 3))
+
+    def forward(self, image):
+        maps = self.a(image)
+        filters = torch.sigmoid(self.route(maps.mean((2, 3)))) @ self.experts
+        filters = filters.view(-1, 6, 3, 3)
+        made = functional.conv2d(maps.view(1, -1, 8, 8), filters, padding=1, groups=len(image))
+        return self.b(made.view(-1, 6, 8, 8))
+
+
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize(
     "kind",
@@ -862,6 +878,7 @@ class Recurrent(nn.Module):
         DroppedConstants,
         WritesSlices,
         Recurrent,
+        ConditionalFilters,
     ],
 )
 def test_structures_that_once_failed(kind, grain):
