@@ -74,18 +74,24 @@ def draw_module(facts: NodeFacts, nodes: Mapping[fx.Node, str]) -> fx.GraphModul
     drawn = []
     for node in nodes:
         if packet_of(node) is aten.native_dropout:
-            operand = node.all_input_nodes[0]
-            dtype = operand.meta["val"].dtype
-            ones = step.fx_graph.call_function(
-                aten.ones.default,
-                (step.sizes(operand, {}),),
-                {"dtype": dtype, "device": torch.device("cpu")},
-            )
+            ones = step.call(aten.ones_like.default, _empty(step, node.all_input_nodes[0]))
             call = Call(node, node.args, dict(node.kwargs), ())
             drawn.append(
                 step.call(aten.dropout.default, ones, call.argument("p"), call.argument("train"))
             )
+        elif packet_of(node) in SHAPE_ONLY:
+            drawn.append(step.emit(node, {one: _empty(step, one) for one in step.operands(node)}))
         else:
             drawn.append(step.value(node))
     step.fx_graph.output(tuple(drawn))
     return fx.GraphModule(step.root, step.fx_graph, class_name="Draws")
+
+
+def _empty(step: StepGraph, node: fx.Node) -> fx.Node:
+    """A tensor as a node's lies in memory: in that order the model draws numbers for it."""
+    value = node.meta["val"]
+    strides = [step.at_any_batch(stride) for stride in value.stride()]
+    like = {"dtype": value.dtype, "device": torch.device("cpu")}
+    return step.fx_graph.call_function(
+        aten.empty_strided.default, (step.sizes(node, {}), strides), like
+    )

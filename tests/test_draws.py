@@ -1,0 +1,53 @@
+"""What is drawn at random is what the whole model draws, wherever its tensors lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import placements
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hgpart import Modelling
+
+
+class Random(nn.Module):
+    """A random operator on maps that do not lie in memory in the order of their dimensions."""
+
+    def __init__(self, draw: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.draw = draw
+        self.conv = nn.Conv2d(3, 6, 3)
+        self.table = nn.Parameter(torch.randn(5, 6))
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        maps = self.conv(image)
+        last = self.draw(maps.permute(0, 2, 3, 1))
+        behind = self.draw(maps.to(memory_format=torch.channels_last).relu())
+        first = self.draw(maps.transpose(0, 1))  # the batch is not what lies furthest apart
+        some = self.draw(maps[:, ::2, 1:])  # with gaps
+        heads = maps.flatten(2).unflatten(1, (2, 3)).transpose(2, 3)
+        attended = self.draw(functional.scaled_dot_product_attention(heads, heads, heads))
+        table = functional.dropout(self.table.t(), 0.4, self.training)
+        return last, behind, first, some, attended, table
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda maps: functional.dropout(maps, 0.4),
+        lambda maps: maps * torch.rand_like(maps),
+        lambda maps: maps + torch.randn_like(maps),
+    ],
+)
+def test_numbers_are_drawn_in_the_order_of_the_memory(draw):
+    """They were drawn for tensors that lie in memory in the order of their dimensions."""
+    torch.manual_seed(0)
+    model, inputs = Random(draw).double(), [torch.randn(2, 3, 6, 5, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, inputs)
+    plan = placements.of_single_tasks(traced, graph, Modelling(), 3, 0)
+    for batch in (2, 3):
+        images = [torch.randn(batch, 3, 6, 5, dtype=torch.float64)]
+        placements.check_equal(model, images, plan, seed=5)
