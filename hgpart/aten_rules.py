@@ -326,9 +326,20 @@ def _any_convolution(call: Call, transposed: bool) -> Effect:
             return Whole()
         channels = core(ids).flatten().expand(ids.shape[axis]).numpy().astype(np.int64)
         sizes = np.ones_like(channels)
-    partial = _has_columns(weight, ids, axis)
-    shared = _shared_bias(call.argument("bias"), tasks)
-    return Mix(channels, sizes, groups, axis, partial=partial, macs=macs, shared=shared)
+    # The weight of a transposed one counts the filters within each group.
+    slices = {"weight": 1 if transposed else 0, "bias": 0}
+    if transposed and groups > 1:
+        del slices["weight"]
+    return Mix(
+        channels,
+        sizes,
+        groups,
+        axis,
+        partial=_has_columns(weight, ids, axis),
+        macs=macs,
+        shared=_shared_bias(call.argument("bias"), tasks),
+        slices=slices,
+    )
 
 
 def _shared_bias(bias: Constant | None, tasks: int) -> tuple[Constant, ...]:
@@ -341,7 +352,7 @@ def _shared_bias(bias: Constant | None, tasks: int) -> tuple[Constant, ...]:
 
 @built_in_rule(aten.linear)
 def _linear(call: Call) -> Effect:
-    return _matrix_product(call, "input", "weight", 0, call.argument("bias"))
+    return _matrix_product(call, "input", "weight", 0, "bias")
 
 
 @built_in_rule(aten.mm)
@@ -356,12 +367,10 @@ def _matmul(call: Call) -> Effect:
 
 @built_in_rule(aten.addmm)
 def _addmm(call: Call) -> Effect:
-    return _matrix_product(call, "mat1", "mat2", 1, call.argument("self"))
+    return _matrix_product(call, "mat1", "mat2", 1, "self")
 
 
-def _matrix_product(
-    call: Call, operand: str, matrix: str, rows: int, bias: Constant | None = None
-) -> Effect:
+def _matrix_product(call: Call, operand: str, matrix: str, rows: int, bias: str = "") -> Effect:
     """A product with a matrix, whose dimension `rows` counts the tasks."""
     value, weight = call.argument(operand), call.argument(matrix)
     tasks = call.shape[-1] if call.shape else 1
@@ -375,7 +384,8 @@ def _matrix_product(
         axis=len(call.shape) - 1,
         partial=_has_columns(weight, value.ids, axis=-1),
         macs=math.prod(value.ids.shape),
-        shared=_shared_bias(bias, tasks),
+        shared=_shared_bias(call.argument(bias), tasks),
+        slices={matrix: rows, bias: -1},
     )
 
 

@@ -1,12 +1,17 @@
-"""What is known of a constant while a model is traced: integer values, and rows of parameters."""
+"""What is known of a constant: integer values, rows of parameters, where elements are from."""
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
+from torch import fx
 
+from hgpart.aten_rules import moves_only
 from hgpart.channels import (
     Call,
     Channels,
@@ -18,7 +23,7 @@ from hgpart.channels import (
     effect_of,
 )
 from hgpart.places import narrowed
-from hgpart.traced_nodes import all_tensors
+from hgpart.traced_nodes import all_tensors, concrete, holds_tensors
 
 
 def integers(value: torch.Tensor | None) -> torch.Tensor | None:
@@ -91,3 +96,57 @@ def rows_of(
 def of_rows(rows: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
     """Whether each element of a constant is made of one row of parameters."""
     return rows is not None and bool((core(rows) >= 0).all())
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """A constant that operators have only moved about.
+
+    Attributes
+    ----------
+    origins : tuple of fx.Node
+        The parameters and buffers that it consists of.
+    sizes : tuple of int
+        Elements of each.
+    numbers : int64 tensor
+        Which of their elements is where, numbered through all origins; of the constant's shape.
+    """
+
+    origins: tuple[fx.Node, ...]
+    sizes: tuple[int, ...]
+    numbers: torch.Tensor
+
+    def first(self, origin: fx.Node) -> int:
+        """Number of an origin's first element."""
+        return sum(self.sizes[: self.origins.index(origin)])
+
+
+def moved_elements(node: fx.Node) -> Moved | None:
+    """Where the elements of a constant are from; None if anything is computed on the way."""
+    found, waiting = set[fx.Node](), [node]
+    while waiting:
+        one = waiting.pop()
+        if not (
+            one.op == "placeholder" or one.target is operator.getitem or moves_only(one.target)
+        ):
+            return None
+        if one not in found:
+            found.add(one)
+            waiting.extend(operand for operand in one.all_input_nodes if holds_tensors(operand))
+    values: dict[fx.Node, Any] = {}
+    origins, sizes = [], [0]
+
+    def value_of(operand: fx.Node) -> Any:
+        return values[operand] if operand in values else concrete((operand.meta["val"],))[0]
+
+    for one in node.graph.nodes:
+        if one in found and one.op == "placeholder":
+            shape = concrete(one.meta["val"].shape)
+            first = sum(sizes)
+            origins.append(one)
+            sizes.append(math.prod(shape))
+            values[one] = torch.arange(first, first + sizes[-1]).reshape(shape)
+        elif one in found:
+            args, kwargs = fx.map_arg((one.args, dict(one.kwargs)), value_of)
+            values[one] = one.target(*args, **kwargs)
+    return Moved(tuple(origins), tuple(sizes[1:]), values[node])

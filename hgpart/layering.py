@@ -38,11 +38,13 @@ from hgpart.channels import (
 )
 from hgpart.constants import integers, of_rows, rows_of, values_of
 from hgpart.graph import INPUT, LINEAR, OUTPUT, PARAMETER, WHOLE, ChannelGraph, Layer, Read
+from hgpart.holdings import Use, agree, count_needed
 from hgpart.operations import operations_of
 from hgpart.places import (
     channel_axis,
     cross,
     distinct_places,
+    narrowed,
     owned_by_one_task,
 )
 from hgpart.sequences import distinct
@@ -127,11 +129,9 @@ class _OpenLayer:
     weights: int = 0
     weight_names: frozenset[str] = frozenset()  # parameters that make up those weights
     columns: bytes = b""  # which columns of those weights multiply the same channel
-    needs_rows: bool = False  # whether it makes something else of those weights, too
     operators: list[str] = field(default_factory=list)
-    parameters: dict[str, int] = field(default_factory=dict)
-    # of each parameter, and each buffer that the layer updates: the operators on it
-    uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # of each parameter, and each buffer that the layer updates
+    uses: dict[str, list[Use]] = field(default_factory=dict)
     fused: dict[str, str] = field(default_factory=dict)  # those of them that came with an operator
     reads: list[Read] = field(default_factory=list)
 
@@ -151,11 +151,13 @@ class _Layering:
         self.width = 0  # channels so far
         self.starts: list[int] = []  # first channels, ascending, and the layers that make them
         self.makers: list[_OpenLayer] = []
-        self.placeholders: dict[str, fx.Node] = {}  # parameters and buffers by name
         self.parameter_layers: dict[frozenset[str], _OpenLayer] = {}
         self.moved: set[fx.Node] = set()  # nodes that only pass on what they read
         self.names: dict[str, int] = {}
         self.live = computed_nodes(traced.graph_module.graph, traced.results)
+        self.placeholders = {
+            node.name: node for node in traced.graph_module.graph.find_nodes(op="placeholder")
+        }
         self.position = 0
 
     # -------------------------------------------------------------- the walk over the graph
@@ -168,7 +170,6 @@ class _Layering:
             elif node not in self.live:
                 continue
             elif node.op == "placeholder":
-                self.placeholders[node.name] = node
                 self.values[node] = self._parameter_or_buffer(node)
             elif node.op == "get_attr":
                 self.values[node] = Constant(())
@@ -310,10 +311,10 @@ class _Layering:
 
     def _same_index(self, call: Call, effect: SameIndex) -> torch.Tensor:
         operands = [ids.expand(call.shape) for ids in effect.operands]
-        held: list[Constant] = []
+        held: list[tuple[Constant, torch.Tensor]] = []
         for constant, elements in effect.constants:
             if self._is_held(constant, elements, operands):
-                held.append(constant)
+                held.append((constant, elements))
             else:
                 operands.append(self._parameter_layer(constant).expand(call.shape))
         tuples, labels, counts = distinct_places(operands)
@@ -346,7 +347,9 @@ class _Layering:
                 owner.reads.append(Read(met[other], _ones(len(met[other]))))
             elif (channels != NO_CHANNEL).any():
                 self._same_index_read(owner, channels)
-        self._append(owner, call.node, held)
+        numbers = ids - owner.start
+        uses = [(one, None if owner.single else _tasks_met(one, at, numbers)) for one, at in held]
+        self._append(owner, call.node, uses, ids)
         return ids
 
     def _is_held(
@@ -406,9 +409,15 @@ class _Layering:
         for constant in filter(_has_parameters, mix.shared):
             held_by_one = mix_all(self._parameter_layer(constant))[0]
             owner.reads.append(Read(held_by_one, _ones(len(held_by_one))))
-        own = [one for one in self._constants(call) if all(one is not c for c in mix.shared)]
-        self._append(owner, call.node, own)
-        return _numbered(owner.start, tasks, call.shape, mix.axis)
+        axes = {id(call.argument(name)): axis for name, axis in mix.slices.items()}
+        held = [
+            (one, _slices(one, axes[id(one)], tasks) if id(one) in axes else None)
+            for one in self._constants(call)
+            if all(one is not shared for shared in mix.shared)
+        ]
+        ids = _numbered(owner.start, tasks, call.shape, mix.axis)
+        self._append(owner, call.node, held, ids)
+        return ids
 
     def _whole(self, call: Call, known: bool) -> torch.Tensor:
         ids = [operand.ids for operand in operands_of(call)]
@@ -437,8 +446,9 @@ class _Layering:
         for found in read:
             owner.reads.append(Read(found, _ones(len(found))))
         owner.macs += macs
-        self._append(owner, call.node, self._constants(call))
-        return _numbered(owner.start, width, call.shape, axis)
+        made = _numbered(owner.start, width, call.shape, axis)
+        self._append(owner, call.node, [(one, None) for one in self._constants(call)], made)
+        return made
 
     # -------------------------------------------------------------- parameters read as data
 
@@ -449,7 +459,8 @@ class _Layering:
             nodes = [node for node in self.values if node.name in constant.origins]
             layer = self._open(PARAMETER, nodes[0], 1, single=True)
             layer.map_elements = layer.partial_elements = sum(map(elements_of, nodes))
-            self._own(layer, [constant], PARAMETER)
+            for node in nodes:
+                layer.uses[node.name] = [Use(self.values[node], node, PARAMETER, None)]
             self.parameter_layers[constant.origins] = layer
         return torch.full((), layer.start, dtype=torch.int32)
 
@@ -536,10 +547,25 @@ class _Layering:
         self.layers.append(layer)
         return layer
 
-    def _append(self, layer: _OpenLayer, node: fx.Node, constants: Iterable[Constant]) -> None:
+    def _append(
+        self,
+        layer: _OpenLayer,
+        node: fx.Node,
+        held: Iterable[tuple[Constant, torch.Tensor | None]],
+        ids: torch.Tensor,
+    ) -> None:
+        """Let a layer compute an operator too: with constants, and the task of each element."""
         before = set(layer.uses)
-        self._own(layer, constants, str(node.target))
-        layer.uses.update(dict.fromkeys(updated_buffers(node), (str(node.target),)))
+        operator = str(node.target)
+        makers = {id(self.values.get(one)): one for one in node.all_input_nodes}
+        for constant, tasks in held:
+            use = Use(constant, makers[id(constant)], operator, tasks)
+            for name in sorted(constant.origins & self.traced.parameters.keys()):
+                layer.uses.setdefault(name, []).append(use)
+        for buffer in updated_buffers(node):
+            statistic = Constant(concrete(buffer.meta["val"].shape), frozenset({buffer.name}))
+            tasks = None if layer.single else _per_channel(ids - layer.start, statistic.shape)
+            layer.uses[buffer.name] = [Use(statistic, buffer, operator, tasks)]
         if layer.operators:
             layer.fused.update(dict.fromkeys(layer.uses.keys() - before, node.name))
         layer.operators.append(node.name)
@@ -554,13 +580,6 @@ class _Layering:
         elements = np.array([self._elements(result, layer.tasks) for result in results])
         in_bytes = (elements * np.array(sizes)[:, None]).sum(axis=0).tolist()
         layer.map_elements, layer.fixed_elements = (-(-count // sizes[0]) for count in in_bytes)
-
-    def _own(self, layer: _OpenLayer, constants: Iterable[Constant], user: str) -> None:
-        for constant in constants:
-            for name in sorted(constant.origins & self.traced.parameters.keys()):
-                layer.parameters[name] = elements_of(self.placeholders[name])
-                layer.needs_rows |= name in layer.weight_names and name in layer.uses
-                layer.uses[name] = (*constant.moves, user)
 
     def _number(self, layer: _OpenLayer, channels: int) -> None:
         """Give a layer so many new channels, in place of those that it had."""
@@ -609,40 +628,34 @@ class _Layering:
 
     # -------------------------------------------------------------- shared weights, final numbers
 
-    def _sharers(self) -> dict[str, list[_OpenLayer]]:
+    def _users(self) -> dict[str, list[_OpenLayer]]:
+        """The layers that have each parameter, and each buffer that they update."""
         users: dict[str, list[_OpenLayer]] = {}
         for layer in self.layers:
             for name in layer.uses:
                 users.setdefault(name, []).append(layer)
-        return {name: layers for name, layers in users.items() if len(layers) > 1}
+        return users
 
     def exceptions_for_sharers(self) -> _Exceptions:
-        """What to do otherwise where layers share a parameter and task j of each can't hold row j.
+        """What to do otherwise where tasks of several numbers need one element of a parameter.
 
         A convolution is not kept from being divided by what is fused behind it: a shared batch
         norm is then a layer of its own wherever it stands; and if even these differ, its
         parameters are data, which one task sends. Weights whose rows fit together but whose
-        columns don't, or of which the layer needs rows as well, are not divided; otherwise they
+        columns don't, or of which a layer needs rows as well, are not divided; otherwise they
         have but the last resort: whole tasks.
         """
         now = self.exceptions
         unfused, undivided = set(now.unfused), set(now.undivided)
         data, whole = set(now.data), set(now.whole)
-        undivided |= {layer.operators[0] for layer in self.layers if layer.needs_rows}
-
-        def by_row(layer: _OpenLayer, name: str) -> object:
-            return None if layer.single else (layer.tasks, layer.uses[name])
-
-        def by_column(layer: _OpenLayer) -> object:
-            return [r.groups for r in layer.reads if r.partial], layer.columns
-
-        for name, layers in self._sharers().items():
-            rows_fit = all(by_row(layer, name) == by_row(layers[0], name) for layer in layers)
-            if rows_fit and all(by_column(layer) == by_column(layers[0]) for layer in layers):
+        for name, layers in self._users().items():
+            rows_fit = self._rows_fit(name, layers)
+            if rows_fit and self._columns_fit(name, layers):
                 continue
             pointwise = [at for at in layers if name in at.fused or at.kind == "same index"]
             fused = {layer.fused[name] for layer in layers if name in layer.fused}
-            if fused - now.unfused and not any(layer.kind == PARAMETER for layer in layers):
+            shared = len(layers) > 1 and not any(layer.kind == PARAMETER for layer in layers)
+            if shared and fused - now.unfused:
                 unfused |= fused
             elif rows_fit:
                 undivided |= {layer.operators[0] for layer in layers}
@@ -654,6 +667,30 @@ class _Layering:
             frozenset(unfused), frozenset(undivided), frozenset(data), frozenset(whole)
         )
 
+    def _rows_fit(self, name: str, layers: Sequence[_OpenLayer]) -> bool:
+        """Whether each element of a parameter is needed by tasks of one number alone."""
+        if any(layer.single for layer in layers):
+            return all(layer.single for layer in layers)
+        uses = [use for layer in layers for use in layer.uses[name]]
+        return len({layer.tasks for layer in layers}) == 1 and agree(uses, *self._origin(name))
+
+    @staticmethod
+    def _columns_fit(name: str, layers: Sequence[_OpenLayer]) -> bool:
+        """Whether channel i of task j needs the same elements of a parameter in all layers."""
+
+        def columns(layer: _OpenLayer) -> object:
+            return [read.groups for read in layer.reads if read.partial], layer.columns
+
+        if any(columns(layer) != columns(layers[0]) for layer in layers):
+            return False
+        manners = {use.manner for layer in layers for use in layer.uses[name]}
+        return len(manners) == 1 or all(name not in layer.weight_names for layer in layers)
+
+    def _origin(self, name: str) -> tuple[fx.Node, tuple[int, ...]]:
+        """The placeholder of a parameter or buffer, and its shape."""
+        node = self.placeholders[name]
+        return node, concrete(node.meta["val"].shape)
+
     def finish(self) -> ChannelGraph:
         self.layers.sort(key=lambda layer: layer.position)
         renumber = np.full(self.width + 1, NO_CHANNEL, dtype=np.int64)  # the last one is -1's
@@ -663,10 +700,10 @@ class _Layering:
             first += layer.channels
         index = {id(layer): at for at, layer in enumerate(self.layers)}
         tied = list(range(len(self.layers)))
-        for layers in self._sharers().values():
+        for layers in self._users().values():
             group = {tied[index[id(layer)]] for layer in layers}
             tied = [min(group) if at in group else at for at in tied]
-        owned = self._owned()
+        owned, sizes = self._owned(), self._sizes()
         operations = operations_of(
             self.traced, [(x.name, x.kind, x.operators) for x in self.layers]
         )
@@ -685,9 +722,11 @@ class _Layering:
                     partial_elements=layer.partial_elements,
                     bytes_per_element=layer.bytes_per_element,
                     macs=layer.macs,
-                    parameters=sum(layer.parameters[name] for name in owned[at]),
+                    parameters=sum(sizes[name] for name in owned[at]),
                     weights=layer.weights if layer.weight_names & owned[at] else 0,
-                    parameter_names=tuple(self.traced.parameters[p] for p in layer.parameters),
+                    parameter_names=tuple(
+                        self.traced.parameters[name] for name in layer.uses if name in sizes
+                    ),
                     reads=tuple(
                         Read(
                             renumber[read.channels],
@@ -719,9 +758,19 @@ class _Layering:
         seen: frozenset[str] = frozenset()
         owned = []
         for layer in self.layers:
-            owned.append(frozenset(layer.parameters) - seen)
+            owned.append(frozenset(layer.uses.keys() & self.traced.parameters.keys()) - seen)
             seen |= owned[-1]
         return owned
+
+    def _sizes(self) -> dict[str, int]:
+        """Elements of each parameter that any layer needs."""
+        return {
+            name: count_needed(
+                [use for one in layers for use in one.uses[name]], *self._origin(name)
+            )
+            for name, layers in self._users().items()
+            if name in self.traced.parameters
+        }
 
 
 def _has_parameters(value: Any) -> bool:
@@ -757,6 +806,30 @@ def _shared_out(ids: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | Non
             return ids
     distinct = core(ids).flatten()  # one number per channel, such as its mean
     return distinct.reshape(shape) if len(distinct) == math.prod(shape) else None
+
+
+def _tasks_met(constant: Constant, elements: torch.Tensor, tasks: torch.Tensor) -> torch.Tensor:
+    """The task that each element of a constant meets, where they are given by place."""
+    (elements, tasks), _ = narrowed([elements.expand(tasks.shape), tasks])
+    shape = np.broadcast_shapes(tuple(elements.shape), tuple(tasks.shape))
+    elements, tasks = elements.expand(shape), tasks.expand(shape)
+    found = torch.full((math.prod(constant.shape),), NO_CHANNEL, dtype=torch.int32)
+    found[elements.flatten().long()] = tasks.flatten()
+    return compact(found.reshape(constant.shape))
+
+
+def _slices(constant: Constant, axis: int, tasks: int) -> torch.Tensor:
+    """The task of each element of a constant that is handed out in slices along `axis`."""
+    view = [1] * len(constant.shape)
+    view[axis] = tasks
+    return torch.arange(tasks, dtype=torch.int32).reshape(view)
+
+
+def _per_channel(tasks: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """The task of each statistic of a norm over the tensor in which `tasks` make their places."""
+    if tasks.dim() < 2 or shape != (tasks.shape[1],):
+        return None
+    return tasks.movedim(1, 0).flatten(1)[:, 0]
 
 
 def _columns(ids: torch.Tensor) -> bytes:

@@ -144,11 +144,11 @@ def first_result(node: fx.Node) -> fx.Node:
     return next(user for user in node.users if user.args[1] == 0)
 
 
-def updated_buffers(node: fx.Node) -> Iterable[str]:
+def updated_buffers(node: fx.Node) -> Iterable[fx.Node]:
     """Buffers of running statistics that a norm updates, be it after another call of it."""
     for statistic in only_updated(node):
         if statistic.op == "placeholder":
-            yield statistic.name
+            yield statistic
         elif statistic.target is operator.getitem:  # the new value that the other call made
             yield from updated_buffers(statistic.all_input_nodes[0])
 

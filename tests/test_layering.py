@@ -1018,13 +1018,15 @@ def test_square_weight_and_its_transpose_are_kept_whole() -> None:
     assert set(kinds(modelled(flat, (2, 5))).values()) == {"whole"}
 
 
-def test_halves_of_one_weight_are_kept_whole() -> None:
+def test_halves_of_one_weight_are_tied() -> None:
     def forward(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         low, high = net.w.chunk(2)
         return F.conv2d(x, low), F.conv2d(x, high)
 
     graph = modelled(Net(forward, w=parameter(6, 4, 1, 1)))
-    assert [layer.kind for layer in graph.layers[1:-1]] == ["whole", "whole"]
+    assert [layer.kind for layer in graph.layers[1:-1]] == ["dense", "dense"]
+    assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 3]
+    assert not any(read.partial for layer in graph.layers for read in layer.reads)
 
 
 @pytest.mark.parametrize(
@@ -1146,7 +1148,7 @@ def test_a_weight_that_is_a_scale_elsewhere() -> None:
     """The convolution's own weight can't be read as data: here whole tasks are the last resort."""
     graph = modelled(
         Net(
-            lambda net, x: F.conv2d(x, net.w.view(4, 4, 1, 1)) + F.linear(x, net.w).mean(),
+            lambda net, x: F.conv2d(x, net.w.view(4, 4, 1, 1)) + F.linear(x, net.w.t()).mean(),
             w=parameter(4, 4),
         ),
         (2, 4, 4, 4),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hgpart.placement.slices import Slice
+from hgpart.placement.slices import Slice, overlap, slice_of
 
 
 @st.composite
@@ -76,3 +76,20 @@ def test_takes_no_part_in_gradients():
     assert not held.take(weight).requires_grad
     held.put(weight.data, torch.ones(2, 2, requires_grad=True))
     assert weight.detach().sum(dim=1).tolist() == [0, 2, 2, 0]
+
+
+@given(slices())
+def test_numbers_are_those_of_the_elements_taken(held):
+    assume(held.shape)
+    np.testing.assert_array_equal(held.numbers, wanted(held))
+    found = slice_of(held.name, held.shape, wanted(held).ravel())
+    assert found.numbers.ravel().tolist() == sorted(wanted(held).ravel().tolist())
+    if held.elements is None:
+        assert found.elements is None  # a box is known as one
+
+
+@given(st.lists(slices(), min_size=1, max_size=3))
+def test_slices_overlap_where_an_element_is_in_two(several):
+    several = [one for one in several if one.shape and one.shape == several[0].shape]
+    numbers = [number for one in several for number in one.numbers.ravel().tolist()]
+    assert overlap(several) == (len({*numbers}) < len(numbers))

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hgpart.batches import has_dynamic_batch
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph import Int64
+from hgpart.placement.blueprint import UNUSED
 from hgpart.placement.program import PartProgram, receive
 from hgpart.placement.rehearsal import Rehearsal, rehearse
 from hgpart.placement.transfers import Transfer
@@ -250,15 +251,14 @@ def _received(program: PartProgram) -> Iterator[Transfer]:
 
 
 def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigures:
-    module, used = placement.submodule(part), placement.blueprint.used_state
-    slices = {
-        id(attrgetter(name)(module)): held.name for name, held in placement.slices(part).items()
-    }
+    module = placement.submodule(part)
+    names = {id(attrgetter(name)(module)): name for name in placement.slices(part)}
     parameters = list(module.parameters())
-    unused = [one for one in parameters if slices[id(one)] not in used]
-    learning = [one for one in parameters if one.requires_grad and slices[id(one)] in used]
-    buffers = [buffer for buffer in module.buffers() if id(buffer) in slices]
-    indices = [buffer for buffer in module.buffers() if id(buffer) not in slices]
+    idle = {id(one) for one in parameters if names[id(one)].startswith(f"{UNUSED}.")}
+    unused = [one for one in parameters if id(one) in idle]
+    learning = [one for one in parameters if one.requires_grad and id(one) not in idle]
+    buffers = [buffer for buffer in module.buffers() if id(buffer) in names]
+    indices = [buffer for buffer in module.buffers() if id(buffer) not in names]
     return PartFigures(
         part=part,
         device=str(placement.devices[part]),

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from hgpart.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
-from hgpart.channels import module_of
+from hgpart.channels import SHAPE_ONLY, module_of
 from hgpart.errors import PlacementError
 from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.hypergraph import Int64
@@ -24,8 +24,9 @@ from hgpart.placement.layouts import ChannelLayout
 from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.ownership import Ownership, ownership
 from hgpart.placement.products import product_of
+from hgpart.placement.reindexing import takes_some
 from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
-from hgpart.placement.step_graph import StepGraph
+from hgpart.placement.step_graph import StepGraph, packet_of
 from hgpart.placement.transfers import Transfer, TransferredTensor
 from hgpart.traced_nodes import is_norms_statistic, is_tensor, live_nodes, results_read
 from hgpart.tracing import TracedModel
@@ -125,6 +126,21 @@ class Blueprint:
             tuple(at_batch(size, batch_size) for size in value.shape) if is_tensor(value) else None
             for value in values
         )
+
+    @cached_property
+    def partly_read(self) -> tuple[str, ...]:
+        """Placeholders of the parameters of which an operator in front of layers takes a part."""
+        found = []
+        for placeholder in self.traced.parameters:
+            waiting, seen = [self.nodes[placeholder]], set[fx.Node]()
+            while waiting:
+                for user in waiting.pop().users:
+                    if user not in seen and user not in self.facts.makers:
+                        seen.add(user)
+                        waiting.append(user)
+            if any(takes_some(node) or packet_of(node) in SHAPE_ONLY for node in seen):
+                found.append(placeholder)
+        return tuple(found)
 
     @property
     def output_part(self) -> int:

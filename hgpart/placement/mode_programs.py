@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import fx, nn
 
@@ -13,7 +14,7 @@ from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.draws import draw_module
 from hgpart.placement.part_builder import PartBuilder
 from hgpart.placement.program import PartProgram
-from hgpart.placement.slices import Slice
+from hgpart.placement.slices import Slice, slice_of
 from hgpart.placement.transfers import Transfer
 
 
@@ -30,6 +31,9 @@ class Programs:
         Per part, by dotted attribute of its module.
     draws : fx.GraphModule or None
         Draws the random masks.
+    idle : tuple of Slice
+        Elements of parameters of which no step of any part uses all, if part 0 is held: it has
+        them.
     """
 
     blueprint: Blueprint
@@ -37,6 +41,7 @@ class Programs:
     programs: Mapping[int, PartProgram]
     slices: Mapping[int, Mapping[str, Slice]]
     draws: fx.GraphModule | None
+    idle: tuple[Slice, ...]
 
 
 def build_programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
@@ -59,7 +64,30 @@ def build_programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
     if blueprint.draws:
         draws = draw_module(blueprint.facts, blueprint.draws)
     slices = {part: builder.slices for part, builder in builders.items()}
-    return Programs(blueprint, blueprint.transfers, programs, slices, draws)
+    idle = tuple(_idle(blueprint, slices)) if 0 in slices else ()
+    return Programs(blueprint, blueprint.transfers, programs, slices, draws, idle)
+
+
+def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> Iterator[Slice]:
+    """Elements that no step of any part uses, of parameters of which operators take a part."""
+    partly = blueprint.partly_read
+    held: list[Slice] = []
+    for part in range(blueprint.partition.k) if partly else ():
+        if part in slices:
+            held += slices[part].values()
+        else:  # another process has it
+            builder = PartBuilder(blueprint, part)
+            builder.build()
+            held += builder.slices.values()
+    for placeholder in partly:
+        name = blueprint.traced.parameters[placeholder]
+        shape = blueprint.facts.shape(blueprint.nodes[placeholder])
+        idle = np.ones(shape, dtype=np.bool_)
+        for one in held:
+            if one.name == name:
+                idle[one.places] = False
+        if idle.any():
+            yield slice_of(name, shape, np.flatnonzero(idle))
 
 
 def with_input_gradients(programs: Programs) -> Programs:

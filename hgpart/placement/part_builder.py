@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from hgpart.hypergraph import Int64
 from hgpart.placement.blueprint import CARRY, Blueprint
 from hgpart.placement.products import product_of
 from hgpart.placement.program import PartProgram, pack, receive, send
-from hgpart.placement.slices import Slice
+from hgpart.placement.slices import Slice, overlap, slice_of
 from hgpart.placement.step_graph import Source, StepGraph
 from hgpart.placement.steps import Step, finishing_step, partial_step
 from hgpart.placement.transfers import Transfer
@@ -31,12 +31,15 @@ class PartBuilder:
     ----------
     blueprint : Blueprint
     part : int
+    united : mapping of str to Slice
+        By parameter, what the part holds as one tensor, though steps take parts of it.
     slices : dict of str to Slice
         By dotted attribute of the program's module, what the part holds of the model's state.
     """
 
     blueprint: Blueprint
     part: int
+    united: Mapping[str, Slice] = field(default_factory=dict)
     slices: dict[str, Slice] = field(default_factory=dict)
     fx_graph: fx.Graph = field(default_factory=fx.Graph)
     root: nn.Module = field(default_factory=nn.Module)
@@ -64,6 +67,11 @@ class PartBuilder:
             self._receive(name)
         self._carry()
         self.fx_graph.output(results)
+        united = self._united()
+        if united:
+            again = PartBuilder(plan, self.part, united)
+            program, self.slices = again.build(), again.slices
+            return program
         module = fx.GraphModule(self.root, self.fx_graph, class_name=f"Part{self.part}")
         return PartProgram(self.part, module, self.used)
 
@@ -80,8 +88,24 @@ class PartBuilder:
         updates = {node: new for node, new in facts.carried.items() if node in needed}
         if updates:
             last = len(self.blueprint.graph.layers) - 1
-            step = StepGraph(facts, last, np.zeros(0, np.int64), {}, self.blueprint.draws)
+            nobody, draws = np.zeros(0, np.int64), self.blueprint.draws
+            step = StepGraph(facts, last, nobody, {}, draws, self.united)
             self._add(finishing_step(step, (), updates), CARRY)
+
+    def _united(self) -> dict[str, Slice]:
+        """Of each parameter whose elements several slices share, all that the part needs."""
+        parameters = {*self.blueprint.traced.parameters.values()}
+        needed: dict[str, dict[object, Slice]] = {}
+        for held in self.slices.values():
+            if held.name in parameters:
+                needed.setdefault(held.name, {})[held.key] = held
+        found = {}
+        for name, several in needed.items():
+            slices = [*several.values()]
+            if len(slices) > 1 and overlap(slices):
+                numbers = np.concatenate([one.numbers.ravel() for one in slices])
+                found[name] = slice_of(name, slices[0].shape, numbers)
+        return found
 
     def _expect(self) -> None:
         """Name what will arrive."""
@@ -116,7 +140,8 @@ class PartBuilder:
 
     def _begin(self, at: int, tasks: Int64) -> StepGraph:
         plan = self.blueprint
-        return StepGraph(plan.facts, at, tasks, self._sources(at), plan.draws)
+        sources = self._sources(at)
+        return StepGraph(plan.facts, at, tasks, sources, plan.draws, self.united)
 
     def _partial(self, at: int) -> None:
         """Compute what the part's cells add to their tasks, and send it where they are summed."""

@@ -31,7 +31,7 @@ from hgpart.placement.modes import carried_over, skeleton
 from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.original_state import hooked, original_state
 from hgpart.placement.program import PartProgram
-from hgpart.placement.slices import Slice
+from hgpart.placement.slices import Slice, overlap
 from hgpart.placement.traced_values import check_values
 from hgpart.placement.transfers import Transfer
 from hgpart.placement.weight_files import opened_weights
@@ -505,6 +505,7 @@ class Placement(nn.Module):
         for name, one in self._original.items():
             if 0 in self.programs and one.held_as == name and name not in used:
                 yield 0, Slice(name, one.shape)
+        yield from ((0, held) for held in self._now.idle)
 
     def _used_otherwise(self, made: Programs) -> Iterator[tuple[int, Slice]]:
         """Parameters that parts hold, and that their programs of a new mode make no use of."""
@@ -535,15 +536,15 @@ class Placement(nn.Module):
 
     def _check_coverage(self) -> None:
         """Raise a PlacementError unless all parts together hold each parameter once."""
-        counts: dict[str, int] = {}
+        slices: dict[str, list[Slice]] = {}
         for held in self._slices.values():
-            counts[held.name] = counts.get(held.name, 0) + math.prod(held.local_shape)
+            slices.setdefault(held.name, []).append(held)
         for name, one in self._original.items():
-            wanted = math.prod(one.shape)
-            if self._has_all and one.parameter and counts.get(one.held_as, 0) != wanted:
+            several, wanted = slices.get(one.held_as, []), math.prod(one.shape)
+            count = sum(math.prod(held.local_shape) for held in several)
+            if self._has_all and one.parameter and (count != wanted or overlap(several)):
                 raise PlacementError(
-                    f"{name}: the parts hold {counts.get(one.held_as, 0)} elements of {wanted}: "
-                    "accepted are models whose parameters each belong to the tasks of one layer"
+                    f"{name}: the parts hold {count} elements of {wanted}: accepted is each once"
                 )
 
     def _new(

@@ -11,11 +11,12 @@ import torch
 from torch import fx
 
 from hgpart.channels import Call
+from hgpart.constants import moved_elements
 from hgpart.graph import Read
 from hgpart.hypergraph import Int64
+from hgpart.placement import held_constants
 from hgpart.placement.layouts import spread
 from hgpart.placement.ownership import Rectangle
-from hgpart.placement.slices import Slice
 
 if TYPE_CHECKING:
     from hgpart.placement.step_graph import StepGraph
@@ -253,49 +254,28 @@ def _scattered_cells(
 ) -> fx.Node:
     """Cells in no pattern: one product whose weight is zero where the part has no cell."""
     weight = _call(node).argument(product.weight)
-    numbers, held = _weight_elements(step, weight)
+    constant = moved_elements(weight)
+    assert constant is not None  # the weight of partial sums is not computed
     tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in rectangles]))
     every = np.unique(np.concatenate([rectangle.positions for rectangle in rectangles]))
     inputs, _, _ = _places(step, node, product, read, Rectangle(tasks, every))
-    whole = np.moveaxis(numbers, (product.row_dim, product.column_dim), (0, 1))
-    elements, places = [], []
+    whole = np.moveaxis(constant.numbers.numpy(), (product.row_dim, product.column_dim), (0, 1))
+    numbers, places = [], []
     local = np.arange(len(tasks) * len(inputs) * int(np.prod(whole.shape[2:]))).reshape(
         len(tasks), len(inputs), *whole.shape[2:]
     )
     for rectangle in rectangles:
         features, rows, columns = _places(step, node, product, read, rectangle)
         here = np.ix_(np.searchsorted(tasks, rectangle.tasks), np.searchsorted(inputs, features))
-        elements.append(whole[np.ix_(rows, columns)].ravel())
+        numbers.append(whole[np.ix_(rows, columns)].ravel())
         places.append(local[here].ravel())
-    order = np.argsort(np.concatenate(elements))
-    slice_ = Slice(held.name, held.shape, elements=np.concatenate(elements)[order])
-    cells = step.hold(weight if weight.op == "placeholder" else _parameter(weight), slice_)
-    index = step.index(np.concatenate(places)[order])
+    _, cells = held_constants.elements(step, constant, np.concatenate(numbers))
+    index = step.index(np.concatenate(places)[np.argsort(np.concatenate(numbers))])
     flat = step.call(spread, cells, 0, index, local.size)
     cut = step.call(aten.reshape.default, flat, list(local.shape))
     if product.row_dim == 1:
         cut = step.call(aten.transpose.int, cut, 0, 1)
     return _sum_of(step, node, product, inputs, cut)
-
-
-def _parameter(weight: fx.Node) -> fx.Node:
-    while weight.op != "placeholder":
-        (weight,) = [one for one in weight.all_input_nodes]
-    return weight
-
-
-def _weight_elements(step: StepGraph, weight: fx.Node) -> tuple[np.ndarray, Slice]:
-    """Number of the parameter's element at each place of a weight that is it, moved about."""
-    chain = []
-    node = weight
-    while node.op != "placeholder":
-        chain.append(node)
-        (node,) = [one for one in node.all_input_nodes]
-    shape = step.facts.shape(node)
-    numbers = torch.arange(int(np.prod(shape)), dtype=torch.int64).reshape(shape)
-    for moved in reversed(chain):
-        numbers = moved.target(numbers, *moved.args[1:], **moved.kwargs)  # type: ignore[operator]
-    return numbers.numpy(), Slice(step.traced.parameters[node.name], shape)
 
 
 def add_bias(step: StepGraph, node: fx.Node, product: Product, total: fx.Node) -> fx.Node:

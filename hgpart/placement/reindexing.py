@@ -29,6 +29,7 @@ VIEWS = (
     aten.unsqueeze,
 )
 PERMUTATIONS = (aten.permute, aten.transpose, aten.t, aten.numpy_T, aten.movedim)
+SELECTIONS = (aten.slice, aten.narrow, aten.select, aten.index, aten.index_select)
 PIECES = (aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split)
 
 
@@ -36,7 +37,7 @@ def takes_some(node: fx.Node) -> bool:
     """Whether an operator has some of its operand only, so that not all of that need be there."""
     if node.target is operator.getitem:
         return is_reindexing(node.all_input_nodes[0])
-    return getattr(node.target, "overloadpacket", None) in (aten.slice, aten.narrow, aten.select)
+    return getattr(node.target, "overloadpacket", None) in SELECTIONS
 
 
 def is_reindexing(node: fx.Node) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 
 from hgpart.hypergraph import Int64
@@ -43,6 +46,22 @@ class Slice:
             for dim, size in enumerate(self.shape)
         )
 
+    @property
+    def places(self) -> tuple[Any, ...]:
+        """An index into a numpy array of the whole that has the elements held."""
+        if self.elements is not None:
+            return np.unravel_index(self.elements, self.shape)
+        if not self.positions:
+            return (...,)
+        axes = [self.positions.get(dim, np.arange(size)) for dim, size in enumerate(self.shape)]
+        return np.ix_(*axes)
+
+    @property
+    def numbers(self) -> Int64:
+        """Number of each element held in the flattened whole, shape `local_shape`."""
+        numbers: Int64 = np.arange(math.prod(self.shape)).reshape(self.shape)[self.places]
+        return numbers
+
     def take(self, full: torch.Tensor) -> torch.Tensor:
         """Copy the elements held out of the whole.
 
@@ -71,6 +90,30 @@ class Slice:
         """Equal for slices of equal elements."""
         held = tuple((dim, kept.tobytes()) for dim, kept in sorted(self.positions.items()))
         return (self.name, held, None if self.elements is None else self.elements.tobytes())
+
+
+def slice_of(name: str, shape: tuple[int, ...], numbers: Int64) -> Slice:
+    """The slice with the elements of these numbers: a box, if they make up one."""
+    numbers = np.unique(numbers)
+    if not shape:
+        return Slice(name, shape)
+    found = [np.unique(along) for along in np.unravel_index(numbers, shape)]
+    if math.prod(map(len, found)) != len(numbers):
+        return Slice(name, shape, elements=numbers)
+    cut = {dim: along for dim, along in enumerate(found) if len(along) < shape[dim]}
+    return Slice(name, shape, cut)
+
+
+def overlap(slices: Sequence[Slice]) -> bool:
+    """Whether an element of a tensor is in two slices of it."""
+    if len(slices) < 2:
+        return False
+    taken = np.zeros(slices[0].shape, dtype=np.bool_)
+    for one in slices:
+        if taken[one.places].any():
+            return True
+        taken[one.places] = True
+    return False
 
 
 def _put(full: torch.Tensor, local: torch.Tensor, cuts: list[tuple[int, Int64]]) -> None:

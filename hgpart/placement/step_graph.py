@@ -26,7 +26,7 @@ from hgpart.channels import SHAPE_ONLY
 from hgpart.errors import PlacementError
 from hgpart.graph import ChannelGraph, Layer
 from hgpart.hypergraph import Int64
-from hgpart.placement import products, reindexing, replacements, same_index
+from hgpart.placement import held_constants, products, reindexing, replacements, same_index
 from hgpart.placement.layouts import ChannelLayout, spread, unmerge
 from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.slices import Slice
@@ -79,6 +79,8 @@ class StepGraph:
         Nodes of the traced graph whose values come from outside.
     draws : mapping of fx.Node to str
         Random nodes, and the placeholder of what was drawn for them.
+    united : mapping of str to Slice
+        By parameter, what the part holds as one tensor, of which the step takes what it needs.
     """
 
     facts: NodeFacts
@@ -86,6 +88,7 @@ class StepGraph:
     tasks: Int64
     sources: Mapping[fx.Node, Source]
     draws: Mapping[fx.Node, str]
+    united: Mapping[str, Slice] = field(default_factory=dict)
     fx_graph: fx.Graph = field(default_factory=fx.Graph)
     root: nn.Module = field(default_factory=nn.Module)
     slices: dict[str, Slice] = field(default_factory=dict)
@@ -94,6 +97,7 @@ class StepGraph:
     single: set[fx.Node] = field(default_factory=set)  # that stand for an operator's first result
     _known: dict[tuple[Any, ...], fx.Node] = field(default_factory=dict)
     _attributes: dict[object, str] = field(default_factory=dict)
+    _rows: Int64 | None = None  # of parameters, that are not to be zeros
 
     # -------------------------------------------------------------- facts of the traced graph
 
@@ -123,7 +127,8 @@ class StepGraph:
     def value(self, node: fx.Node, box: Box = WHOLE) -> fx.Node:
         """A node of the traced graph, cut down to a box, as a node of the step's graph."""
         box = self._normal(node, box)
-        key = (node, *((dim, kept.tobytes()) for dim, kept in sorted(box.items())))
+        of = None if self._rows is None else self._rows.tobytes()
+        key = (node, of, *((dim, kept.tobytes()) for dim, kept in sorted(box.items())))
         if key not in self._known:
             self._known[key] = self._value(node, box)
         return self._known[key]
@@ -143,20 +148,29 @@ class StepGraph:
             return self.select(self.placeholder(self.draws[node]), node, box)
         if self.is_own(node):
             return self._recut(node, self.own(node), box)
-        if node in self.facts.makers or self._is_sent(node):  # and the step reads nothing of it
+        if node in self.facts.makers or self.is_sent(node):  # and the step reads nothing of it
             return replacements.filled(self, node, aten.zeros.default, box)
         if node.op == "placeholder":
             return self._held(node, box)
         if box or reindexing.takes_some(node):
             under = self.under(node, box)
+            if under is None and box and self.layer.tasks > 1 and self._rows is None:
+                under = held_constants.under(self, node, box)
             if under is not None:
                 return under
         return self.select(self.value(node), node, box) if box else self.copy(node)
 
-    def _is_sent(self, node: fx.Node) -> bool:
+    def is_sent(self, node: fx.Node) -> bool:
         """Whether a node is a parameter that the task of another layer holds and sends."""
         held_here = self.traced.parameters.get(node.name) in self.layer.parameter_names
         return node.name in self.facts.sent_parameters and not held_here
+
+    def of_rows(self, node: fx.Node, rows: Int64) -> fx.Node:
+        """A constant, with zeros for the parameters that it is made of but for some rows."""
+        self._rows = rows
+        made = self.value(node)
+        self._rows = None
+        return made
 
     def under(self, node: fx.Node, box: Box) -> fx.Node | None:
         """An operator that is cut itself, if it can be."""
@@ -262,20 +276,36 @@ class StepGraph:
 
     def _held(self, node: fx.Node, box: Box) -> fx.Node:
         """A parameter, buffer or constant, as a slice that the part holds."""
-        named = {**self.traced.parameters, **self.traced.buffers}
-        shape = self.facts.shape(node)
-        if node.name not in named and node.name not in self.traced.constants:
-            raise PlacementError(f"{self.layer.name} takes {node.name}, which no part has")
+        name, shape = self.name_of(node), self.facts.shape(node)
         if node in self.facts.carried:  # kept for the backward pass as it is before its update
             return self.select(self.call(aten.clone.default, self.whole(node)), node, box)
-        return self.hold(node, Slice(named.get(node.name, node.name), shape, dict(box)))
+        if self._rows is None or node.name not in self.traced.parameters or not shape:
+            return self.hold(node, Slice(name, shape, dict(box)))
+        rows = self._normal(node, {0: self._rows})
+        made = self.hold(node, Slice(name, shape, dict(rows)))
+        if rows:
+            made = self.call(spread, made, 0, self.index(self._rows), shape[0])
+        return self.select(made, node, box)
+
+    def name_of(self, node: fx.Node) -> str:
+        """What a parameter, buffer or constant is called in the model's state."""
+        traced = self.traced
+        for names in (traced.parameters, traced.buffers):
+            if node.name in names:
+                return names[node.name]
+        if node.name not in traced.constants:
+            raise PlacementError(f"{self.layer.name} takes {node.name}, which no part has")
+        return node.name
 
     def whole(self, node: fx.Node) -> fx.Node:
         """A buffer as the part holds it, to be changed."""
         return self.hold(node, Slice(self.traced.buffers[node.name], self.facts.shape(node)))
 
     def hold(self, node: fx.Node, held: Slice) -> fx.Node:
-        """A slice that the part holds, as an attribute of the step."""
+        """A slice that the part holds, as an attribute of the step, or part of one."""
+        united = self.united.get(held.name, held)
+        if united.key != held.key:
+            return self._part_of(self.hold(node, united), united, held)
         if held.key not in self._attributes:
             attribute = self._free(held.name.rpartition(".")[2])
             self._attributes[held.key] = attribute
@@ -288,6 +318,18 @@ class StepGraph:
             else:
                 self.root.register_buffer(attribute, value)
         return self.fx_graph.get_attr(self._attributes[held.key])
+
+    def _part_of(self, made: fx.Node, united: Slice, held: Slice) -> fx.Node:
+        """Take a slice out of another."""
+        if united.elements is None and held.elements is None:
+            for dim, kept in held.positions.items():
+                have = united.positions.get(dim, np.arange(united.shape[dim]))
+                made = self.take(made, dim, np.searchsorted(have, kept), len(have))
+            return made
+        have = united.numbers.ravel()
+        flat = self.call(aten.reshape.default, made, [-1])
+        flat = self.take(flat, 0, np.searchsorted(have, held.numbers.ravel()), len(have))
+        return self.call(aten.reshape.default, flat, list(held.local_shape))
 
     def _free(self, name: str) -> str:
         found = name
