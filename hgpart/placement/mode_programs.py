@@ -101,9 +101,9 @@ def with_input_gradients(programs: Programs) -> Programs:
     return _with_transfers(programs, transfers)
 
 
-def in_dtype(programs: Programs, dtype: torch.dtype) -> Programs:
-    """The same, where floating tensors travel in another type."""
-    return _with_transfers(programs, tuple(one.in_dtype(dtype) for one in programs.transfers))
+def in_dtype(programs: Programs, old: torch.dtype, dtype: torch.dtype) -> Programs:
+    """The same, where tensors of one floating type travel in another."""
+    return _with_transfers(programs, tuple(one.in_dtype(old, dtype) for one in programs.transfers))
 
 
 def _with_transfers(programs: Programs, transfers: tuple[Transfer, ...]) -> Programs:

@@ -84,7 +84,7 @@ class Placement(nn.Module):
         self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
         self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
         self._hooked = tuple(hooked(model))
-        self.dtype = _float_type(model, blueprint.traced.example)
+        self.dtype = _float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
         self.parts = nn.ModuleDict()
         self._hold_unused(self.training, self._never_used())
         state = dict(model.named_buffers(remove_duplicate=False))
@@ -226,9 +226,10 @@ class Placement(nn.Module):
     def _between_parts(self, batch_size: int) -> Hypergraph:
         """The hypergraph whose vertices are the parts, for a batch in the present mode."""
         blueprint = self.blueprint
+        as_traced = _float_type(_placeholders(blueprint.traced))
         layers = tuple(
             replace(layer, bytes_per_element=self.dtype.itemsize)
-            if nodes and nodes[0].meta["val"].dtype.is_floating_point
+            if nodes and nodes[0].meta["val"].dtype == as_traced  # not what the model converts to
             else layer
             for layer, nodes in zip(blueprint.graph.layers, blueprint.results, strict=True)
         )
@@ -353,7 +354,7 @@ class Placement(nn.Module):
                     self._tensors[_key(programs, part, held)] = _attribute(module, name)
         if dtype != self.dtype:
             for mode, programs in self._modes.items():
-                self._modes[mode] = in_dtype(programs, dtype)
+                self._modes[mode] = in_dtype(programs, self.dtype, dtype)
         self.devices, self.dtype = devices, dtype
         self._runtimes.clear()
         self._fill({})
@@ -586,9 +587,14 @@ def _key(programs: Programs, part: int, held: Slice) -> _Key:
     return part, (*held.key, *([traced.training] if held.name in traced.constants else []))
 
 
-def _float_type(model: nn.Module, example: Sequence[Any]) -> torch.dtype:
-    tensors = (*model.parameters(), *model.buffers(), *example)
+def _float_type(tensors: Iterable[Any]) -> torch.dtype:
     return next((one.dtype for one in tensors if _is_float(one)), torch.float32)
+
+
+def _placeholders(traced: TracedModel) -> Iterator[Any]:
+    """Parameters, buffers and inputs, as they were traced."""
+    for node in traced.graph_module.graph.find_nodes(op="placeholder"):
+        yield node.meta["val"]
 
 
 def _traced(

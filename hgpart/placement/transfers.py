@@ -73,12 +73,12 @@ class Transfer:
         """Bytes on the wire for a batch, one way."""
         return sum(tensor.nbytes(batch_size) for tensor in self.tensors)
 
-    def in_dtype(self, dtype: torch.dtype) -> Transfer:
-        """The same, with floating tensors in another type."""
+    def in_dtype(self, old: torch.dtype, dtype: torch.dtype) -> Transfer:
+        """The same, with tensors of one floating type in another."""
         return replace(
             self,
             tensors=tuple(
-                replace(tensor, dtype=dtype) if tensor.dtype.is_floating_point else tensor
+                replace(tensor, dtype=dtype) if tensor.dtype == old else tensor
                 for tensor in self.tensors
             ),
         )
