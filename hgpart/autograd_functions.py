@@ -50,7 +50,8 @@ def functions_kept(model: nn.Module, lost: Callable[[str], None]) -> Iterator[No
         if function is checkpoint.CheckpointFunction:
             return _recomputed(model, lost, *args)
         if not any(_is_differentiable(one) for one in args):
-            return plain(*args)
+            with torch.no_grad():  # as in every Function; no tensor that it finds elsewhere learns
+                return plain(*args)
         try:
             operator, operands = _operator(function, args)
         except _NotKeptError as reason:
@@ -78,6 +79,7 @@ def functions_kept(model: nn.Module, lost: Callable[[str], None]) -> Iterator[No
 
 _LOSING: tuple[tuple[Any, str, str], ...] = (
     (Tensor, "register_hook", "a hook on a tensor"),
+    (Tensor, "detach_", "Tensor.detach_, which no trace keeps"),
     (torch.autograd, "_engine_run_backward", "torch.autograd.grad"),
     (torch.inference_mode, "__enter__", "torch.inference_mode"),
 )
@@ -160,7 +162,7 @@ class _Signature:
         For each result, whether gradients go through it.
     tags : tuple of torch.Tag
     called : tuple of str
-        Operators that its forward and its backward call.
+        Operators that its forward and its backward call, with the numbers that they are given.
     """
 
     schema: str
@@ -194,7 +196,7 @@ def _operator(function: Any, args: Sequence[Any]) -> tuple[Any, list[Any]]:
                     raise _NotKeptError(f"takes a {type(leaf).__name__}")
     arguments = tuple(None if isinstance(one, (Tensor, torch.SymInt)) else (one,) for one in args)
     application = _Application(function, arguments)
-    signature = _watched(application, operands)
+    signature = _signature(application, operands)
     key = (function, repr(arguments), signature)
     if key not in _made:
         _made[key] = _make(application, signature)
@@ -277,16 +279,47 @@ def _is_differentiable(value: Any) -> bool:
 # ------------------------------------------------------------------ what a Function does
 
 
-def _watched(application: _Application, operands: Sequence[Any]) -> _Signature:
-    """Apply a Function to tensors without data, go back through it, and say what it called."""
-    leaves = [
-        one.detach().requires_grad_(_is_differentiable(one)) if isinstance(one, Tensor) else one
-        for one in operands
+def _numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """The plain numbers of a call; sizes come in lists."""
+    return [
+        repr(one) for one in (*args, *kwargs.values()) if isinstance(one, (int, float, complex))
     ]
-    wanted = [one for one in leaves if isinstance(one, Tensor) and one.requires_grad]
+
+
+def _signature(application: _Application, operands: Sequence[Any]) -> _Signature:
+    """What is known of an application; raises a _NotKeptError if it can't be an operator."""
+    watch, results = _watched(application, operands)
+    if not all(isinstance(one, Tensor) for one in results):
+        raise _NotKeptError("returns what is no tensor")
+    if watch.foreign:
+        raise _NotKeptError("computes with tensors that it is not given")
+    if watch.writes:
+        raise _NotKeptError("changes its argument in place")
+    tags = [torch.Tag.nondeterministic_seeded] if watch.random else []
+    pointwise = watch.pointwise and all(watch.is_full(one) for one in results)
+    if pointwise and _is_same_of_other_sizes(application, operands, watch):
+        tags.append(torch.Tag.pointwise)
+    kinds = ("Tensor" if isinstance(one, Tensor) else "SymInt" for one in operands)
+    taken = ", ".join(f"{kind} operand_{at}" for at, kind in enumerate(kinds))
+    made = ", ".join(["Tensor"] * len(results))
+    return _Signature(
+        schema=f"({taken}) -> {made}" if len(results) == 1 else f"({taken}) -> ({made})",
+        differentiable=tuple(one.requires_grad for one in results),
+        tags=tuple(tags),
+        called=tuple(watch.called),
+    )
+
+
+def _watched(application: _Application, operands: Sequence[Any]) -> tuple[_Watch, tuple[Any, ...]]:
+    """Apply a Function to tensors without data, and go back through it; with its results."""
     with disable_proxy_modes_tracing(), torch.enable_grad():
+        leaves = [
+            one.detach().requires_grad_(_is_differentiable(one)) if isinstance(one, Tensor) else one
+            for one in operands
+        ]
         # A leaf could not be changed in place.
         given = [one.clone() if isinstance(one, Tensor) else one for one in leaves]
+    wanted = [one for one in leaves if isinstance(one, Tensor) and one.requires_grad]
     watch = _Watch([one for one in given if isinstance(one, Tensor)])
     kept = torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: one)
     with disable_proxy_modes_tracing(), torch.enable_grad(), kept, watch:
@@ -299,24 +332,28 @@ def _watched(application: _Application, operands: Sequence[Any]) -> _Signature:
         except Exception as error:
             said = (str(error).splitlines() or [""])[0]
             raise _NotKeptError(f"fails without data ({said or type(error).__name__})") from error
-    if not all(isinstance(one, Tensor) for one in results):
-        raise _NotKeptError("returns what is no tensor")
-    if watch.foreign:
-        raise _NotKeptError("computes with tensors that it is not given")
-    if watch.writes:
-        raise _NotKeptError("changes its argument in place")
-    tags = [torch.Tag.nondeterministic_seeded] if watch.random else []
-    if watch.pointwise and all(watch.is_full(one) for one in results):
-        tags.append(torch.Tag.pointwise)
-    kinds = ("Tensor" if isinstance(one, Tensor) else "SymInt" for one in operands)
-    taken = ", ".join(f"{kind} operand_{at}" for at, kind in enumerate(kinds))
-    made = ", ".join(["Tensor"] * len(results))
-    return _Signature(
-        schema=f"({taken}) -> {made}" if len(results) == 1 else f"({taken}) -> ({made})",
-        differentiable=tuple(one.requires_grad for one in results),
-        tags=tuple(tags),
-        called=tuple(watch.called),
-    )
+    return watch, results
+
+
+def _is_same_of_other_sizes(
+    application: _Application, operands: Sequence[Any], watch: _Watch
+) -> bool:
+    """Whether it calls the same for the part of the channels that one part of a plan has."""
+    for resized in (lambda size: 1, lambda size: size + 1):
+        with disable_proxy_modes_tracing():
+            others = [
+                one.new_empty([resized(n) if isinstance(n, int) else n for n in one.shape])
+                if isinstance(one, Tensor) and watch.is_full(one)
+                else one
+                for one in operands
+            ]
+        try:
+            other, _ = _watched(application, others)
+        except _NotKeptError:
+            return False
+        if other.called != watch.called:
+            return False
+    return True
 
 
 # Each element of the result is that at its own place, where their shapes are equal.
@@ -374,7 +411,7 @@ class _Watch(TorchDispatchMode):
         results = [one for one in pytree.tree_leaves(made) if isinstance(one, Tensor)]
         if not results:
             return made
-        self.called.append(str(func))
+        self.called.append(" ".join([str(func), *_numbers(args, kwargs)]))
         self.random |= torch.Tag.nondeterministic_seeded in func.tags
         if func.overloadpacket is not aten.lift_fresh:  # of a number in the code
             self.foreign |= not self._known.issuperset(map(_storage, taken))

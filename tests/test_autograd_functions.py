@@ -81,6 +81,30 @@ class Gate(Function):
         return 5 * gradient * (x > 0), 7 * gradient
 
 
+class OfChannels(Function):
+    """Computes with the number of channels, as Python has it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x / x.shape[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 3
+
+
+class OfList(Function):
+    """No gradients go through it: those are of a Function's arguments alone."""
+
+    @staticmethod
+    def forward(ctx: Any, tensors: list[Tensor]) -> Tensor:
+        return tensors[0] * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> None:
+        return None
+
+
 sign = Sign.apply  # bound before anything is traced
 
 
@@ -110,6 +134,8 @@ KEPT: dict[str, Callable[[Any, Tensor], Any]] = {
     "reversal": lambda net, x: Reversal.apply(x).relu(),
     "ranked": ranked,
     "gate": lambda net, x: Gate.apply(x, net.norm(x)),
+    "number of channels": lambda net, x: OfChannels.apply(x),
+    "tensors in a list": lambda net, x: x * OfList.apply([x]),
     "without gradients": lambda net, x: x * torch.no_grad()(sign)(x, 0.5),
     "checkpoint": lambda net, x: checkpoint(lambda x: sign(x, 0.5).tanh(), x, use_reentrant=False),
     "reentrant checkpoint": lambda net, x: checkpoint(
@@ -225,6 +251,7 @@ LOST: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "in place": (lambda net, x: InPlace.apply(x * 2), "InPlace.* changes its argument"),
     "one way": (lambda net, x: OneWay.apply(x), "OneWay.* fails without data"),
     "hook": (with_hook, "a hook on a tensor"),
+    "detached": (lambda net, x: x * (x * 2).detach_(), "Tensor.detach_"),
     "gradient": (with_gradient, "torch.autograd.grad"),
     "inference": (in_inference, "torch.inference_mode"),
     "norm": (
