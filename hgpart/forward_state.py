@@ -301,8 +301,11 @@ def _node_of(value: Any) -> torch.fx.Node | None:
 
 
 def _depends_on(value: Any, sources: list[Any]) -> bool:
-    """Whether a value, or a tensor in it, was made of nodes."""
-    waiting: list[Any] = [_node_of(one) for one in pytree.tree_leaves(value)]
+    """Whether a value, or a tensor in it, was made of nodes, or is a size that inputs give."""
+    leaves = pytree.tree_leaves(value)
+    if any(isinstance(one, torch.SymInt) for one in leaves):
+        return True
+    waiting: list[Any] = [_node_of(one) for one in leaves]
     seen: set[Any] = {None}
     while waiting:
         node = waiting.pop()

@@ -71,6 +71,12 @@ def remembering(module: Any, x: Tensor) -> Any:
     return module.cache["first"]
 
 
+def remembering_the_batch(module: Any, x: Tensor) -> Any:
+    if module.last is None:
+        module.last = x.shape[0]
+    return module.last
+
+
 def switching(module: Any, x: Tensor) -> Any:
     module.training = not module.training
     return float(module.training)
@@ -111,6 +117,7 @@ UNHELD: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "list": (appending, "0.seen changes from what it was before"),
     "recurrent": (recurrent, "0.last changes from what it was before"),
     "remembered": (remembering, "0.cache changes from what it was before"),
+    "batch": (remembering_the_batch, "0.last changes from what it was before"),
     "mode": (switching, "0.training changes from what it was before"),
     "in place": (rescaling, "0.conv.weight is changed in place"),
     "replaced": (replacing, "0.conv.bias is replaced"),
