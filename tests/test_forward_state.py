@@ -173,15 +173,23 @@ def assigning(module: Any, x: Tensor) -> Any:
     return found * module.steps
 
 
+def exchanging(module: Any, x: Tensor) -> Any:
+    """The pass reads but one of the two."""
+    module.steps, module.factor = module.factor + 1, module.steps * 2
+    return module.steps
+
+
+@pytest.mark.parametrize("beside", [assigning, exchanging])
 @pytest.mark.parametrize("nested", [True, False])
-def test_buffers_of_each_pass_are_those_of_the_model(nested: bool) -> None:
+def test_buffers_of_each_pass_are_those_of_the_model(nested: bool, beside: Any) -> None:
     """Parts that read a buffer had its first value in every pass, but for the one that changed it.
 
-    Those that are assigned to, and not changed in place, were lost in modules of the model.
+    Those that are assigned to, and not changed in place, were lost in modules of the model. One
+    that another gets its next value of had it before or after its own update, as it happened.
     """
-    model = model_of(assigning) if nested else Inner(assigning).double()
+    model = model_of(beside) if nested else Inner(beside).double()
     inner = model[0] if nested else model
-    inner.register_buffer("factor", torch.rand(1, dtype=torch.float64))
+    inner.register_buffer("factor", torch.rand(4, 1, 1, dtype=torch.float64))
     traced, graph = placements.traced_model(model, [IMAGES])
     for seed in range(3):
         plan = placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, seed)

@@ -27,6 +27,7 @@ from hgpart.traced_nodes import (
     holds_tensors,
     is_norms_statistic,
     is_tensor,
+    live_nodes,
 )
 from hgpart.tracing import TracedModel
 
@@ -104,16 +105,20 @@ class NodeFacts:
 
     @cached_property
     def carried(self) -> dict[fx.Node, fx.Node]:
-        """Buffers that a pass reads and gives other values for the next one, and these values."""
-        graph = self.traced.graph_module.graph
-        computed = computed_nodes(graph, self.traced.results)
-        return {
-            node: self.traced.updates[node.name]
+        """Buffers that a pass reads and gives other values for the next one, and these values.
+
+        Those of which a buffer of these gets its own next value are among them.
+        """
+        graph, new = self.traced.graph_module.graph, self.traced.updates
+        read = computed_nodes(graph, self.traced.results)
+        buffers = {
+            node: new[node.name]
             for node in graph.nodes
-            if node in computed
-            and node.name in self.traced.updates
-            and not is_norms_statistic(self.traced.updates[node.name])
+            if node.name in new and not is_norms_statistic(new[node.name])
         }
+        while more := {one for one in buffers if one in read and buffers[one] not in read}:
+            read |= live_nodes(buffers[one] for one in more)
+        return {node: value for node, value in buffers.items() if node in read}
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
         """Shape of a node's (first) tensor at the traced batch size."""
