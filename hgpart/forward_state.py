@@ -186,13 +186,23 @@ class _Watch:
         changed = {at: now for at, now in changed.items() if now != self._print_before(*at)}
         once = {at for at in changed if self._is_made_once(*at)}
         if once:  # what the next pass finds
-            with proxy_tensor.disable_proxy_modes_tracing():
-                model.forward(*args, **kwargs)
+            self._pass_again(args, kwargs)
         for (key, name), now in changed.items():
             module = self.before[key].module
             if (key, name) not in once or now != self._print(vars(module).get(name, _MISSING)):
                 path = _joined(self.before[key].path, name)
                 self.tell(f"{path} changes from what it was before")
+
+    def _pass_again(self, args: Any, kwargs: Any) -> None:
+        """Run the model once more, of which nothing is recorded and no buffer kept."""
+        with ExitStack() as stack:
+            stack.enter_context(proxy_tensor.disable_proxy_modes_tracing())
+            # torch.export's own looks for what is assigned to a buffer among what it records.
+            hooks = nn.modules.module._global_buffer_registration_hooks
+            for entries in (hooks, *(vars(one.module)["_buffers"] for one in self.before.values())):
+                stack.enter_context(mock.patch.dict(entries))
+            hooks.clear()
+            self.model.forward(*args, **kwargs)
 
     def _print_before(self, key: int, name: str) -> Any:
         return self.before[key].prints.get(name, self._print(_MISSING))

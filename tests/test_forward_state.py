@@ -179,7 +179,12 @@ def exchanging(module: Any, x: Tensor) -> Any:
     return module.steps
 
 
-@pytest.mark.parametrize("beside", [assigning, exchanging])
+def assigning_beside_a_cache(module: Any, x: Tensor) -> Any:
+    """The second pass that a cache is watched in was one that torch.export failed in."""
+    return assigning(module, x) * cached(module, x)
+
+
+@pytest.mark.parametrize("beside", [assigning, exchanging, assigning_beside_a_cache])
 @pytest.mark.parametrize("nested", [True, False])
 def test_buffers_of_each_pass_are_those_of_the_model(nested: bool, beside: Any) -> None:
     """Parts that read a buffer had its first value in every pass, but for the one that changed it.
