@@ -207,6 +207,26 @@ def test_buffers_of_each_pass_are_those_of_the_model(nested: bool, beside: Any) 
                 torch.testing.assert_close(placed.state_dict()[name], buffer)
 
 
+@pytest.mark.parametrize("at", ["before", "behind", "reset"])
+def test_statistics_that_are_read_beside_their_norm_are_refused_by_name(at: str) -> None:
+    """Parts had them after the norm, whenever they were read, and what set them was lost."""
+
+    def beside(module: Any, x: Tensor) -> Any:
+        norm = module.norm
+        before = norm.running_mean.clone() if at == "before" else 0.0
+        if at == "reset":
+            norm.reset_running_stats()
+        found = norm(module.conv(x)).mean((2, 3), keepdim=True)
+        behind = norm.running_mean if at == "behind" else torch.zeros(4, dtype=x.dtype)
+        return found + (before + behind).view(4, 1, 1)
+
+    model = Inner(beside).double()
+    model.norm = nn.BatchNorm2d(4).double()
+    traced, graph = placements.traced_model(model, [IMAGES])
+    with pytest.raises(PlacementError, match=r"reads or sets norm.running_\w+ beside the norm"):
+        place(model, placements.of_single_tasks(traced, graph, Modelling(), 2, 0))
+
+
 def test_a_generator_of_its_own_is_refused_by_name() -> None:
     """Masks were drawn from torch's generator instead."""
     model = model_of(lambda m, x: torch.rand((4, 1, 1), generator=m.generator))

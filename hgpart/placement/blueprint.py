@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from hgpart.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
-from hgpart.channels import SHAPE_ONLY, module_of
+from hgpart.channels import SHAPE_ONLY, module_of, only_updated
 from hgpart.errors import PlacementError
 from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.hypergraph import Int64
@@ -302,9 +302,14 @@ class Blueprint:
                         owners[named[operand.name].rpartition(".")[0]] = at
         found: dict[int, dict[fx.Node, fx.Node]] = {}
         for placeholder, new in self.traced.updates.items():
-            if is_norms_statistic(new):
-                continue
             name = self.traced.buffers[placeholder]
+            if is_norms_statistic(new):
+                if not _is_norms_alone(self.nodes[placeholder], new):
+                    raise PlacementError(
+                        f"the model reads or sets {name} beside the norm that updates it: accepted "
+                        "are running statistics that norms alone read and change"
+                    )
+                continue
             if _depends_on(new, {*self.graph.ids, *self.traced.parameters}):
                 raise PlacementError(
                     f"the model changes its buffer {name} by what it computes: accepted are "
@@ -325,6 +330,21 @@ _SUFFIX = re.compile(r"(_partial)?(_kept|_from_\d+)?(_\d+)?")
 def _stems(name: str) -> set[str]:
     """The layers that a part may have something of under a name."""
     return {name[:at] for at in range(len(name)) if at and _SUFFIX.fullmatch(name, at)}
+
+
+def _is_norms_alone(buffer: fx.Node, new: fx.Node) -> bool:
+    """Whether norms, one after another, are all that makes a buffer's new value, and that reads it.
+
+    Parts hold of it what their channels of the norm need, and have it after the norm only.
+    """
+    node = new
+    while True:
+        if any(user.op != "output" and node not in only_updated(user) for user in node.users):
+            return False
+        if not is_norms_statistic(node):
+            return node is buffer
+        (norm,) = node.all_input_nodes
+        node = norm.args[node.args[1]]  # type: ignore[index, assignment]
 
 
 def _depends_on(node: fx.Node, names: set[str]) -> bool:
