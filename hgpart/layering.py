@@ -347,7 +347,7 @@ class _Layering:
                 owner.reads.append(Read(met[other], _ones(len(met[other]))))
             elif (channels != NO_CHANNEL).any():
                 self._same_index_read(owner, channels)
-        numbers = ids - owner.start
+        numbers = (core(ids) - owner.start).expand(call.shape)
         uses = [(one, None if owner.single else _tasks_met(one, at, numbers)) for one, at in held]
         self._append(owner, call.node, uses, ids)
         return ids
@@ -564,7 +564,7 @@ class _Layering:
                 layer.uses.setdefault(name, []).append(use)
         for buffer in updated_buffers(node):
             statistic = Constant(concrete(buffer.meta["val"].shape), frozenset({buffer.name}))
-            tasks = None if layer.single else _per_channel(ids - layer.start, statistic.shape)
+            tasks = None if layer.single else _per_channel(ids, layer.start, statistic.shape)
             layer.uses[buffer.name] = [Use(statistic, buffer, operator, tasks)]
         if layer.operators:
             layer.fused.update(dict.fromkeys(layer.uses.keys() - before, node.name))
@@ -825,11 +825,11 @@ def _slices(constant: Constant, axis: int, tasks: int) -> torch.Tensor:
     return torch.arange(tasks, dtype=torch.int32).reshape(view)
 
 
-def _per_channel(tasks: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """The task of each statistic of a norm over the tensor in which `tasks` make their places."""
-    if tasks.dim() < 2 or shape != (tasks.shape[1],):
+def _per_channel(ids: torch.Tensor, start: int, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """The task of each statistic of a norm over channels with these ids; they begin at `start`."""
+    if ids.dim() < 2 or shape != (ids.shape[1],):
         return None
-    return tasks.movedim(1, 0).flatten(1)[:, 0]
+    return ids[(0, slice(None), *[0] * (ids.dim() - 2))] - start
 
 
 def _columns(ids: torch.Tensor) -> bytes:

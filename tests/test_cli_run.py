@@ -17,7 +17,7 @@ from hgpart.cli.processes import device_of_each
 from hgpart.errors import ArgumentError, OutputError
 from hgpart.placement import Placement
 from hgpart.plan import load_plan
-from hgpart.run.connection import Connection
+from hgpart.run.heartbeats import Heartbeats
 
 
 @pytest.fixture(autouse=True)
@@ -173,7 +173,7 @@ def test_the_others_are_done_before_rank_0_prints(capfd, plans, monkeypatch, tmp
     reader, writer = os.pipe()
     os.close(reader)
     failures = []
-    monkeypatch.setattr(Connection, "first_cause", lambda self, cause: failures.append(cause))
+    monkeypatch.setattr(Heartbeats, "tell", lambda self, cause: failures.append(cause))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         ranks = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": free.getsockname()[1]}
