@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 
-for name, examples in (("quick", 10), ("full", 100)):
+for name, examples in (("quick", 8), ("full", 100)):
     settings.register_profile(
         name,
         max_examples=examples,

@@ -115,6 +115,7 @@ def test_only_the_strategies_ks_and_eps_that_are_asked_for(tmp_path):
     assert (found.batch_size, found.bytes_per_element, found.linear) == (8, 1, "layer")
 
 
+@pytest.mark.full
 def test_jobs_change_nothing_but_seconds(net, tmp_path):
     files = [tmp_path / name for name in "ab"]
     for jobs, file in enumerate(files, start=1):

@@ -138,7 +138,7 @@ def parameter(*shape: int) -> nn.Parameter:
 # ------------------------------------------------------------------ the built-in models
 
 
-@pytest.mark.parametrize("name", each_model())
+@pytest.mark.parametrize("name", each_model(quick=["lenet5", "resnet18", "googlenet"]))
 def test_exactly_the_readers_of_a_channel_depend_on_it(name: str) -> None:
     traced, graph = builtin_graph(name)
     targets = {node.name: str(node.target) for node in traced.graph_module.graph.nodes}

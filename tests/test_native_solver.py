@@ -149,7 +149,8 @@ def test_numbers_of_parts_that_are_no_power_of_two_balance_exactly(k: int) -> No
     assert found.evaluation.loads.tolist() == [420 * 8 // k] * k
 
 
-@pytest.mark.parametrize("grain", ["coarse", pytest.param("fine", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_a_hundred_parts(grain: str) -> None:
     graph, work = chain([128, 256, 256], [128_000, 256_000, 256_000], [8, 4, 1])
     modelling = Modelling(grain=grain)
