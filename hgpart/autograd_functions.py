@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hgpart.channels import SHAPE_ONLY
+from hgpart.operator_calls import SHAPE_ONLY
 
 aten = torch.ops.aten
 

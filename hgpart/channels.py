@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import fx
 
 from hgpart.errors import TraceError
+from hgpart.operator_calls import argument_of, place_of
 
 Int64 = NDArray[np.int64]
 
@@ -81,13 +82,7 @@ class Call:
         One that was not given has the schema's default; one that the operator does not have
         (another overload may) is `default`.
         """
-        schema = getattr(self.node.target, "_schema", None)
-        for position, declared in enumerate(schema.arguments if schema else ()):
-            if declared.name == name:
-                if position < len(self.args):
-                    return self.args[position]
-                return self.kwargs.get(name, declared.default_value)
-        return default
+        return argument_of(self.node.target, self.args, self.kwargs, name, default)
 
 
 @dataclass(frozen=True)
@@ -187,23 +182,6 @@ def rule_of(operator: Any) -> Rule | None:
     return _rules.get(operator)
 
 
-# Their result has the shape of an operand and none of its data.
-SHAPE_ONLY = frozenset(
-    {
-        torch.ops.aten.empty_like,
-        torch.ops.aten.zeros_like,
-        torch.ops.aten.ones_like,
-        torch.ops.aten.full_like,
-        torch.ops.aten.rand_like,
-        torch.ops.aten.randn_like,
-        torch.ops.aten.new_empty,
-        torch.ops.aten.new_zeros,
-        torch.ops.aten.new_ones,
-        torch.ops.aten.new_full,
-    }
-)
-
-
 def effect_of(call: Call) -> Effect:
     """Apply a call's rule; without one, a pointwise operator keeps its index, others are whole.
 
@@ -229,27 +207,6 @@ def effect_of(call: Call) -> Effect:
             f"{where} returns {effect!r}: accepted are Reindex, SameIndex, Mix and Whole"
         )
     return effect
-
-
-def module_of(node: fx.Node) -> str:
-    """Path of the innermost module whose code makes a node; empty for the model itself."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return str(list(stack.values())[-1][0]) if stack else ""
-
-
-def place_of(node: fx.Node) -> str:
-    """A node as an error names it: operator, name, module."""
-    module = module_of(node)
-    return f"can't trace {node.target} ({node.name} in {module or 'the model itself'})"
-
-
-def only_updated(node: fx.Node) -> frozenset[fx.Node]:
-    """Running statistics that a norm in training mode replaces: no data of what it computes."""
-    call = Call(node, node.args, dict(node.kwargs), ())
-    if not (call.argument("training") or call.argument("use_input_stats")):
-        return frozenset()
-    statistics = (call.argument("running_mean"), call.argument("running_var"))
-    return frozenset(value for value in statistics if isinstance(value, fx.Node))
 
 
 # ------------------------------------------------------------------ ids: compact and aligned

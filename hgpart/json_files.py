@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpart.errors import FormatError
-from hgpart.formats.integers import malformed
-from hgpart.reading import read_bytes
+from hgpart.reading import malformed, read_bytes
 
 LARGEST_INT64 = 2**63 - 1
 

@@ -17,7 +17,6 @@ from hgpart.aten_rules import is_weight, moves_only, passes_on
 from hgpart.batches import elements_of_shape, has_dynamic_batch
 from hgpart.channels import (
     NO_CHANNEL,
-    SHAPE_ONLY,
     Call,
     Channels,
     Constant,
@@ -32,14 +31,13 @@ from hgpart.channels import (
     core,
     effect_of,
     mix_all,
-    module_of,
-    only_updated,
     operands_of,
 )
 from hgpart.constants import integers, of_rows, rows_of, values_of
 from hgpart.graph import INPUT, LINEAR, OUTPUT, PARAMETER, WHOLE, ChannelGraph, Layer, Read
 from hgpart.holdings import Use, agree, count_needed
 from hgpart.operations import operations_of
+from hgpart.operator_calls import SHAPE_ONLY, module_of, only_updated
 from hgpart.places import (
     channel_axis,
     cross,
@@ -829,7 +827,9 @@ def _per_channel(ids: torch.Tensor, start: int, shape: tuple[int, ...]) -> torch
     """The task of each statistic of a norm over channels with these ids; they begin at `start`."""
     if ids.dim() < 2 or shape != (ids.shape[1],):
         return None
-    return ids[(0, slice(None), *[0] * (ids.dim() - 2))] - start
+    while ids.dim() > 2:
+        ids = ids.select(2, 0)
+    return ids[0] - start
 
 
 def _columns(ids: torch.Tensor) -> bytes:

@@ -19,10 +19,10 @@ from rich.progress import TaskProgressColumn, TimeRemainingColumn
 from torch import fx, nn
 
 from hgpart.batches import at_batch, has_dynamic_batch
-from hgpart.channels import only_updated
 from hgpart.errors import ArgumentError, ModelError
 from hgpart.graph import ChannelGraph, Layer
 from hgpart.layer_module import LayerModule, layer_module
+from hgpart.operator_calls import only_updated
 from hgpart.terminal import progress_bar
 from hgpart.tracing import TracedModel
 from hgpart.work import Work, measured

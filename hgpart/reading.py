@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from hgpart.errors import FormatError
+
 LARGEST = 2**28  # bytes; the largest plans have some millions
 BLOCK = 2**20
 
@@ -60,3 +62,8 @@ def blocks(file: BinaryIO, size: int, most: int | None = None) -> Iterator[bytes
         if most is not None and count > most:
             raise OSError(errno.EFBIG, f"more than {most} bytes")
         yield block
+
+
+def malformed(path: Path | str, line: int, found: str, accepted: str) -> FormatError:
+    """Make the error for a line of a file: what is there, and what could be."""
+    return FormatError(f"{path}, line {line}: found {found}; accepted: {accepted}")

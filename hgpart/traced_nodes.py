@@ -12,11 +12,8 @@ from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.autograd_functions import operator_name
-from hgpart.channels import (
-    only_updated,
-    place_of,
-)
 from hgpart.errors import TraceError
+from hgpart.operator_calls import only_updated, place_of
 
 
 def concrete(shape: Sequence[Any]) -> tuple[int, ...]:

@@ -33,9 +33,9 @@ from hgpart.channels import (
     distinct_in_order,
     effect_of,
     mix_all,
-    only_updated,
 )
 from hgpart.errors import TraceError
+from hgpart.operator_calls import only_updated
 
 aten = torch.ops.aten
 

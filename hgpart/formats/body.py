@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from hgpart.errors import HypergraphError
-from hgpart.formats.integers import CHUNK, LARGEST, NEWLINE, SPACE, Numbers, malformed, text_of
+from hgpart.formats.integers import CHUNK, LARGEST, NEWLINE, SPACE, Numbers, text_of
 from hgpart.hypergraph import Bool, Hypergraph, Int32, Int64
+from hgpart.reading import malformed
 
 MOST_VERTICES = 2**31 - 1  # pins are int32
 _UNSEEN = 1 << 20  # vertices that a header may declare and the rest of the file not show

@@ -14,14 +14,9 @@ from pathlib import Path
 from typing import TextIO
 
 from hgpart.formats.body import Header, body_text, check_writable, read_body
-from hgpart.formats.integers import (
-    malformed,
-    read_numbers,
-    shortened,
-    split_header,
-    write_text,
-)
+from hgpart.formats.integers import read_numbers, shortened, split_header, write_text
 from hgpart.hypergraph import Hypergraph
+from hgpart.reading import malformed
 
 _HEADER = "a header 'nets vertices [fmt]' with fmt 1, 10 or 11"
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hgpart.errors import FormatError
 from hgpart.hypergraph import Int64
-from hgpart.reading import blocks
+from hgpart.reading import blocks, malformed
 from hgpart.writing import replacing
 
 CHUNK = 1 << 18  # numbers (when writing) or bytes (when reading) at a time: they fit the cache
@@ -32,11 +32,6 @@ Numbers: TypeAlias = tuple[Int64, Int64]
 
 _COMMENT = re.compile(rb"%[^\n]*")
 _TOKEN = re.compile(rb"[^ \t\r\n]+")
-
-
-def malformed(path: Path | str, line: int, found: str, accepted: str) -> FormatError:
-    """Make the error for a line of a file: what is there, and what could be."""
-    return FormatError(f"{path}, line {line}: found {found}; accepted: {accepted}")
 
 
 def text_of(numbers: Int64, separators: NDArray[np.uint8]) -> bytes:

@@ -9,15 +9,9 @@ from typing import TextIO
 import numpy as np
 
 from hgpart.errors import HypergraphError
-from hgpart.formats.integers import (
-    CHUNK,
-    NEWLINE,
-    malformed,
-    read_numbers,
-    text_of,
-    write_text,
-)
+from hgpart.formats.integers import CHUNK, NEWLINE, read_numbers, text_of, write_text
 from hgpart.hypergraph import Int32
+from hgpart.reading import malformed
 
 _MOST_PARTS = 2**31  # parts are int32
 

@@ -14,14 +14,9 @@ from pathlib import Path
 from typing import TextIO
 
 from hgpart.formats.body import Header, body_text, check_writable, read_body
-from hgpart.formats.integers import (
-    malformed,
-    read_numbers,
-    shortened,
-    split_header,
-    write_text,
-)
+from hgpart.formats.integers import read_numbers, shortened, split_header, write_text
 from hgpart.hypergraph import Hypergraph
+from hgpart.reading import malformed
 
 _HEADER = (
     "a header 'base cells nets pins [scheme [1]]' with base 0 or 1, scheme 0 to 3, one constraint"

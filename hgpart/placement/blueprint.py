@@ -14,10 +14,10 @@ import torch
 from torch import fx
 
 from hgpart.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
-from hgpart.channels import SHAPE_ONLY, module_of, only_updated
 from hgpart.errors import PlacementError
 from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.hypergraph import Int64
+from hgpart.operator_calls import SHAPE_ONLY, module_of, only_updated, packet_of
 from hgpart.partition import Partition
 from hgpart.placement.draws import random_nodes
 from hgpart.placement.layouts import ChannelLayout
@@ -26,7 +26,7 @@ from hgpart.placement.ownership import Ownership, ownership
 from hgpart.placement.products import product_of
 from hgpart.placement.reindexing import takes_some
 from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
-from hgpart.placement.step_graph import StepGraph, packet_of
+from hgpart.placement.step_graph import StepGraph
 from hgpart.placement.transfers import Transfer, TransferredTensor
 from hgpart.traced_nodes import is_norms_statistic, is_tensor, live_nodes, results_read
 from hgpart.tracing import TracedModel

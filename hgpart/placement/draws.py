@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import fx
 
-from hgpart.channels import SHAPE_ONLY, Call, module_of
+from hgpart.channels import Call
 from hgpart.errors import PlacementError
 from hgpart.graph import ChannelGraph
+from hgpart.operator_calls import SHAPE_ONLY, module_of, packet_of
 from hgpart.placement.node_facts import NodeFacts
-from hgpart.placement.step_graph import StepGraph, packet_of
+from hgpart.placement.step_graph import StepGraph
 from hgpart.traced_nodes import holds_tensors
 from hgpart.tracing import TracedModel
 

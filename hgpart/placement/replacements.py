@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from hgpart.channels import SHAPE_ONLY, Call
+from hgpart.channels import Call
+from hgpart.operator_calls import SHAPE_ONLY
 from hgpart.placement.reindexing import copied
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from hgpart.batches import evenly
-from hgpart.channels import SHAPE_ONLY
 from hgpart.errors import PlacementError
 from hgpart.graph import ChannelGraph, Layer
 from hgpart.hypergraph import Int64
+from hgpart.operator_calls import SHAPE_ONLY, packet_of
 from hgpart.placement import held_constants, products, reindexing, replacements, same_index
 from hgpart.placement.layouts import ChannelLayout, spread, unmerge
 from hgpart.placement.node_facts import NodeFacts
@@ -435,8 +435,3 @@ class StepGraph:
             len(box[dim]) if dim in box else self.at_any_batch(size)
             for dim, size in enumerate(shape)
         ]
-
-
-def packet_of(node: fx.Node) -> Any:
-    """The operator of a node, whatever its overload."""
-    return getattr(node.target, "overloadpacket", node.target)

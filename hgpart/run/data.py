@@ -7,29 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hgpart.errors import ArgumentError, MissingPackageError
+from hgpart.errors import ArgumentError
+from hgpart.run.image_folder import image_folder
+from hgpart.run.samples import Samples, divided, missing_package
 
 SYNTHETIC_SAMPLES = 2**16
-TEST_SHARE = 5  # every fifth sample of a class is for testing
-
-
-class Samples(Protocol):
-    """Images with labels; what is asked for is read, so that a part reads only what it needs."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-
-    def images(self, indices: Sequence[int]) -> Tensor:
-        """Some of the images, float32, one after the other in the first dimension."""
-
-    def labels(self, indices: Sequence[int]) -> Tensor:
-        """Their classes, int64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +110,6 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
     if spec == "digits":
         train, test, found = _digits(channels, height, width)
     else:
-        from hgpart.run.image_folder import image_folder
-
         train, test, found = image_folder(Path(path), channels, height, width)
     if found > classes:
         raise ArgumentError(
@@ -204,21 +190,6 @@ def _digits(channels: int, height: int, width: int) -> tuple[Samples, Samples, i
     )
 
 
-def divided(labels: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Numbers of the samples to train and to test on: of each class, every fifth is for testing.
-
-    >>> divided([7, 7, 8, 7, 7, 7])
-    ([0, 1, 2, 3, 4], [5])
-    """
-    train: list[int] = []
-    test: list[int] = []
-    seen: dict[int, int] = {}
-    for at, label in enumerate(labels):
-        seen[label] = seen.get(label, 0) + 1
-        (test if seen[label] % TEST_SHARE == 0 else train).append(at)
-    return train, test
-
-
 @lru_cache(maxsize=1)
 def _order(samples: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(samples, generator=_generator(seed, "order", epoch))
@@ -228,11 +199,3 @@ def _generator(seed: int, purpose: str, number: int) -> torch.Generator:
     """A generator of its own for each thing that is random."""
     digest = hashlib.sha256(f"{seed} {purpose} {number}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
-
-
-def missing_package(data: str, package: str) -> MissingPackageError:
-    """Make the error for a package that some data need."""
-    return MissingPackageError(
-        f"--data {data} needs the package {package}, which is not installed: "
-        "pip install 'hgpart[train]'"
-    )

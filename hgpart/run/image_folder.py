@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import ArgumentError, FormatError
-from hgpart.run.data import divided, missing_package
+from hgpart.run.samples import divided, missing_package
 
 MOST_PIXELS = 2**26  # a file of some hundred bytes may say any number; they take 8 bytes each
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tiff", ".webp")

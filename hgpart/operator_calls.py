@@ -1,0 +1,71 @@
+"""Calls of ATen operators in a traced graph: their arguments by name, and what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+# Their result has the shape of an operand and none of its data.
+SHAPE_ONLY = frozenset(
+    {
+        torch.ops.aten.empty_like,
+        torch.ops.aten.zeros_like,
+        torch.ops.aten.ones_like,
+        torch.ops.aten.full_like,
+        torch.ops.aten.rand_like,
+        torch.ops.aten.randn_like,
+        torch.ops.aten.new_empty,
+        torch.ops.aten.new_zeros,
+        torch.ops.aten.new_ones,
+        torch.ops.aten.new_full,
+    }
+)
+
+
+def packet_of(node: fx.Node) -> Any:
+    """The operator of a node, whatever its overload."""
+    return getattr(node.target, "overloadpacket", node.target)
+
+
+def argument_of(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, default: Any = None
+) -> Any:
+    """An argument of a call by the name that the operator's schema gives it.
+
+    One that was not given has the schema's default; one that the operator does not have is
+    `default`.
+    """
+    schema = getattr(target, "_schema", None)
+    for position, declared in enumerate(schema.arguments if schema else ()):
+        if declared.name == name:
+            if position < len(args):
+                return args[position]
+            return kwargs.get(name, declared.default_value)
+    return default
+
+
+def module_of(node: fx.Node) -> str:
+    """Path of the innermost module whose code makes a node; empty for the model itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return str(list(stack.values())[-1][0]) if stack else ""
+
+
+def place_of(node: fx.Node) -> str:
+    """A node as an error names it: operator, name, module."""
+    module = module_of(node)
+    return f"can't trace {node.target} ({node.name} in {module or 'the model itself'})"
+
+
+def only_updated(node: fx.Node) -> frozenset[fx.Node]:
+    """Running statistics that a norm in training mode replaces: no data of what it computes."""
+
+    def argument(name: str) -> Any:
+        return argument_of(node.target, node.args, node.kwargs, name)
+
+    if not (argument("training") or argument("use_input_stats")):
+        return frozenset()
+    statistics = (argument("running_mean"), argument("running_var"))
+    return frozenset(value for value in statistics if isinstance(value, fx.Node))
