@@ -95,3 +95,25 @@ def test_a_skeleton_has_no_weights_and_leaves_the_model_as_it_was():
         assert torch.equal(one, before[name])
     bare.train()
     assert not model.training
+
+
+class Caching(nn.Module):
+    """Keeps what it makes of a weight for later passes, with its history, as TinyViT does."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.bias, self.kept = nn.Conv2d(3, 6, 1), nn.Parameter(torch.randn(12)), {}
+
+    def forward(self, image):
+        if "bias" not in self.kept:
+            self.kept["bias"] = self.bias[:6].view(1, 6, 1, 1)
+        return self.a(image) + self.kept["bias"]
+
+
+def test_what_a_model_has_made_of_its_weights_is_copied_without_its_history():
+    """torch refuses to copy it: a model that had run once could not be placed."""
+    model, images = Caching().eval(), torch.randn(2, 3, 4, 4)
+    model(images)
+    kept = skeleton(model).kept["bias"]
+    assert kept.is_leaf
+    assert torch.equal(kept, model.kept["bias"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from hgpart.blocks import Blocks, Modelling
 from hgpart.grains import cnn_hypergraph
@@ -24,6 +25,11 @@ def skeleton(model: nn.Module) -> nn.Module:
         for tensor in model.state_dict(keep_vars=True).values()
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
     }
+    # What a model has computed of its weights, and keeps, torch does not copy with its history.
+    for module in model.modules():
+        for value in pytree.tree_leaves(vars(module)):
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                kept[id(value)] = value.detach()
     return copy.deepcopy(model, dict(kept))
 
 
