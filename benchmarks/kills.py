@@ -54,7 +54,7 @@ def main() -> int:
         turns = [Partition(folder), Training(folder, one_process=True), Training(folder)]
         while done.total() < arguments.count:
             turn = turns[done.total() % len(turns)]
-            how, wrong = killed(turn.command, turn.seconds, folder, random)
+            how, wrong = killed(turn, folder, random)
             if how is not None:
                 done[f"{turn.name}, {how}"] += 1
             wrong += turn.wrong()
@@ -82,13 +82,13 @@ def run(command: list[str], folder: Path) -> float:
 
 
 def killed(
-    command: list[str], seconds: float, folder: Path, random: Random
+    turn: Partition | Training, folder: Path, random: Random
 ) -> tuple[str | None, list[str]]:
     """Start a command and end it; returns how, unless it was at its end, and what was wrong."""
     mark = f"{MARK}={random.random()}"
     environment = {**os.environ, MARK: mark.partition("=")[2]}
     process = subprocess.Popen(
-        command,
+        turn.command,
         cwd=folder,
         env=environment,
         stdout=subprocess.DEVNULL,
@@ -97,7 +97,13 @@ def killed(
     )
     number = random.choice(SIGNALS)
     # Half of them where there is most to lose: a command spends its first seconds on imports.
-    time.sleep(random.uniform(*random.choice(((0, 1.1), (0.6, 1.05)))) * seconds)
+    latest = 1.1
+    if random.random() < 0.5:
+        latest = turn.later
+        before = turn.latest()
+        while process.poll() is None and turn.latest() == before:
+            time.sleep(0.001)
+    time.sleep(random.uniform(0, latest) * turn.seconds)
     target = process.pid if random.random() < 0.7 else random.choice(alive(mark) or [process.pid])
     how = None
     if process.poll() is None:
@@ -129,6 +135,7 @@ class Partition:
     """A partition with its files, each of which was there before."""
 
     name = "partition"
+    later = 0.01  # share of a run between the first file that it begins and its end
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "partition"
@@ -143,6 +150,10 @@ class Partition:
         model, shape = hgpart.load_model("alexnet", device="meta")
         self.graph = hgpart.channel_graph(hgpart.trace(model, hgpart.example_inputs(model, shape)))
         self.state = "all files are whole"
+
+    def latest(self) -> object:
+        """Another one as soon as files are written."""
+        return sorted(self.folder.iterdir())
 
     def wrong(self) -> Iterator[str]:
         """What is wrong with the files."""
@@ -163,6 +174,8 @@ class Partition:
 
 class Training:
     """A training that goes on from its checkpoints, as often as it is ended."""
+
+    later = 0.4  # share of a run between a checkpoint and its end
 
     def __init__(self, folder: Path, one_process: bool = False) -> None:
         self.name = f"training in {1 if one_process else PARTS} processes"
@@ -189,6 +202,10 @@ class Training:
             *("--steps", STEPS, "--checkpoint", self.folder, "--every", EVERY, "--resume"),
             *("--json", self.figures, *(["--one-process"] if self.one_process else [])),
         )
+
+    def latest(self) -> object:
+        """Another one as soon as a checkpoint is complete."""
+        return checkpoints(self.folder)[:1]
 
     def wrong(self) -> Iterator[str]:
         """What is wrong with the checkpoints and, after every fifth kill, with the losses."""
