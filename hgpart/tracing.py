@@ -284,10 +284,10 @@ def _is_batch(value: Any, batch_size: int) -> bool:
 
 
 def _takes_any_batch(program: torch.export.ExportedProgram) -> bool:
-    """Whether exporting has left the batch as a symbol."""
+    """Whether exporting has left the batch as a symbol, and has found no number for it."""
     values = (node.meta["val"] for node in program.graph.find_nodes(op="placeholder"))
     return any(
-        isinstance(size, torch.SymInt)
+        isinstance(size, torch.SymInt) and size.node.expr.free_symbols
         for value in values
         if isinstance(value, torch.Tensor)
         for size in value.shape

@@ -15,6 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from hgpart import tracing
+from hgpart.batches import has_dynamic_batch
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.tracing import TracedModel, example_inputs, trace
 from hgpart.zoo import load_model
@@ -169,6 +170,19 @@ def test_the_batch_stays_dynamic_where_the_model_allows_it() -> None:
     traced = trace(Fixed(), torch.zeros(3, 3, 4, 4))
     assert traced.batch_size == 3
     assert traced.results[0].meta["val"].shape == (3, 48)
+
+
+def test_one_sample_stays_one_where_a_trace_of_two_finds_their_number_in_the_code() -> None:
+    """torch.export then keeps the batch as a symbol that is 2: batches of one were refused."""
+
+    class Counted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            batch = int(x.shape[0])
+            return x.reshape(batch * 3, -1).sum(1).reshape(batch, 3)
+
+    traced = trace(Counted(), torch.zeros(1, 3, 4, 4))
+    assert (traced.batch_size, has_dynamic_batch(traced)) == (1, False)
+    assert trace(Counted(), torch.zeros(2, 3, 4, 4)).batch_size == 2
 
 
 def test_one_sample_leaves_the_batch_dynamic() -> None:
