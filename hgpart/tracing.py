@@ -315,12 +315,21 @@ def _name_results_of_norms(graph: fx.Graph) -> None:
             made.meta.update(node.meta, val=node.meta["val"][0])
 
 
+def quotable(name: str) -> str:
+    r"""A name without what ends a line or a text where torch writes names into code.
+
+    >>> quotable("a\nb")
+    'a_b'
+    """
+    return re.sub(r'["\\\r\n]', "_", name)
+
+
 def _quotable_names(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """Other names for tensors whose own end a line or a text where torch writes them into code."""
+    """Other names for tensors whose own are not to be written into code."""
     taken = {spec.target for spec in program.graph_signature.input_specs}
     found: dict[str, str] = {}
     for name in filter(None, taken.copy()):
-        alias = re.sub(r'["\\\r\n]', "_", name)
+        alias = quotable(name)
         while alias != name and alias in taken:
             alias += "_"
         if alias != name:

@@ -965,3 +965,23 @@ def test_layers_that_are_called_as_pieces_of_others(name):
     for seed in range(3):
         plan = placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 2, seed)
         placements.check_equal(model, inputs, plan)
+
+
+@pytest.mark.parametrize("name", ["a\nb", 'q"uo\\te', "\r"])
+def test_state_whose_name_torch_does_not_quote_in_the_code_that_it_writes(name):
+    """A step reads what it holds by a name of its own: the state's ended a line or a text in it."""
+
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 4, 1)
+            self.register_parameter(name, nn.Parameter(torch.rand(4, 1, 1)))
+            self.register_buffer(f"{name}_", torch.rand(4, 1, 1))
+
+        def forward(self, images):
+            return self.convolution(images) * getattr(self, name) + getattr(self, f"{name}_")
+
+    model, images = Named(), torch.rand(2, 3, 2, 2)
+    placed = place(model, partition_model(model, images, 2, 0.1, effort=0.1))
+    torch.testing.assert_close(placed(images), model(images))
+    assert placed.state_dict().keys() == model.state_dict().keys()

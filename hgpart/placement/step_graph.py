@@ -31,7 +31,7 @@ from hgpart.placement.layouts import ChannelLayout, spread, unmerge
 from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.slices import Slice
 from hgpart.traced_nodes import first_tensor, holds_tensors
-from hgpart.tracing import TracedModel
+from hgpart.tracing import TracedModel, quotable
 
 aten = torch.ops.aten
 
@@ -307,7 +307,7 @@ class StepGraph:
         if united.key != held.key:
             return self._part_of(self.hold(node, united), united, held)
         if held.key not in self._attributes:
-            attribute = self._free(held.name.rpartition(".")[2])
+            attribute = self._free(quotable(held.name.rpartition(".")[2]))
             self._attributes[held.key] = attribute
             self.slices[attribute] = held
             value = torch.empty(held.local_shape, dtype=node.meta["val"].dtype, device="meta")
