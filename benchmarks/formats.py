@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch  # noqa: F401  # its memory counts
 
-from hgpart.formats import read_hmetis, read_patoh, write_hmetis, write_patoh
-from hgpart.hypergraph import Hypergraph
+from hgpart.hypergraph.formats import read_hmetis, read_patoh, write_hmetis, write_patoh
+from hgpart.hypergraph.hypergraph import Hypergraph
 
 LAYERS = [3, 64, 64, 128, 128, 256, 256, 256, *[512] * 6, 4096, 4096, 1000, 1]
 STEPS = {"patoh": (write_patoh, read_patoh), "hmetis": (write_hmetis, read_hmetis)}

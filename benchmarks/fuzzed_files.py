@@ -43,11 +43,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 import hgpart
-from hgpart.blocks import Modelling, full_vertices, single_blocks
-from hgpart.cli.show import plan_report
-from hgpart.compare import Comparison, load_comparison, save_comparison
+from hgpart.cli.commands.show import plan_report
+from hgpart.compare.comparison import Comparison, load_comparison, save_comparison
 from hgpart.errors import HgpartError
-from hgpart.formats import (
+from hgpart.hypergraph.blocks import Modelling, full_vertices, single_blocks
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.formats import (
     read_hmetis,
     read_partition,
     read_patoh,
@@ -55,21 +56,20 @@ from hgpart.formats import (
     write_partition,
     write_patoh,
 )
-from hgpart.grains import cnn_hypergraph
-from hgpart.hypergraph import Hypergraph
-from hgpart.memory import MemoryLimits
-from hgpart.metrics import evaluate
-from hgpart.objectives import over_links
-from hgpart.partition_files import blocks_of_parts, full_parts
-from hgpart.placement.slices import Slice
+from hgpart.hypergraph.hypergraph import Hypergraph
+from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.partition_files import blocks_of_parts, full_parts
+from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.objectives import over_links
+from hgpart.partition.problem.topology import load_topology
+from hgpart.placement.cutting.slices import Slice
 from hgpart.plan import LARGEST_K
 from hgpart.report import as_json, print_comparison, print_report
-from hgpart.run import checkpoints
-from hgpart.run.checkpoints import CheckpointReader, Held, Manifest
-from hgpart.run.image_folder import ImageFiles
+from hgpart.run.training import checkpoints
+from hgpart.run.training.checkpoints import CheckpointReader, Held, Manifest
+from hgpart.run.training.image_folder import ImageFiles
 from hgpart.terminal import PlainConsole, printable
-from hgpart.topology import load_topology
-from hgpart.work import load_work, save_work
+from hgpart.work.figures import load_work, save_work
 
 CORE_SECONDS, SECONDS = 10, 120
 MEMORY = 10**9
@@ -336,7 +336,7 @@ def _printed(show: Callable[[PlainConsole], None]) -> str:
 
 
 def _comparison(graph: hgpart.ChannelGraph, folder: Path) -> bytes:
-    from hgpart.compare import chosen_strategies, compare, grid
+    from hgpart.compare.comparison import chosen_strategies, compare, grid
 
     names = ("layerwise", "random", "data-parallel", "one-weird-trick")
     cells = grid(chosen_strategies(names), (2, 4), (0.1,))

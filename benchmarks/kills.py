@@ -31,9 +31,9 @@ from pathlib import Path
 from random import Random
 
 import hgpart
-from hgpart.blocks import Modelling, full_vertices
-from hgpart.formats import read_partition
-from hgpart.run.checkpoints import KEPT, LOCK, checkpoints, newest
+from hgpart.hypergraph.blocks import Modelling, full_vertices
+from hgpart.hypergraph.formats import read_partition
+from hgpart.run.training.checkpoints import KEPT, LOCK, checkpoints, newest
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 GONE = 20.0  # seconds that the processes of a command have to end after it

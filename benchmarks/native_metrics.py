@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpart.hypergraph import Hypergraph
-from hgpart.metrics import communication_volume, connectivity, traffic
+from hgpart.hypergraph.hypergraph import Hypergraph
+from hgpart.hypergraph.metrics import communication_volume, connectivity, traffic
 
 K = 16
 LAYERS = 26

@@ -53,7 +53,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import hgpart
-from hgpart.partition.kinds import partition_of_kind
+from hgpart.compare.kinds import partition_of_kind
 from hgpart.run.verifying import FLOOR, Verification, verify
 from hgpart.zoo import packages
 

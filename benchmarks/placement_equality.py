@@ -37,11 +37,11 @@ from rich.console import Console
 from rich.table import Table
 
 import hgpart
-from hgpart.blocks import Blocks, Modelling, full_vertices, layer_blocks
-from hgpart.grains import CnnHypergraph, cnn_hypergraph
-from hgpart.graph import ChannelGraph
-from hgpart.pipeline import PartitionedModel
-from hgpart.tracing import TracedModel
+from hgpart.hypergraph.blocks import Blocks, Modelling, full_vertices, layer_blocks
+from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partitioned_model import PartitionedModel
+from hgpart.tracing.traced_model import TracedModel
 
 RESULTS = Path(__file__).parent / "results" / "placement_equality.csv"
 KEY = ("model", "grain", "partition", "seed", "k")

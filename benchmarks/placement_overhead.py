@@ -22,10 +22,10 @@ from torch import nn
 from torch.nn import functional
 
 import hgpart
-from hgpart.partition.kinds import partition_of_kind
+from hgpart.compare.kinds import partition_of_kind
+from hgpart.execution.engine import Timing
 from hgpart.run.connection import Connection, connect
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.engine import Timing
 from hgpart.run.launch import launch
 
 BATCH = 16

@@ -27,14 +27,14 @@ from rich.console import Console
 from rich.table import Table
 
 import hgpart
-from hgpart.blocks import single_blocks
-from hgpart.grains import cnn_hypergraph
-from hgpart.hypergraph import Hypergraph, Int32, Int64
-from hgpart.partition import mtkahypar as mtkahypar_backend
-from hgpart.partition.balance import capacities
-from hgpart.partition.bound import lower_bound
-from hgpart.partition.kahypar import kahypar
-from hgpart.partition.mtkahypar import mtkahypar
+from hgpart.hypergraph.blocks import single_blocks
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.partition.bounds.lower_bound import lower_bound
+from hgpart.partition.external import mtkahypar as mtkahypar_backend
+from hgpart.partition.external.kahypar import kahypar
+from hgpart.partition.external.mtkahypar import mtkahypar
+from hgpart.partition.problem.balance import capacities
 
 FIELDS = (
     *("model", "grain", "k", "eps", "solver", "volume", "imbalance"),

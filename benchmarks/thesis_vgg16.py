@@ -65,14 +65,14 @@ from rich.table import Table
 
 import hgpart
 from hgpart import ChannelGraph, CnnHypergraph, Evaluation, Modelling, Work
-from hgpart.blocks import layer_blocks
 from hgpart.errors import HgpartError
-from hgpart.graph import OUTPUT
-from hgpart.hypergraph import Int32
-from hgpart.metrics import traffic
-from hgpart.partition.horizontal import horizontal
-from hgpart.partition.incremental import incremental
-from hgpart.partition.layerwise import layerwise
+from hgpart.hypergraph.blocks import layer_blocks
+from hgpart.hypergraph.hypergraph import Int32
+from hgpart.hypergraph.metrics import traffic
+from hgpart.layers.channel_graph import OUTPUT
+from hgpart.partition.baselines.horizontal import horizontal
+from hgpart.partition.baselines.incremental import incremental
+from hgpart.partition.baselines.layerwise import layerwise
 
 HERE = Path(__file__).parent
 REFERENCE = HERE / "reference" / "eserol_vgg16_tables.csv"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hgpart.hypergraph import Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
 
 def connectivity(hypergraph: Hypergraph, parts: Int32, k: int) -> Int32: ...
 def communication_volume(hypergraph: Hypergraph, parts: Int32, k: int) -> int: ...

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import numpy as np
 
-from hgpart.blocks import GRAINS, LARGEST_FACTOR, Blocks, Modelling, full_vertices
 from hgpart.errors import ArgumentError, PlanError
-from hgpart.grains import cnn_hypergraph
-from hgpart.graph import ChannelGraph
-from hgpart.hypergraph import Int32, Int64
-from hgpart.json_files import JsonObject, quoted, read_json
-from hgpart.memory import MemoryLimits
-from hgpart.objectives import Objective, objective_named, over_links
+from hgpart.files.json_files import JsonObject, quoted, read_json
+from hgpart.files.writing import replacing
+from hgpart.hypergraph.blocks import GRAINS, LARGEST_FACTOR, Blocks, Modelling, full_vertices
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import FASTEST, SLOWEST, Partition, evaluated
-from hgpart.partition.balance import capacities
-from hgpart.partition.bound import lower_bound
-from hgpart.work import Work
-from hgpart.writing import replacing
+from hgpart.partition.bounds.lower_bound import lower_bound
+from hgpart.partition.problem.balance import capacities
+from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.objectives import Objective, objective_named, over_links
+from hgpart.work.figures import Work
 
 FORMAT = "hgpart plan 1"
 LARGEST_K = 2**14  # what `evaluate` takes

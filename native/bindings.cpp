@@ -64,7 +64,7 @@ T number(nb::handle record, const char* name, const char* expected) {
   return result;
 }
 
-// The arrays of a hgpart.hypergraph.Hypergraph.
+// The arrays of a hgpart.hypergraph.hypergraph.Hypergraph.
 class HypergraphInput {
  public:
   explicit HypergraphInput(nb::handle record)
@@ -135,7 +135,7 @@ nb::object refine(nb::handle hypergraph, nb::handle parts, nb::handle capacities
   return to_numpy(std::move(refined));
 }
 
-// The arrays of a hgpart.partition.symmetry.Symmetry.
+// The arrays of a hgpart.partition.native.symmetry.Symmetry.
 class SymmetryInput {
  public:
   explicit SymmetryInput(nb::handle record)
@@ -169,7 +169,7 @@ class SymmetryInput {
   Input<std::int32_t> net_pins_;
 };
 
-// A hgpart.partition.goal.Goal.
+// A hgpart.partition.problem.goal.Goal.
 class GoalInput {
  public:
   explicit GoalInput(nb::handle record)

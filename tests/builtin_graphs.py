@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hgpart.graph import ChannelGraph
-from hgpart.layering import channel_graph
-from hgpart.tracing import TracedModel, example_inputs, trace
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.layering import channel_graph
+from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 from hgpart.zoo import builtin_models, load_model
 
 # A chain, large linear layers, residual adds, depthwise layers, branches, transposed convolutions.

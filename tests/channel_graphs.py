@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from hgpart.blocks import Blocks, Modelling
-from hgpart.graph import ChannelGraph, Layer, Read
+from hgpart.hypergraph.blocks import Blocks, Modelling
+from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
 
 KINDS = ("dense", "grouped", "linear", "norm", "same index", "whole")
 

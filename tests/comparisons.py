@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hgpart.compare import Comparison
-from hgpart.strategies import Outcome
+from hgpart.compare.comparison import Comparison
+from hgpart.compare.strategies import Outcome
 
 
 def outcome(strategy: str, k: int, load: float, step: int, eps=None, **figures) -> Outcome:

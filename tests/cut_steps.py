@@ -10,11 +10,11 @@ import torch
 from hypothesis import strategies as st
 from torch import fx, nn
 
-from hgpart.layering import channel_graph
-from hgpart.placement.node_facts import NodeFacts
-from hgpart.placement.slices import Slice
-from hgpart.placement.step_graph import Source, StepGraph
-from hgpart.tracing import trace
+from hgpart.layers.layering import channel_graph
+from hgpart.placement.cutting.node_facts import NodeFacts
+from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.cutting.step_graph import Source, StepGraph
+from hgpart.tracing.traced_model import trace
 
 CHANNELS = 12
 

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from hgpart.hypergraph import Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
 
 
 def assignments_within(hypergraph: Hypergraph, room: Int64) -> tuple[Int32, Int64]:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from hgpart import PartitionedModel, Placement
-from hgpart.graph import INPUT
-from hgpart.metrics import evaluate
-from hgpart.placement.slices import Slice
-from hgpart.run.engine import Traffic
+from hgpart.execution.engine import Traffic
+from hgpart.hypergraph.metrics import evaluate
+from hgpart.layers.channel_graph import INPUT
+from hgpart.placement.cutting.slices import Slice
 from hgpart.run.learner import held_by_parts
 
 SEED = 5  # of the random masks

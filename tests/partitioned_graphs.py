@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 from partitioned_models import divided_graphs
 
-from hgpart.grains import cnn_hypergraph
-from hgpart.graph import ChannelGraph
-from hgpart.metrics import evaluate
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.metrics import evaluate
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
 
 

@@ -10,11 +10,11 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from hgpart.blocks import Blocks, Modelling
-from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph, Layer, Read
-from hgpart.layering import channel_graph
-from hgpart.tracing import trace
-from hgpart.work import Work
+from hgpart.hypergraph.blocks import Blocks, Modelling
+from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph, Layer, Read
+from hgpart.layers.layering import channel_graph
+from hgpart.tracing.traced_model import trace
+from hgpart.work.figures import Work
 
 # ------------------------------------------------------------------ traced models
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import fx
 
-from hgpart.graph import ChannelGraph, Layer, Read
-from hgpart.tracing import TracedModel
+from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
+from hgpart.tracing.traced_model import TracedModel
 
 TRIES = 60  # a ReLU, a dropout or a pooling hides a change now and then, hardly 60 times
 

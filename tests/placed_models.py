@@ -9,13 +9,13 @@ import torch
 from partitioned_models import built
 from torch import nn
 
-from hgpart.blocks import Modelling
-from hgpart.layering import channel_graph
-from hgpart.partition.kinds import partition_of_kind
-from hgpart.pipeline import PartitionedModel
+from hgpart.compare.kinds import partition_of_kind
+from hgpart.hypergraph.blocks import Modelling
+from hgpart.layers.layering import channel_graph
+from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
-from hgpart.tracing import trace
-from hgpart.work import flops
+from hgpart.tracing.traced_model import trace
+from hgpart.work.figures import flops
 
 
 class Forked(nn.Module):

@@ -24,11 +24,11 @@ from builtin_graphs import IMAGES
 from originals import SEED, Original, expected_traffic, original, wrong_figures
 
 from hgpart import Modelling, PartitionedModel, flops, load_model, partition_graph, place
-from hgpart.graph import ChannelGraph
+from hgpart.execution.engine import Traffic
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.run.connection import Connection, connect
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.engine import Traffic
-from hgpart.tracing import TracedModel
+from hgpart.tracing.traced_model import TracedModel
 
 # Partitions besides the one of random blocks.
 MODELS = {

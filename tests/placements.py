@@ -11,17 +11,17 @@ import torch
 from torch import nn
 
 from hgpart import Placement, place
-from hgpart.blocks import Blocks, Modelling, full_vertices
-from hgpart.grains import CnnHypergraph, cnn_hypergraph
-from hgpart.graph import INPUT, ChannelGraph
-from hgpart.hypergraph import Int32
-from hgpart.layering import channel_graph
-from hgpart.metrics import evaluate, traffic
+from hgpart.hypergraph.blocks import Blocks, Modelling, full_vertices
+from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
+from hgpart.hypergraph.hypergraph import Int32
+from hgpart.hypergraph.metrics import evaluate, traffic
+from hgpart.hypergraph.partition_files import blocks_of_parts
+from hgpart.layers.channel_graph import INPUT, ChannelGraph
+from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
-from hgpart.partition_files import blocks_of_parts
-from hgpart.pipeline import PartitionedModel
-from hgpart.tracing import TracedModel, trace
-from hgpart.work import flops
+from hgpart.partitioned_model import PartitionedModel
+from hgpart.tracing.traced_model import TracedModel, trace
+from hgpart.work.figures import flops
 
 CLOSE = 1e-10  # largest difference in float64, relative
 

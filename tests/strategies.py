@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from hgpart.hypergraph import Hypergraph
+from hgpart.hypergraph.hypergraph import Hypergraph
 
 
 @st.composite

@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, graph_of, modellings
 from torch import nn
 
-from hgpart.blocks import Modelling, divide
 from hgpart.errors import FormatError, HgpartError, OutputError, PlanError
-from hgpart.grains import cnn_hypergraph
-from hgpart.graph import ChannelGraph
-from hgpart.layering import channel_graph
-from hgpart.memory import MemoryLimits
-from hgpart.metrics import evaluate
-from hgpart.objectives import LARGEST, VOLUME, Objective, over_links
+from hgpart.hypergraph.blocks import Modelling, divide
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.metrics import evaluate
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition, partition_graph
-from hgpart.partition.balance import capacities
-from hgpart.partition.bound import lower_bound
+from hgpart.partition.bounds.lower_bound import lower_bound
+from hgpart.partition.problem.balance import capacities
+from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
 from hgpart.plan import LARGEST_RUNS, Plan, load_plan, make_plan, restore, save_plan
-from hgpart.tracing import trace
-from hgpart.work import Work, flops
+from hgpart.tracing.traced_model import trace
+from hgpart.work.figures import Work, flops
 
 PARTS = 3
 

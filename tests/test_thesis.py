@@ -19,11 +19,11 @@ from builtin_graphs import full_size_graph
 from partitioned_models import chain
 
 from hgpart import cnn_hypergraph, evaluate, flops
-from hgpart.blocks import Modelling, layer_blocks
-from hgpart.metrics import Evaluation
-from hgpart.partition.horizontal import horizontal
-from hgpart.partition.incremental import incremental
-from hgpart.partition.layerwise import layerwise
+from hgpart.hypergraph.blocks import Modelling, layer_blocks
+from hgpart.hypergraph.metrics import Evaluation
+from hgpart.partition.baselines.horizontal import horizontal
+from hgpart.partition.baselines.incremental import incremental
+from hgpart.partition.baselines.layerwise import layerwise
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "thesis_vgg16.py"
 

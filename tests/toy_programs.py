@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from hgpart.placement.program import PartProgram, pack, receive, send
-from hgpart.placement.transfers import Transfer, TransferredTensor
+from hgpart.execution.program import PartProgram, pack, receive, send
+from hgpart.execution.transfers import Transfer, TransferredTensor
 
 INPUT_CHANNELS = 3
 

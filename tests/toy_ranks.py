@@ -21,11 +21,11 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import HgpartError
-from hgpart.placement.program import PartProgram, receive, send
-from hgpart.placement.transfers import Transfer, TransferredTensor
+from hgpart.execution.engine import Timing, Traffic
+from hgpart.execution.program import PartProgram, receive, send
+from hgpart.execution.transfers import Transfer, TransferredTensor
 from hgpart.run.connection import connect
 from hgpart.run.distributed import DistributedModel, DistributedWire
-from hgpart.run.engine import Timing, Traffic
 
 WIDTHS = (5, 8, 6, 7, 4)
 RESULT = len(WIDTHS) - 1

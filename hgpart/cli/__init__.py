@@ -16,17 +16,17 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from hgpart.cli.compare import compare
-from hgpart.cli.evaluate import evaluate
-from hgpart.cli.export import export
-from hgpart.cli.models import models
-from hgpart.cli.partition import partition
+from hgpart.cli.commands.compare import compare
+from hgpart.cli.commands.evaluate import evaluate
+from hgpart.cli.commands.export import export
+from hgpart.cli.commands.models import models
+from hgpart.cli.commands.partition import partition
+from hgpart.cli.commands.run import run as run_placed
+from hgpart.cli.commands.show import show
+from hgpart.cli.commands.trace import trace
+from hgpart.cli.commands.train import train
+from hgpart.cli.commands.verify import verify
 from hgpart.cli.processes import started_as_rank
-from hgpart.cli.run import run as run_placed
-from hgpart.cli.show import show
-from hgpart.cli.trace import trace
-from hgpart.cli.train import train
-from hgpart.cli.verify import verify
 from hgpart.errors import HgpartError, ModelError, OutputError, is_out_of_memory
 from hgpart.terminal import say
 

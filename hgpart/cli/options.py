@@ -13,10 +13,10 @@ from hgpart.errors import ArgumentError
 if TYPE_CHECKING:
     from torch import nn
 
-    from hgpart.blocks import Modelling
-    from hgpart.graph import ChannelGraph
-    from hgpart.tracing import TracedModel
-    from hgpart.work import Work
+    from hgpart.hypergraph.blocks import Modelling
+    from hgpart.layers.channel_graph import ChannelGraph
+    from hgpart.tracing.traced_model import TracedModel
+    from hgpart.work.figures import Work
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -141,7 +141,7 @@ def modelling_of(
     no_output_vertex: bool,
 ) -> Modelling:
     """The options that say how a model becomes a hypergraph, checked."""
-    from hgpart.blocks import Modelling
+    from hgpart.hypergraph.blocks import Modelling
 
     return Modelling(
         grain=grain,
@@ -157,14 +157,14 @@ def work_of(
     source: str, device: str | None, batch_size: int
 ) -> Callable[[nn.Module, TracedModel, ChannelGraph], Work]:
     """What --work asks for, checked before the model is traced."""
-    from hgpart.work import flops, load_work
+    from hgpart.work.figures import flops, load_work
 
     if device is not None and source != "profile":
         raise ArgumentError(f"--profile-device {device}: only --work profile measures on a device")
     if source == "flops":
         return lambda module, traced, graph: flops(graph)
     if source == "profile":
-        from hgpart.profiling import profile
+        from hgpart.work.profiling import profile
 
         return lambda module, traced, graph: profile(
             module, traced, graph, batch_size=batch_size, device=device or "cpu"

@@ -48,8 +48,8 @@ def check_page_package() -> None:
 
 def show_report(report: Report, unit: str, json: str | None, csv: Path | None) -> None:
     """Write the files, then print."""
+    from hgpart.files.writing import replacing
     from hgpart.report import as_csv, as_json, print_report
-    from hgpart.writing import replacing
 
     for path, text in ((json, as_json), (csv, as_csv)):
         if path is not None and path != "-":

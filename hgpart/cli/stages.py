@@ -16,8 +16,8 @@ from hgpart.terminal import warn
 if TYPE_CHECKING:
     from torch import nn
 
-    from hgpart.graph import ChannelGraph
-    from hgpart.tracing import TracedModel
+    from hgpart.layers.channel_graph import ChannelGraph
+    from hgpart.tracing.traced_model import TracedModel
 
 STARTED = time.perf_counter()
 
@@ -66,8 +66,8 @@ def traced_model(
 ) -> tuple[nn.Module, tuple[int, ...], TracedModel, ChannelGraph]:
     """Load and trace a model on the meta device: nothing here needs its weights."""
     with stage("import"):
-        from hgpart.layering import channel_graph
-        from hgpart.tracing import example_inputs, trace
+        from hgpart.layers.layering import channel_graph
+        from hgpart.tracing.traced_model import example_inputs, trace
         from hgpart.zoo import load_model
     # What the model's own code prints must not get between the figures of --json -.
     with stage("load"), redirect_stdout(sys.stderr):
@@ -90,7 +90,7 @@ def traced_model(
 
 def _cautions(traced: TracedModel) -> Iterator[str]:
     """What of a model is not as a plan of it seems to say."""
-    from hgpart.batches import has_dynamic_batch
+    from hgpart.tracing.batches import has_dynamic_batch
 
     for said in traced.unheld:
         yield f"{said} in each forward pass: the model can be divided, but not placed"

@@ -12,9 +12,9 @@ from fractions import Fraction
 import numpy as np
 
 from hgpart import _native
-from hgpart.blocks import Blocks, Modelling, divide, full_vertices, halve
 from hgpart.errors import ArgumentError, InfeasibleError
-from hgpart.grains import (
+from hgpart.hypergraph.blocks import Blocks, Modelling, divide, full_vertices, halve
+from hgpart.hypergraph.building import (
     CnnHypergraph,
     channel_shares,
     check_bytes,
@@ -22,20 +22,20 @@ from hgpart.grains import (
     cnn_hypergraph,
     evaluate_parts,
 )
-from hgpart.graph import ChannelGraph
-from hgpart.hypergraph import Int32, Int64
-from hgpart.memory import MemoryLimits, part_memory
-from hgpart.metrics import Evaluation, imbalance
-from hgpart.objectives import VOLUME, Objective
+from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.hypergraph.metrics import Evaluation, imbalance
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.backends import backend as backend_named
-from hgpart.partition.balance import capacities, pack, within
-from hgpart.partition.bound import lower_bound, relative_gap
-from hgpart.partition.exact import exact_partition
-from hgpart.partition.isolated import LONGEST_LIMIT
-from hgpart.partition.layerwise import layerwise_within
-from hgpart.partition.native import Progress, native_partition
-from hgpart.partition.project import project
-from hgpart.work import Work
+from hgpart.partition.baselines.layerwise import layerwise_within
+from hgpart.partition.bounds.lower_bound import lower_bound, relative_gap
+from hgpart.partition.exact.counting import exact_partition
+from hgpart.partition.external.isolated import LONGEST_LIMIT
+from hgpart.partition.native.search import Progress, native_partition
+from hgpart.partition.problem.balance import capacities, pack, within
+from hgpart.partition.problem.memory import MemoryLimits, part_memory
+from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.partition.problem.project import project
+from hgpart.work.figures import Work
 
 SLOWEST, FASTEST = 1e-9, 1e9  # speeds of devices are relative
 MOST_EFFORT = 1000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph import Hypergraph, Int32, Int64
-from hgpart.partition.exact import exact
-from hgpart.partition.kahypar import kahypar
-from hgpart.partition.mtkahypar import mtkahypar
-from hgpart.partition.native import native
+from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.partition.exact.counting import exact
+from hgpart.partition.external.kahypar import kahypar
+from hgpart.partition.external.mtkahypar import mtkahypar
+from hgpart.partition.native.search import native
 
 
 class Backend(Protocol):

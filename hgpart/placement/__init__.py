@@ -17,17 +17,17 @@ import torch
 from torch import nn
 
 from hgpart.errors import PlacementError
-from hgpart.graph import ChannelGraph
-from hgpart.layering import channel_graph
+from hgpart.execution.transfers import Transfer
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
-from hgpart.pipeline import PartitionedModel
+from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.modes import skeleton
-from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.placement import Placement
-from hgpart.placement.transfers import Transfer
 from hgpart.plan import Plan, restore
-from hgpart.tracing import TracedModel, example_inputs, trace
+from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 
 __all__ = ["Placement", "Transfer", "place"]
 

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hgpart.batches import has_dynamic_batch
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph import Int64
+from hgpart.execution.engine import Traffic
+from hgpart.execution.program import PartProgram, receive
+from hgpart.execution.transfers import Transfer
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.hypergraph.shares import part_shares
 from hgpart.placement.blueprint import UNUSED
-from hgpart.placement.program import PartProgram, receive
 from hgpart.placement.rehearsal import Rehearsal, rehearse
-from hgpart.placement.transfers import Transfer
-from hgpart.run.engine import Traffic
-from hgpart.shares import part_shares
+from hgpart.tracing.batches import has_dynamic_batch
 
 if TYPE_CHECKING:
     from hgpart.placement.placement import Placement

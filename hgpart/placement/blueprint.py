@@ -13,24 +13,24 @@ import numpy as np
 import torch
 from torch import fx
 
-from hgpart.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
 from hgpart.errors import PlacementError
-from hgpart.graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
-from hgpart.hypergraph import Int64
-from hgpart.operator_calls import SHAPE_ONLY, module_of, only_updated, packet_of
+from hgpart.execution.transfers import Transfer, TransferredTensor
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.partition import Partition
+from hgpart.placement.cutting.layouts import ChannelLayout
+from hgpart.placement.cutting.node_facts import NodeFacts
+from hgpart.placement.cutting.ownership import Ownership, ownership
+from hgpart.placement.cutting.products import product_of
+from hgpart.placement.cutting.reindexing import takes_some
+from hgpart.placement.cutting.step_graph import StepGraph
 from hgpart.placement.draws import random_nodes
-from hgpart.placement.layouts import ChannelLayout
-from hgpart.placement.node_facts import NodeFacts
-from hgpart.placement.ownership import Ownership, ownership
-from hgpart.placement.products import product_of
-from hgpart.placement.reindexing import takes_some
 from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
-from hgpart.placement.step_graph import StepGraph
-from hgpart.placement.transfers import Transfer, TransferredTensor
-from hgpart.traced_nodes import is_norms_statistic, is_tensor, live_nodes, results_read
-from hgpart.tracing import TracedModel
-from hgpart.work import Work
+from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
+from hgpart.tracing.operator_calls import SHAPE_ONLY, module_of, only_updated, packet_of
+from hgpart.tracing.traced_model import TracedModel
+from hgpart.tracing.traced_nodes import is_norms_statistic, is_tensor, live_nodes, results_read
+from hgpart.work.figures import Work
 
 aten = torch.ops.aten
 

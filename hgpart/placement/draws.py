@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import fx
 
-from hgpart.channels import Call
 from hgpart.errors import PlacementError
-from hgpart.graph import ChannelGraph
-from hgpart.operator_calls import SHAPE_ONLY, module_of, packet_of
-from hgpart.placement.node_facts import NodeFacts
-from hgpart.placement.step_graph import StepGraph
-from hgpart.traced_nodes import holds_tensors
-from hgpart.tracing import TracedModel
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.channels import Call
+from hgpart.placement.cutting.node_facts import NodeFacts
+from hgpart.placement.cutting.step_graph import StepGraph
+from hgpart.tracing.operator_calls import SHAPE_ONLY, module_of, packet_of
+from hgpart.tracing.traced_model import TracedModel
+from hgpart.tracing.traced_nodes import holds_tensors
 
 aten = torch.ops.aten
 

@@ -10,12 +10,12 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import PlacementError
+from hgpart.execution.program import PartProgram
+from hgpart.execution.transfers import Transfer
 from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.draws import draw_module
 from hgpart.placement.part_builder import PartBuilder
-from hgpart.placement.program import PartProgram
-from hgpart.placement.slices import Slice, slice_of
-from hgpart.placement.transfers import Transfer
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from hgpart.blocks import Blocks, Modelling
-from hgpart.grains import cnn_hypergraph
-from hgpart.graph import ChannelGraph, Layer
-from hgpart.hypergraph import Int32, Int64
+from hgpart.hypergraph.blocks import Blocks, Modelling
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.partition import Partition, evaluated
-from hgpart.work import Work
+from hgpart.work.figures import Work
 
 
 def skeleton(model: nn.Module) -> nn.Module:

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from hgpart.graph import INPUT, OUTPUT
-from hgpart.hypergraph import Int64
+from hgpart.execution.program import PartProgram, pack, receive, send
+from hgpart.execution.transfers import Transfer
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.channel_graph import INPUT, OUTPUT
 from hgpart.placement.blueprint import CARRY, Blueprint
-from hgpart.placement.products import product_of
-from hgpart.placement.program import PartProgram, pack, receive, send
-from hgpart.placement.slices import Slice, overlap, slice_of
-from hgpart.placement.step_graph import Source, StepGraph
-from hgpart.placement.steps import Step, finishing_step, partial_step
-from hgpart.placement.transfers import Transfer
-from hgpart.traced_nodes import live_nodes
+from hgpart.placement.cutting.products import product_of
+from hgpart.placement.cutting.slices import Slice, overlap, slice_of
+from hgpart.placement.cutting.step_graph import Source, StepGraph
+from hgpart.placement.cutting.steps import Step, finishing_step, partial_step
+from hgpart.tracing.traced_nodes import live_nodes
 
 
 @dataclass(eq=False)

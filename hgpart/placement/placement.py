@@ -14,12 +14,16 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import PlacementError
-from hgpart.grains import cnn_hypergraph
-from hgpart.hypergraph import Hypergraph
-from hgpart.layering import channel_graph
-from hgpart.metrics import Evaluation, evaluate
+from hgpart.execution.program import PartProgram
+from hgpart.execution.transfers import Transfer
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.hypergraph import Hypergraph
+from hgpart.hypergraph.metrics import Evaluation, evaluate
+from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
 from hgpart.placement.blueprint import UNUSED, Blueprint
+from hgpart.placement.cutting.node_facts import NodeFacts
+from hgpart.placement.cutting.slices import Slice, overlap
 from hgpart.placement.mode_programs import (
     Programs,
     build_programs,
@@ -28,19 +32,15 @@ from hgpart.placement.mode_programs import (
     with_input_gradients,
 )
 from hgpart.placement.modes import carried_over, skeleton
-from hgpart.placement.node_facts import NodeFacts
 from hgpart.placement.original_state import hooked, original_state
-from hgpart.placement.program import PartProgram
-from hgpart.placement.slices import Slice, overlap
 from hgpart.placement.traced_values import check_values
-from hgpart.placement.transfers import Transfer
 from hgpart.placement.weight_files import opened_weights
-from hgpart.tracing import TracedModel, trace
-from hgpart.work import Work
+from hgpart.tracing.traced_model import TracedModel, trace
+from hgpart.work.figures import Work
 
 if TYPE_CHECKING:
+    from hgpart.execution.local import LocalRuntime
     from hgpart.placement.accounting import PlacementReport
-    from hgpart.run.local import LocalRuntime
 
 _Key = tuple[int, tuple[object, ...]]  # part, Slice.key; of a constant the mode as well
 
@@ -49,7 +49,7 @@ class Placement(nn.Module):
     """A model in k parts, each a torch.fx GraphModule with its slices of the weights.
 
     It is called, trained and saved like the model that it was made of: one process runs all parts
-    (`hgpart.run.local`); `hgpart.run.distributed` runs the same submodules in many processes.
+    (`hgpart.execution.local`); `hgpart.run.distributed` runs the same submodules in many processes.
     Gradients come with `.backward()`; with several parts `torch.autograd.grad` knows the inputs
     and not the parameters.
 
@@ -261,7 +261,7 @@ class Placement(nn.Module):
     @property
     def runtime(self) -> LocalRuntime:
         """Ran all parts in this process; its `last` says what travelled, and who waited."""
-        from hgpart.run.local import LocalRuntime
+        from hgpart.execution.local import LocalRuntime
 
         if self._last not in self._runtimes:
             training, input_gradients = self._last

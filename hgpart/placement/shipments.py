@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpart.graph import INPUT, ChannelGraph, Layer, Read
-from hgpart.hypergraph import Int64
-from hgpart.placement.ownership import Ownership
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.channel_graph import INPUT, ChannelGraph, Layer, Read
+from hgpart.placement.cutting.ownership import Ownership
 
 Bool = NDArray[np.bool_]
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, fx
 
 from hgpart.errors import PlacementError, TraceError
-from hgpart.graph import ChannelGraph
-from hgpart.layering import channel_graph
-from hgpart.tracing import TracedModel
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.layering import channel_graph
+from hgpart.tracing.traced_model import TracedModel
 
 
 def check_values(traced: TracedModel, graph: ChannelGraph, state: Mapping[str, Tensor]) -> None:

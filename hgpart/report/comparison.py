@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from hgpart.compare import (
+from hgpart.compare.comparison import (
     CONTESTED,
     EPOCHS,
     NEAR,
@@ -19,8 +19,8 @@ from hgpart.compare import (
     why_no_step,
     winners,
 )
+from hgpart.compare.strategies import Failed, Outcome, Row
 from hgpart.report.tables import UNITS
-from hgpart.strategies import Failed, Outcome, Row
 from hgpart.terminal import printable
 
 PLAIN_WIDTH = 110  # where there is no terminal

@@ -15,17 +15,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hgpart.blocks import Modelling
-from hgpart.grains import CnnHypergraph
-from hgpart.graph import ChannelGraph, Layer
-from hgpart.hypergraph import Int64
-from hgpart.memory import MemoryLimits
-from hgpart.metrics import Evaluation
-from hgpart.objectives import VOLUME, Objective
-from hgpart.partition.bound import relative_gap
+from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.hypergraph.metrics import Evaluation
+from hgpart.hypergraph.shares import PartShares
+from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.partition.bounds.lower_bound import relative_gap
+from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table, table_lines
-from hgpart.shares import PartShares
-from hgpart.work import Work
+from hgpart.work.figures import Work
 
 MAX_GRID_PARTS = 16  # a column each for up to so many parts
 

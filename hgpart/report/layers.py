@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from rich.console import Console
 
-from hgpart.graph import WHOLE, ChannelGraph, Layer, Read
+from hgpart.layers.channel_graph import WHOLE, ChannelGraph, Layer, Read
 from hgpart.report.tables import print_table, ruled_table
-from hgpart.work import Work
+from hgpart.work.figures import Work
 
 MAX_NAMED_LAYERS = 3  # of those that a layer reads
 

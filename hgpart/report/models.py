@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from hgpart.zoo.summary import ModelSummary
+from hgpart.report.model_sizes import ModelSummary
 
 
 def print_models(summaries: Iterable[ModelSummary], names: Sequence[str], console: Console) -> None:

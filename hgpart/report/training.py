@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
-from hgpart.run.training import TrainingResult
+from hgpart.run.training.loop import TrainingResult
 
 CURVE_ROWS = 10
 BAR = 40  # characters of the largest loss

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from hgpart.errors import ArgumentError, RunError
-from hgpart.placement.program import PartProgram
-from hgpart.placement.transfers import Transfer
+from hgpart.execution.engine import PartRun, Timing, Traffic
+from hgpart.execution.program import PartProgram
+from hgpart.execution.transfers import Transfer
 from hgpart.run.connection import Connection
-from hgpart.run.engine import PartRun, Timing, Traffic
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement

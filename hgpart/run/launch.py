@@ -262,7 +262,7 @@ def begin() -> None:
 def _end_with(launcher: int) -> None:
     """End this process when its launcher ends, even if that is killed.
 
-    As `hgpart.partition.child.die_with`, which imports the whole package with it.
+    As `hgpart.partition.external.child.die_with`, which imports the whole package with it.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

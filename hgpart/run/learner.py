@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hgpart.placement.slices import Slice
-from hgpart.run.engine import Timing, Traffic
+from hgpart.execution.engine import Timing, Traffic
+from hgpart.placement.cutting.slices import Slice
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError
+from hgpart.execution.engine import Timing, Traffic
+from hgpart.execution.local import RunRecord
 from hgpart.placement import Placement
 from hgpart.run.connection import Connection
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.engine import Timing, Traffic
-from hgpart.run.local import RunRecord
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, RunError
-from hgpart.hypergraph import Int64
+from hgpart.execution.engine import Traffic
+from hgpart.hypergraph.hypergraph import Int64
 from hgpart.placement import Placement
-from hgpart.placement.slices import Slice
-from hgpart.run.engine import Traffic
+from hgpart.placement.cutting.slices import Slice
 from hgpart.run.learner import held_by_parts
 
 # The parts add the same terms in another order, so results differ by rounding: by the type's

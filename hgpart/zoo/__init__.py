@@ -13,23 +13,23 @@ import torch
 from torch import nn
 
 from hgpart.errors import ArgumentError, ModelError
-from hgpart.zoo.alexnet import alexnet
-from hgpart.zoo.densenet import densenet121
-from hgpart.zoo.efficientnet import efficientnet_b0
+from hgpart.zoo.architectures.alexnet import alexnet
+from hgpart.zoo.architectures.densenet import densenet121
+from hgpart.zoo.architectures.efficientnet import efficientnet_b0
+from hgpart.zoo.architectures.googlenet import googlenet
+from hgpart.zoo.architectures.inception_resnet_v2 import inception_resnet_v2
+from hgpart.zoo.architectures.inception_v3 import inception_v3
+from hgpart.zoo.architectures.initialise import initialise
+from hgpart.zoo.architectures.lenet import lenet5
+from hgpart.zoo.architectures.mobilenet_v2 import mobilenet_v2
+from hgpart.zoo.architectures.resnet import resnet
+from hgpart.zoo.architectures.shufflenet_v2 import shufflenet_v2_x1_0
+from hgpart.zoo.architectures.squeezenet import squeezenet1_1
+from hgpart.zoo.architectures.unet import unet
+from hgpart.zoo.architectures.vgg import vgg
 from hgpart.zoo.factories import Model, user_factory
-from hgpart.zoo.googlenet import googlenet
-from hgpart.zoo.inception_resnet_v2 import inception_resnet_v2
-from hgpart.zoo.inception_v3 import inception_v3
-from hgpart.zoo.initialise import initialise
-from hgpart.zoo.lenet import lenet5
-from hgpart.zoo.mobilenet_v2 import mobilenet_v2
 from hgpart.zoo.nearest import unknown_name
 from hgpart.zoo.packages import PACKAGES, package_factory
-from hgpart.zoo.resnet import resnet
-from hgpart.zoo.shufflenet_v2 import shufflenet_v2_x1_0
-from hgpart.zoo.squeezenet import squeezenet1_1
-from hgpart.zoo.unet import unet
-from hgpart.zoo.vgg import vgg
 
 __all__ = ["BUILTIN", "ModelSpec", "builtin_models", "is_user_code", "load_model"]
 

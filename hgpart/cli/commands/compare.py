@@ -1,0 +1,272 @@
+"""hgpart compare: model, k's, eps's -> ways of splitting it side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
+
+from hgpart.cli.commands.show import plan_report
+from hgpart.cli.options import (
+    BatchSize,
+    BytesPerElement,
+    HtmlFile,
+    InputShape,
+    JsonFile,
+    Linear,
+    Model,
+    NoInputVertex,
+    NoOutputVertex,
+    ProfileDevice,
+    SaveWork,
+    Seed,
+    WorkSource,
+    checked_unit,
+    integers,
+    modelling_of,
+    names,
+    numbers,
+    work_of,
+)
+from hgpart.cli.outputs import check_outputs, check_page_package, plain_console
+from hgpart.cli.stages import Stages, traced_model
+from hgpart.cores import usable_cores
+from hgpart.errors import ArgumentError, BackendError
+from hgpart.terminal import progress_bar
+
+if TYPE_CHECKING:
+    from hgpart.compare.comparison import Cell, Comparison
+    from hgpart.compare.strategies import Row
+    from hgpart.report import Report
+
+
+def compare(
+    model: Model,
+    k: Annotated[
+        Any, typer.Option("--k", "-k", parser=integers, metavar="K,K,...", help="Devices.")
+    ] = "2,4,8,16",
+    eps: Annotated[
+        Any,
+        typer.Option(parser=numbers, metavar="E,E,...", help="Imbalances allowed, one row each."),
+    ] = "0.1",
+    strategies: Annotated[
+        Any,
+        typer.Option(parser=names, metavar="NAME,NAME,...", help="Only these; all when left out."),
+    ] = None,
+    linear: Linear = "neuron",
+    batch_size: BatchSize = 32,
+    bytes_per_element: BytesPerElement = None,
+    input_shape: InputShape = None,
+    no_input_vertex: NoInputVertex = False,
+    no_output_vertex: NoOutputVertex = False,
+    dataset_size: Annotated[int, typer.Option(help="Samples of an epoch.")] = 64_000,
+    work: WorkSource = "flops",
+    profile_device: ProfileDevice = None,
+    save_work: SaveWork = None,
+    seed: Seed = 0,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Strategies that run at once; 1 times each undisturbed. 2 if there are 2 cores."
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="MB, GB, MiB or GiB; MB or GB by size when left out.")
+    ] = None,
+    json: JsonFile = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="All figures, one line a row.")
+    ] = None,
+    html: HtmlFile = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="PLAN", help="A plan of the model, to show in the page.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the rows that --json FILE has already.")
+    ] = False,
+) -> None:
+    """Compare ways of splitting a model: load, traffic and memory for each number of devices."""
+    check_outputs(
+        {
+            "--json": json if json != "-" else None,
+            "--csv": csv,
+            "--html": html,
+            "--save-work": save_work,
+        }
+    )
+    if resume and json in (None, "-"):
+        raise ArgumentError("--resume needs the file that --json FILE wrote, and writes again")
+    if html is not None:
+        check_page_package()
+    elif plan is not None:
+        raise ArgumentError(f"--plan {plan}: only the page of --html FILE shows a plan")
+    jobs = min(2, usable_cores()) if jobs is None else jobs
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.compare.comparison import (
+                Comparison,
+                check_grid,
+                chosen_strategies,
+                grid,
+                rows_done,
+                work_digest,
+            )
+            from hgpart.compare.comparison import compare as rows_of
+            from hgpart.plan import load_plan
+            from hgpart.work.figures import save_work as write_work
+        if unit is not None:
+            checked_unit(unit)
+        ks, epss = tuple(dict.fromkeys(k)), tuple(dict.fromkeys(eps))
+        check_grid(ks, epss, seed, dataset_size, jobs)
+        chosen = chosen_strategies(strategies)
+        modelling = modelling_of(
+            "coarse", linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
+        )
+        measure = work_of(work, profile_device, batch_size)
+        loaded = None if plan is None else load_plan(plan)
+        module, shape, traced, graph = traced_model(stage, model, input_shape)
+        shown = None if loaded is None else plan_report(loaded, graph)
+        with stage("work", spinner=False):  # profiling shows its own progress
+            done = measure(module, traced, graph)
+        if save_work is not None:
+            write_work(done, graph, save_work)
+    comparison = Comparison(
+        model=model,
+        input_shape=shape,
+        fingerprint=graph.fingerprint,
+        batch_size=batch_size,
+        bytes_per_element=bytes_per_element,
+        work_source=done.source,
+        seed=seed,
+        dataset_size=dataset_size,
+        rows=(),
+        epss=epss,
+        work_digest=work_digest(done),
+        linear=linear,
+        input_vertex=not no_input_vertex,
+        output_vertex=not no_output_vertex,
+    )
+    before = rows_done(json, comparison) if resume and json is not None else {}
+    cells = list(grid(chosen, ks, epss))
+    order = [(strategy.name, devices, allowed) for strategy, devices, allowed in cells]
+    found = _Rows(comparison, before, order, json)
+    interrupted = False
+    try:
+        with _progress(len(cells), found) as on_row:
+            for _ in rows_of(graph, done, modelling, cells, seed, before, on_row, jobs):
+                pass
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        comparison = found.close()
+        _write(comparison, shown, unit, json, csv, html)
+    if comparison.rows:
+        _print(comparison, unit, json)
+    failed = len(comparison.failed)
+    if interrupted:
+        there = len(comparison.rows) - failed
+        raise KeyboardInterrupt(f"with {there} of {len(order)} rows done")
+    if failed:
+        raise BackendError(f"{failed} of {len(order)} rows failed; --resume tries them again")
+
+
+class _Rows:
+    """The rows that are there, written to --json FILE as soon as there is one more.
+
+    Whatever ends the process, what was computed in hours is kept.
+    """
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        before: Mapping[Cell, Row],
+        order: Sequence[Cell],
+        json: str | None,
+    ) -> None:
+        self.empty, self.rows, self.order = comparison, dict(before), order
+        self.file = None if json is None or json == "-" else Path(json)
+        if self.file is not None and self.file.exists() and not self.file.is_file():
+            self.file = None  # a pipe would get each of the versions
+        self.lock, self.closed = Lock(), False
+
+    def add(self, row: Row) -> None:
+        """Keep a row; threads call this."""
+        from hgpart.compare.comparison import cell_of, save_comparison
+
+        with self.lock:
+            if self.closed or self.rows.get(cell_of(row)) is row:
+                return
+            self.rows[cell_of(row)] = row
+            if self.file is not None:
+                save_comparison(self._comparison(), self.file)
+
+    def close(self) -> Comparison:
+        """All rows that were found; none is added from now on."""
+        with self.lock:
+            self.closed = True
+            return self._comparison()
+
+    def _comparison(self) -> Comparison:
+        """Rows in the order of the grid, and those that a resumed file had besides."""
+        asked = tuple(self.rows[cell] for cell in self.order if cell in self.rows)
+        besides = tuple(row for cell, row in self.rows.items() if cell not in self.order)
+        return replace(self.empty, rows=asked, besides=besides)
+
+
+@contextmanager
+def _progress(count: int, rows: _Rows) -> Iterator[Callable[[Row], None]]:
+    """A bar on a terminal; what it is told is put among the rows."""
+    with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("comparing", total=count)
+
+        def on_row(row: Row) -> None:
+            rows.add(row)
+            bar.update(task, advance=1, description=f"k={row.k} {row.strategy}")
+
+        yield on_row
+
+
+def _write(
+    comparison: Comparison,
+    plan: Report | None,
+    unit: str | None,
+    json: str | None,
+    csv: Path | None,
+    html: Path | None,
+) -> None:
+    """Write the files, unless there is no row that they could hold."""
+    from hgpart.compare.comparison import comparison_csv, save_comparison
+    from hgpart.files.writing import replacing
+
+    if not comparison.rows:
+        return  # what a resumed file holds besides is there still
+    if json is not None and json != "-":
+        save_comparison(comparison, json)
+    if csv is not None:
+        with replacing(csv) as file:
+            file.write(comparison_csv(comparison))
+    if html is not None:
+        from hgpart.report.page import comparison_page, write_page
+
+        write_page(comparison_page(comparison, plan, unit or _fitting_unit(comparison)), html)
+
+
+def _fitting_unit(comparison: Comparison) -> str:
+    largest = max((row.step_bytes for row in comparison.outcomes), default=0)
+    return "GB" if largest >= 10**9 else "MB"
+
+
+def _print(comparison: Comparison, unit: str | None, json: str | None) -> None:
+    from hgpart.compare.comparison import comparison_json
+    from hgpart.report import print_comparison
+
+    if json == "-":
+        print(comparison_json(comparison), end="")
+    else:
+        print_comparison(comparison, plain_console(), unit or _fitting_unit(comparison))

@@ -1,0 +1,120 @@
+"""hgpart evaluate: Model + the partition of another tool -> its tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hgpart.cli.options import (
+    BatchSize,
+    BytesPerElement,
+    CsvFile,
+    Eps,
+    Grain,
+    InputShape,
+    JsonFile,
+    Linear,
+    Model,
+    NoInputVertex,
+    NoOutputVertex,
+    ProfileDevice,
+    Speeds,
+    Unit,
+    WorkSource,
+    checked_unit,
+    modelling_of,
+    work_of,
+)
+from hgpart.cli.outputs import check_outputs, show_report
+from hgpart.cli.stages import Stages, traced_model
+
+
+def evaluate(
+    model: Model,
+    partition_file: Annotated[
+        Path,
+        typer.Option(
+            "--partition",
+            metavar="FILE",
+            help="The part of each vertex, in the order of 'hgpart export' with these options.",
+        ),
+    ],
+    k: Annotated[
+        int | None,
+        typer.Option("--k", "-k", help="Number of devices; as many as the file has, if left out."),
+    ] = None,
+    eps: Eps = 0.1,
+    grain: Grain = "coarse",
+    linear: Linear = "neuron",
+    batch_size: BatchSize = 32,
+    bytes_per_element: BytesPerElement = None,
+    input_shape: InputShape = None,
+    no_input_vertex: NoInputVertex = False,
+    no_output_vertex: NoOutputVertex = False,
+    work: WorkSource = "flops",
+    profile_device: ProfileDevice = None,
+    speeds: Speeds = None,
+    unit: Unit = "MB",
+    json: JsonFile = None,
+    csv: CsvFile = None,
+) -> None:
+    """Show what a partition costs that another tool made."""
+    check_outputs({"--json": json if json != "-" else None, "--csv": csv})
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.hypergraph.blocks import full_vertices
+            from hgpart.hypergraph.building import evaluate_parts
+            from hgpart.hypergraph.formats import read_partition
+            from hgpart.hypergraph.partition_files import blocks_of_parts
+            from hgpart.hypergraph.shares import part_shares
+            from hgpart.partition import check_arguments
+            from hgpart.partition.bounds.lower_bound import lower_bound
+            from hgpart.partition.problem.balance import capacities, within
+            from hgpart.partitioned_model import evaluate_layerwise
+            from hgpart.plan import LARGEST_K
+            from hgpart.report import Report
+        unit = checked_unit(unit)
+        check_arguments(len(speeds or [1]) if k is None else k, eps, 0, speeds)
+        modelling = modelling_of(
+            grain, linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
+        )
+        measure = work_of(work, profile_device, batch_size)
+        module, shape, traced, graph = traced_model(stage, model, input_shape)
+        with stage("read"):
+            vertices = full_vertices(graph, modelling)
+            every = read_partition(partition_file, vertices, k or min(vertices, LARGEST_K))
+            k = k or int(every.max(initial=0)) + 1
+            check_arguments(k, eps, 0, speeds)
+        with stage("work", spinner=False):  # profiling shows its own progress
+            done = measure(module, traced, graph)
+        with stage("evaluate"):
+            blocks, parts = blocks_of_parts(graph, done, modelling, every)
+            found = evaluate_parts(blocks, parts, k, speeds)
+            room = capacities(int(found.loads.sum()), speeds or [1] * k, eps)
+            bound = lower_bound(graph, done, modelling, room)
+        with stage("layer-wise"):
+            layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)
+        shares = part_shares(graph, blocks, modelling, parts, k)
+    report = Report(
+        model=model,
+        input_shape=shape,
+        graph=graph,
+        work=done,
+        modelling=modelling,
+        k=k,
+        eps=eps,
+        speeds=speeds,
+        backend=None,
+        start=None,
+        seed=None,
+        blocks=blocks,
+        feasible=within(found.loads, speeds or [1] * k, eps),
+        evaluation=found,
+        lower_bound=bound,
+        shares=shares,
+        layerwise=layerwise,
+        seconds=stage.all_seconds(),
+    )
+    show_report(report, unit, json, csv)

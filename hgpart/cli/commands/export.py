@@ -1,0 +1,70 @@
+"""hgpart export: Model -> its hypergraph in a file, for other partitioners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hgpart.cli.options import (
+    BatchSize,
+    BytesPerElement,
+    Grain,
+    InputShape,
+    Linear,
+    Model,
+    NoInputVertex,
+    NoOutputVertex,
+    ProfileDevice,
+    WorkSource,
+    modelling_of,
+    work_of,
+)
+from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.stages import Stages, traced_model
+from hgpart.errors import ArgumentError
+
+
+def export(
+    model: Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where the hypergraph goes.")
+    ],
+    file_format: Annotated[str, typer.Option("--format", help="patoh or hmetis.")] = "patoh",
+    grain: Grain = "coarse",
+    linear: Linear = "neuron",
+    batch_size: BatchSize = 32,
+    bytes_per_element: BytesPerElement = None,
+    input_shape: InputShape = None,
+    no_input_vertex: NoInputVertex = False,
+    no_output_vertex: NoOutputVertex = False,
+    work: WorkSource = "flops",
+    profile_device: ProfileDevice = None,
+) -> None:
+    """Write the full hypergraph of a model, for other partitioners."""
+    check_outputs({"--output": output})
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.hypergraph.blocks import single_blocks
+            from hgpart.hypergraph.building import cnn_hypergraph
+            from hgpart.hypergraph.formats import write_hmetis, write_patoh
+        writers = {"patoh": write_patoh, "hmetis": write_hmetis}
+        if file_format not in writers:
+            raise ArgumentError(f"format {file_format!r}: accepted are {' and '.join(writers)}")
+        modelling = modelling_of(
+            grain, linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
+        )
+        measure = work_of(work, profile_device, batch_size)
+        module, _, traced, graph = traced_model(stage, model, input_shape)
+        with stage("work", spinner=False):  # profiling shows its own progress
+            done = measure(module, traced, graph)
+        with stage("hypergraph"):
+            blocks = single_blocks(graph, modelling)
+            hypergraph = cnn_hypergraph(graph, done, blocks, modelling).hypergraph
+        with stage("write"):
+            writers[file_format](hypergraph, output)
+    plain_console().print(
+        f"{output}: {hypergraph.vertices:,} vertices, {hypergraph.nets:,} nets, "
+        f"{len(hypergraph.pins):,} pins"
+    )

@@ -1,0 +1,23 @@
+"""hgpart models: the list of built-in models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hgpart.cli.outputs import plain_console
+
+
+def models(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Only these.")
+    ] = None,
+) -> None:
+    """List the built-in models with their parameters and multiply-accumulates per sample."""
+    from hgpart.report import print_models
+    from hgpart.report.model_sizes import model_summary
+    from hgpart.zoo import builtin_models
+
+    chosen = names or builtin_models()
+    print_models(map(model_summary, chosen), chosen, plain_console())

@@ -1,0 +1,209 @@
+"""hgpart partition: Model, k, eps -> a partition, its tables and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hgpart.cli.options import (
+    BatchSize,
+    BytesPerElement,
+    CsvFile,
+    Eps,
+    Grain,
+    InputShape,
+    JsonFile,
+    Linear,
+    Model,
+    NoInputVertex,
+    NoOutputVertex,
+    ProfileDevice,
+    SaveWork,
+    Seed,
+    Speeds,
+    Unit,
+    WorkSource,
+    checked_unit,
+    modelling_of,
+    names,
+    work_of,
+)
+from hgpart.cli.outputs import check_outputs, show_report
+from hgpart.cli.stages import Stages, traced_model
+from hgpart.errors import ArgumentError
+
+
+def partition(
+    model: Model,
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of devices.")],
+    eps: Eps = 0.1,
+    grain: Grain = "coarse",
+    linear: Linear = "neuron",
+    batch_size: BatchSize = 32,
+    bytes_per_element: BytesPerElement = None,
+    input_shape: InputShape = None,
+    no_input_vertex: NoInputVertex = False,
+    no_output_vertex: NoOutputVertex = False,
+    work: WorkSource = "flops",
+    profile_device: ProfileDevice = None,
+    save_work: SaveWork = None,
+    backend: Annotated[str, typer.Option(help="native, kahypar, mtkahypar or exact.")] = "native",
+    seed: Seed = 0,
+    speeds: Speeds = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="volume|largest",
+            help="Few bytes in all, or of the part that sends and receives most (native).",
+        ),
+    ] = "volume",
+    topology: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What a byte costs from device to device: little of that, instead (native).",
+        ),
+    ] = None,
+    memory: Annotated[
+        Any,
+        typer.Option(
+            parser=names,
+            metavar="M,M,...",
+            help="What each device has, or one for all: 2GiB, 512MB (native).",
+        ),
+    ] = None,
+    memory_copies: Annotated[
+        float | None,
+        typer.Option(
+            help="Of each parameter in it: 1 to infer, 2 to train by gradient descent, 3 with "
+            "momentum, 4 with Adam, as when left out."
+        ),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds to search; the best found by then counts. 60 for exact by default."
+        ),
+    ] = None,
+    effort: Annotated[
+        float, typer.Option(min=0, help="How long the native solver searches, 1 by default.")
+    ] = 1.0,
+    best_effort: Annotated[
+        bool, typer.Option("--best-effort", help="Show the best found where eps can't be met.")
+    ] = False,
+    unit: Unit = "MB",
+    json: JsonFile = None,
+    csv: CsvFile = None,
+    partition_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The part of each vertex, in the order of 'hgpart export'."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The plan, as JSON.")
+    ] = None,
+) -> None:
+    """Divide a model among k devices, and show what it costs."""
+    check_outputs(
+        {
+            "--json": json if json != "-" else None,
+            "--csv": csv,
+            "--save-work": save_work,
+            "--partition-file": partition_file,
+            "--output": output,
+        }
+    )
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.hypergraph.formats import write_partition
+            from hgpart.hypergraph.partition_files import full_parts
+            from hgpart.hypergraph.shares import part_shares
+            from hgpart.partition import check_arguments, check_goal, check_search, partition_graph
+            from hgpart.partition.backends import backend as backend_named
+            from hgpart.partition.problem.memory import COPIES, memory_limits
+            from hgpart.partition.problem.objectives import objective_named
+            from hgpart.partition.problem.topology import load_topology
+            from hgpart.partitioned_model import evaluate_layerwise
+            from hgpart.plan import make_plan
+            from hgpart.plan import save_plan as write_plan
+            from hgpart.report import Report
+            from hgpart.work.figures import save_work as write_work
+        unit = checked_unit(unit)
+        backend_named(backend)
+        check_arguments(k, eps, seed, speeds)
+        check_search(time_limit, effort)
+        wanted = objective_named(objective)
+        if topology is not None:
+            if objective != "volume":
+                raise ArgumentError(f"--objective {objective} and --topology: accepted is one")
+            wanted = load_topology(topology, k)
+        if memory is None and memory_copies is not None:
+            raise ArgumentError(f"--memory-copies {memory_copies:g}: only --memory needs them")
+        copies = COPIES if memory_copies is None else memory_copies
+        limits = None if memory is None else memory_limits(memory, k, copies)
+        check_goal(k, backend, wanted, limits)
+        modelling = modelling_of(
+            grain, linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
+        )
+        measure = work_of(work, profile_device, batch_size)
+        module, shape, traced, graph = traced_model(stage, model, input_shape)
+        with stage("work", spinner=False):  # profiling shows its own progress
+            done = measure(module, traced, graph)
+        if save_work is not None:
+            write_work(done, graph, save_work)  # kept even where eps can't be met
+        with stage("partition"):
+            found = partition_graph(
+                graph,
+                done,
+                k,
+                eps,
+                modelling=modelling,
+                backend=backend,
+                seed=seed,
+                speeds=speeds,
+                objective=wanted,
+                memory=limits,
+                time_limit=time_limit,
+                best_effort=best_effort,
+                effort=effort,
+                on_progress=stage.search,
+            )
+        with stage("layer-wise"):
+            layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)
+        with stage("write"):
+            shares = part_shares(graph, found.model, modelling, found.parts, k)
+            if partition_file is not None:
+                parts = full_parts(graph, found.model, modelling, found.parts)
+                write_partition(parts, partition_file)
+            if output is not None:
+                write_plan(make_plan(found, graph, done, model, shape), output)
+    report = Report(
+        model=model,
+        input_shape=shape,
+        graph=graph,
+        work=done,
+        modelling=modelling,
+        k=k,
+        eps=eps,
+        speeds=found.speeds,
+        backend=backend,
+        start=found.start,
+        seed=seed,
+        blocks=found.model,
+        feasible=found.feasible,
+        evaluation=found.evaluation,
+        lower_bound=found.lower_bound,
+        shares=shares,
+        layerwise=layerwise,
+        objective=found.objective,
+        memory=found.memory,
+        memory_bytes=found.memory_bytes,
+        interrupted=found.interrupted,
+        seconds=stage.all_seconds(),
+    )
+    show_report(report, unit, json, csv)
+    if found.interrupted:
+        raise KeyboardInterrupt("in the search: the partition is the best by then")

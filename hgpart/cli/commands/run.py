@@ -1,0 +1,154 @@
+"""hgpart run: Model, plan -> passes of the model in its parts, timed and counted."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hgpart.cli.options import (
+    Devices,
+    JsonFile,
+    Model,
+    OneProcess,
+    PlanFile,
+    Timeout,
+    Transport,
+    Unit,
+    Weights,
+    checked_unit,
+)
+from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.placing import Placing, check_transport, progress
+from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
+from hgpart.cli.stages import Stages
+from hgpart.errors import ArgumentError, RunError
+
+if TYPE_CHECKING:
+    from hgpart.placement import Placement
+    from hgpart.report.running import RunReport
+    from hgpart.run.connection import Connection
+
+
+def run(
+    model: Model,
+    plan: PlanFile,
+    steps: Annotated[int, typer.Option(help="Passes that are timed, after one that is not.")] = 10,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples of a step; those of the plan when left out.")
+    ] = None,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="A backward pass in each step, too.")
+    ] = False,
+    devices: Devices = "cpu",
+    backend: Transport = "gloo",
+    one_process: OneProcess = False,
+    weights: Weights = None,
+    seed: Annotated[int, typer.Option(help="Of the weights and of the batch.")] = 0,
+    timeout: Timeout = 300.0,
+    unit: Unit = "MB",
+    json: JsonFile = None,
+) -> None:
+    """Run a model on the devices of a plan: throughput, waiting and what travels."""
+    check_outputs({"--json": json if json != "-" else None})
+    check_transport(backend)
+    if steps < 1:
+        raise ArgumentError(f"--steps {steps}: accepted is 1 or more")
+    with Stages() as stage, stage("import"):
+        from hgpart.hypergraph.blocks import LARGEST_FACTOR
+        from hgpart.plan import load_plan
+        from hgpart.run.connection import check_timeout
+    if batch_size is not None and not 1 <= batch_size <= LARGEST_FACTOR:
+        raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
+    checked_unit(unit)
+    check_timeout(timeout)
+    loaded = load_plan(plan)
+    placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed)
+    samples = batch_size or loaded.modelling.batch_size
+    wanted = _Run(placing, steps, samples, backward, unit, json)
+    if one_process:
+        report = wanted.steps_of(placing.here(), None, "threads")
+    elif started_as_rank():
+        with placing.connected(backend, timeout) as connection:
+            report = wanted.steps_of(placing.part_of(connection), connection, backend)
+    else:
+        options = {
+            "--plan": plan,
+            "--steps": steps,
+            "--batch-size": batch_size,
+            "--backward": backward,
+            "--devices": placing.devices,
+            "--backend": backend,
+            "--weights": weights,
+            "--seed": seed,
+            "--timeout": timeout,
+            "--unit": unit,
+            "--json": json,
+        }
+        start_ranks("run", [model], options, loaded.k)
+        return
+    if report is not None:  # not before the others are done, who would fail with what fails here
+        wanted.show(report)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What was asked for, checked."""
+
+    placing: Placing
+    steps: int
+    batch_size: int
+    backward: bool
+    unit: str
+    json: str | None
+
+    def steps_of(
+        self, placement: Placement, connection: Connection | None, carrier: str
+    ) -> RunReport | None:
+        """Run the steps; returns what they took in the first process."""
+        import torch
+
+        from hgpart.report.running import RunReport
+        from hgpart.run.measuring import measure
+
+        torch.manual_seed(self.placing.seed)
+        batch = torch.randn(self.batch_size, *self.placing.plan.input_shape)
+        first = connection is None or connection.rank == 0
+        with progress("steps", self.steps, first) as (bar, task):
+            measured = measure(
+                placement,
+                [batch],
+                self.steps,
+                backward=self.backward,
+                connection=connection,
+                on_step=lambda done: bar.update(task, completed=done),
+            )
+        if not first:
+            return None
+        return RunReport(
+            self.placing.model,
+            self.placing.devices,
+            carrier,
+            measured,
+            placement.expected(self.batch_size).traffic,
+            placement.expected_gradients(self.batch_size).traffic,
+        )
+
+    def show(self, report: RunReport) -> None:
+        """Write the file, print, and say whether it was as planned."""
+        from hgpart.files.writing import replacing
+        from hgpart.report.running import print_run, run_json
+
+        if self.json is not None and self.json != "-":
+            with replacing(self.json) as file:
+                file.write(run_json(report))
+        if self.json == "-":
+            print(run_json(report), end="")
+        else:
+            print_run(report, plain_console(), self.unit)
+        sys.stdout.flush()
+        difference = report.difference()
+        if difference is not None:
+            raise RunError(f"other bytes travelled than the plan says: {difference}")

@@ -1,0 +1,112 @@
+"""hgpart show: a plan file -> its tables and its page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hgpart.cli.options import CsvFile, HtmlFile, JsonFile, Unit, checked_unit
+from hgpart.cli.outputs import check_outputs, check_page_package, show_report
+from hgpart.cli.stages import Stages, traced_model
+from hgpart.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from hgpart.layers.channel_graph import ChannelGraph
+    from hgpart.plan import Plan
+    from hgpart.report import Report
+
+
+def show(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A file of 'hgpart partition -o'.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Its model, where the plan names code that is to be called."
+        ),
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Call whatever code the plan names as its model.")
+    ] = False,
+    unit: Unit = "MB",
+    json: JsonFile = None,
+    csv: CsvFile = None,
+    html: HtmlFile = None,
+) -> None:
+    """Show a plan again: build its model, check that it has not changed, print its tables."""
+    check_outputs({"--json": json if json != "-" else None, "--csv": csv, "--html": html})
+    if html is not None:
+        check_page_package()
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.plan import load_plan
+        unit = checked_unit(unit)
+        with stage("read"):
+            loaded = load_plan(plan)
+        loaded = replace(loaded, model=model or _trusted_model(loaded, plan, trust))
+        _, _, _, graph = traced_model(stage, loaded.model, loaded.input_shape)
+        with stage("evaluate"):
+            report = plan_report(loaded, graph)
+    report = replace(report, seconds=stage.all_seconds())
+    if html is not None:
+        from hgpart.report.page import plan_page, write_page
+
+        write_page(plan_page(report, unit), html)
+    show_report(report, unit, json, csv)
+
+
+def _trusted_model(loaded: Plan, path: Path, trust: bool) -> str:
+    """The model that a plan names, unless that is code which nobody has asked to be called."""
+    from hgpart.files.json_files import quoted
+    from hgpart.zoo import is_user_code
+
+    if is_user_code(loaded.model) and not trust:
+        raise ArgumentError(
+            f"{path} has code called for its model, {quoted(loaded.model)}: accepted with "
+            "--model MODEL, which names the code to call, or --trust, if the plan is yours"
+        )
+    return loaded.model
+
+
+def plan_report(plan: Plan, graph: ChannelGraph) -> Report:
+    """All that is said about a plan but seconds; it is checked against the graph of its model.
+
+    Raises
+    ------
+    PlanError
+        If the plan is not one of this model, or was changed.
+    """
+    from hgpart.hypergraph.shares import part_shares
+    from hgpart.partitioned_model import evaluate_layerwise
+    from hgpart.plan import restore
+    from hgpart.report import Report
+
+    found = restore(plan, graph)
+    return Report(
+        model=plan.model,
+        input_shape=plan.input_shape,
+        graph=graph,
+        work=plan.work,
+        modelling=plan.modelling,
+        k=plan.k,
+        eps=plan.eps,
+        speeds=plan.speeds,
+        backend=plan.backend,
+        start=plan.start,
+        seed=plan.seed,
+        blocks=found.model,
+        feasible=found.feasible,
+        evaluation=found.evaluation,
+        lower_bound=found.lower_bound,
+        shares=part_shares(graph, found.model, plan.modelling, plan.parts, plan.k),
+        layerwise=evaluate_layerwise(
+            graph, plan.work, plan.modelling, plan.k, plan.speeds, plan.eps
+        ),
+        seconds={},
+        objective=found.objective,
+        memory=found.memory,
+        memory_bytes=found.memory_bytes,
+        interrupted=found.interrupted,
+    )

@@ -1,0 +1,228 @@
+"""hgpart train: Model, plan, data -> the losses of its training on k devices."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hgpart.cli.options import (
+    Devices,
+    JsonFile,
+    Model,
+    OneProcess,
+    PlanFile,
+    Timeout,
+    Transport,
+    Unit,
+    Weights,
+    checked_unit,
+)
+from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.placing import Placing, check_transport, progress
+from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
+from hgpart.cli.stages import Stages
+from hgpart.errors import ArgumentError
+from hgpart.terminal import warn
+
+if TYPE_CHECKING:
+    from hgpart.placement import Placement
+    from hgpart.report.training import TrainingReport
+    from hgpart.run.learner import Learner
+    from hgpart.run.training.loop import TrainingOptions
+    from hgpart.run.training.resuming import Checkpointing
+
+DTYPES = ("float32", "float64")
+
+
+def train(
+    model: Model,
+    plan: PlanFile,
+    steps: Annotated[int, typer.Option(help="In all, with those of a checkpoint.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="synthetic|digits|imagefolder:PATH",
+            help="Random images, scikit-learn's handwritten digits, or a folder for each class.",
+        ),
+    ] = "synthetic",
+    batch_size: Annotated[int, typer.Option(help="Samples of a step.")] = 32,
+    optimizer: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help="Learning rate; left out, the checkpoint's, or else 0.01 of sgd, 0.001 of adam."
+        ),
+    ] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="Of sgd; left out, the checkpoint's, or else 0.9.")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="Of both; left out, the checkpoint's, or else 0.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Of the first weights, the order of the samples and dropout.")
+    ] = 0,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    devices: Devices = "cpu",
+    backend: Transport = "gloo",
+    one_process: OneProcess = False,
+    weights: Weights = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Write checkpoints to it, and keep the last two of them."
+        ),
+    ] = None,
+    every: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 100,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")
+    ] = False,
+    timeout: Timeout = 300.0,
+    unit: Unit = "MB",
+    json: JsonFile = None,
+) -> None:
+    """Train a model on the devices of a plan, with the losses that one device would have."""
+    check_outputs({"--json": json if json != "-" else None})
+    if resume and checkpoint is None:
+        raise ArgumentError("--resume needs the folder of --checkpoint FOLDER, and writes again")
+    check_transport(backend)
+    if dtype not in DTYPES:
+        raise ArgumentError(f"dtype {dtype!r}: accepted are {' and '.join(DTYPES)}")
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.plan import load_plan
+            from hgpart.run.connection import check_timeout
+            from hgpart.run.training.loop import TrainingOptions
+            from hgpart.run.training.resuming import Checkpointing
+        checked_unit(unit)
+        check_timeout(timeout)
+        options = TrainingOptions(
+            steps=steps,
+            batch_size=batch_size,
+            optimizer=optimizer,
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            seed=seed,
+        )
+        with stage("read"):
+            loaded = load_plan(plan)
+        checkpointing = None
+        if checkpoint is not None:
+            about: dict[str, str | int | float] = {
+                "model": model,
+                "k": loaded.k,
+                "plan": sha256(loaded.parts.tobytes()).hexdigest()[:16],
+            }
+            checkpointing = Checkpointing(
+                checkpoint, every, resume, warn, loaded.fingerprint, about
+            )
+    placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype)
+    wanted = _Run(placing, data, options, checkpointing, unit, json)
+    if one_process:
+        from hgpart.run.learner import PlacedModel
+
+        placement = placing.here()
+        report = wanted.train(PlacedModel(placement), placement)
+    elif started_as_rank():
+        from hgpart.run.distributed import DistributedModel
+        from hgpart.run.learner import RankModel
+
+        with placing.connected(backend, timeout) as connection:
+            placement = placing.part_of(connection)
+            model_here = DistributedModel(placement, connection)
+            report = wanted.train(RankModel(model_here), placement)
+    else:
+        given = {
+            "--plan": plan,
+            "--steps": steps,
+            "--data": data,
+            "--batch-size": batch_size,
+            "--optimizer": optimizer,
+            "--lr": lr,
+            "--momentum": momentum,
+            "--weight-decay": weight_decay,
+            "--seed": seed,
+            "--dtype": dtype,
+            "--devices": placing.devices,
+            "--backend": backend,
+            "--weights": weights,
+            "--checkpoint": checkpoint,
+            "--every": every,
+            "--resume": resume,
+            "--timeout": timeout,
+            "--unit": unit,
+            "--json": json,
+        }
+        start_ranks("train", [model], given, loaded.k)
+        return
+    if report is not None:  # not before the others are done, who would fail with what fails here
+        wanted.show(report)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What was asked for, checked."""
+
+    placing: Placing
+    data: str
+    options: TrainingOptions
+    checkpointing: Checkpointing | None
+    unit: str
+    json: str | None
+
+    def train(self, learner: Learner, placement: Placement) -> TrainingReport | None:
+        """Train; returns what came of it in the first process."""
+        from hgpart.report.training import TrainingReport
+        from hgpart.run.training.data import load_data
+        from hgpart.run.training.loop import train as run_training
+
+        shape = self.placing.plan.input_shape
+        data = load_data(self.data, shape, self._classes(), self.options.seed)
+        with progress("training", self.options.steps, learner.first) as (bar, task):
+
+            def on_step(done: int, loss: float) -> None:
+                bar.update(task, completed=done, description=f"loss {loss:.4f}")
+
+            result = run_training(learner, data, self.options, self.checkpointing, on_step)
+        if not learner.first:
+            return None
+        return TrainingReport(
+            model=self.placing.model,
+            data=self.data,
+            dtype=self.placing.dtype,
+            devices=self.placing.devices,
+            processes=learner.processes,
+            result=result,
+            volume_bytes=placement.expected(self.options.batch_size).volume,
+        )
+
+    def show(self, report: TrainingReport) -> None:
+        """Write the file, and print."""
+        from hgpart.files.writing import replacing
+        from hgpart.report.training import print_training, training_json
+
+        if self.json is not None and self.json != "-":
+            with replacing(self.json) as file:
+                file.write(training_json(report))
+        if self.json == "-":
+            print(training_json(report), end="")
+        else:
+            print_training(report, plain_console(), self.unit)
+
+    def _classes(self) -> int:
+        """Width of the model's output."""
+        from hgpart.run.training.loop import class_scores
+        from hgpart.tracing.traced_model import example_inputs
+        from hgpart.zoo import load_model
+
+        with redirect_stdout(sys.stderr):
+            module, _ = load_model(self.placing.model, device="meta")
+            result = module(*example_inputs(module, self.placing.plan.input_shape))
+        return class_scores(result).shape[1]

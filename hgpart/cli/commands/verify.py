@@ -1,0 +1,169 @@
+"""hgpart verify: Model, k or a plan -> whether the model in its parts does what it does whole."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hgpart.cli.options import Eps, Grain, InputShape, JsonFile, Model, Unit, checked_unit, names
+from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.processes import device_of_each
+from hgpart.cli.stages import Stages
+from hgpart.errors import ArgumentError, RunError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hgpart.layers.channel_graph import ChannelGraph
+    from hgpart.partition import Partition
+    from hgpart.partitioned_model import PartitionedModel
+    from hgpart.work.figures import Work
+
+DTYPES = ("float64", "float32")
+
+
+def verify(
+    model: Model,
+    k: Annotated[int | None, typer.Option("--k", "-k", help="Number of parts.")] = None,
+    partition: Annotated[
+        str,
+        typer.Option(
+            metavar="good|random|horizontal|layers",
+            help="The partitioner's; a part for each vertex at random; equal shares of every "
+            "layer; cuts between layers.",
+        ),
+    ] = "good",
+    grain: Grain = "coarse",
+    eps: Eps = 0.1,
+    backend: Annotated[str, typer.Option(help="native, kahypar, mtkahypar or exact.")] = "native",
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN", help="A file of 'hgpart partition -o', instead of the options above."
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Of the weights, the partition, the batch and dropout.")
+    ] = 0,
+    batch_size: Annotated[int, typer.Option(help="Samples of the batch.")] = 2,
+    input_shape: InputShape = None,
+    dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
+    evaluation: Annotated[
+        bool, typer.Option("--eval", help="In evaluation mode, not in training mode.")
+    ] = False,
+    devices: Annotated[
+        Any,
+        typer.Option(
+            parser=names, metavar="D,D,...", help="Of each part, or one for all: cpu, cuda, cuda:0"
+        ),
+    ] = "cpu",
+    unit: Unit = "MB",
+    json: JsonFile = None,
+) -> None:
+    """Run a model in its parts beside the original: results, gradients and bytes must agree."""
+    check_outputs({"--json": json if json != "-" else None})
+    if (k is None) == (plan is None):
+        given = "neither --k nor --plan" if k is None else "both --k and --plan"
+        raise ArgumentError(f"{given} given: accepted is one of them")
+    if dtype not in DTYPES:
+        raise ArgumentError(f"dtype {dtype!r}: accepted are {' and '.join(DTYPES)}")
+    if batch_size < 1:
+        raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
+    checked_unit(unit)
+    with Stages() as stage:
+        with stage("import"):
+            import torch
+
+            from hgpart.compare.kinds import check_kind, partition_of_kind
+            from hgpart.files.writing import replacing
+            from hgpart.hypergraph.blocks import Modelling
+            from hgpart.partition import check_arguments
+            from hgpart.placement import place
+            from hgpart.placement.accounting import disagreements
+            from hgpart.plan import load_plan
+            from hgpart.report.placement import print_placement
+            from hgpart.report.verifying import print_verification, verification_json
+            from hgpart.run.verifying import verify as verify_placement
+            from hgpart.zoo import load_model
+        check_kind(partition)
+        loaded = load_plan(plan) if plan is not None else None
+        k = k or (loaded.k if loaded is not None else 0)
+        check_arguments(k, eps, seed, None)
+        of_each = device_of_each(devices, k)
+        divide = functools.partial(
+            partition_of_kind,
+            partition,
+            k=k,
+            eps=eps,
+            modelling=Modelling(grain=grain, batch_size=batch_size),
+            backend=backend,
+            seed=seed,
+        )
+        # What the model's own code prints must not get between the figures of --json -.
+        with stage("load"), redirect_stdout(sys.stderr):
+            module, own_shape = load_model(model, seed=seed)
+            module = module.to(getattr(torch, dtype)).train(not evaluation)
+        shape = loaded.input_shape if loaded is not None else input_shape or own_shape
+        if shape is None:
+            raise ArgumentError(
+                f"{model} does not say the shape of its input: give it, as in "
+                "--input-shape 3,224,224"
+            )
+        with redirect_stdout(sys.stderr):
+            divided = loaded or _divided(stage, module, shape, divide)
+            with stage("place"):
+                placement = place(module, divided, of_each).to(getattr(torch, dtype))
+            torch.manual_seed(seed)
+            batch = torch.randn(batch_size, *shape, dtype=getattr(torch, dtype))
+            with stage("verify"):
+                found = verify_placement(module, placement, [batch], seed)
+    about = {
+        "model": model,
+        "grain": placement.partition.modelling.grain,
+        "partition": partition if plan is None else str(plan),
+        "seed": seed,
+    }
+    if json is not None and json != "-":
+        with replacing(json) as file:
+            file.write(verification_json(about, found))
+    if json == "-":
+        print(verification_json(about, found), end="")
+    else:
+        print_verification(about, found, plain_console(), unit)
+        report = placement.report()
+        plain_console().print()
+        print_placement(report, disagreements(report, placement), plain_console(), unit)
+    sys.stdout.flush()
+    if not found.passed:
+        raise RunError(f"{model} in its parts is not the original: {found.failures[0]}")
+
+
+def _divided(
+    stage: Stages,
+    module: nn.Module,
+    shape: tuple[int, ...],
+    divide: Callable[[ChannelGraph, Work], Partition],
+) -> PartitionedModel:
+    from hgpart.layers.layering import channel_graph
+    from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
+    from hgpart.tracing.traced_model import example_inputs, trace
+    from hgpart.work.figures import flops
+
+    with stage("trace"):
+        traced = trace(module, example_inputs(module, shape))
+    with stage("graph"):
+        graph = channel_graph(traced)
+    with stage("partition"):
+        work = flops(graph)
+        found = divide(graph, work)
+    if found.interrupted:
+        raise KeyboardInterrupt("in the search for a partition")
+    with stage("layer-wise"):
+        layerwise = evaluate_layerwise(graph, work, found.modelling, found.k, eps=found.eps)
+    return PartitionedModel(traced, graph, work, found, layerwise, stage.all_seconds())

@@ -1,0 +1,1 @@
+"""PartProgram + inputs -> results: the parts of a model at work, in one process."""

@@ -1,0 +1,290 @@
+"""PartProgram -> Prepared: its nodes as instructions that know their operands, read only once."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, fx
+
+from hgpart.errors import PlacementError, RunError
+from hgpart.execution.program import PartProgram, pack, receive, send
+from hgpart.execution.transfers import Transfer
+
+if TYPE_CHECKING:
+    from hgpart.execution.engine import PartRun
+
+
+class Instruction(Protocol):
+    """One node of a program; values are numbered by slots."""
+
+    def forward(self, run: PartRun) -> None:
+        """Read values and put new ones."""
+
+    def backward(self, run: PartRun) -> None:
+        """Take the gradients of what forward put and add to those of what it read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Receive:
+    """Put what arrives."""
+
+    transfer: Transfer
+    results: tuple[int | None, ...]
+
+    def forward(self, run: PartRun) -> None:
+        """Wait for it."""
+        tensors = run.receive(self.transfer)
+        back = torch.is_grad_enabled() and self.transfer.differentiable
+        if back:
+            run.saved[self] = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        for slot, tensor in zip(self.results, tensors, strict=True):
+            if slot is not None:
+                run.values[slot] = tensor
+                run.differentiable[slot] = back and tensor.is_floating_point()
+
+    def backward(self, run: PartRun) -> None:
+        """Send the gradient back: all that read it have run."""
+        if self.transfer.differentiable:
+            gradients = []
+            for slot, (shape, dtype) in zip(self.results, run.saved.pop(self), strict=True):
+                gradient = None if slot is None else run.take_gradient(slot)
+                if gradient is None:
+                    gradient = torch.zeros(shape, dtype=dtype, device=run.device)
+                gradients.append(gradient)
+            run.send_gradient(self.transfer, gradients)
+
+
+@dataclass(frozen=True, eq=False)
+class Compute:
+    """Run the step that computes a layer's share."""
+
+    find: Callable[[Any], Any]  # anew in each run: it may have been compiled or moved since
+    operands: tuple[int, ...]
+    results: tuple[int | None, ...]
+
+    def forward(self, run: PartRun) -> None:
+        """Call it on leaves, so that its graph ends where it begins."""
+        values, differentiable = run.values, run.differentiable
+        operands, leaves = [], []
+        for slot in self.operands:
+            value = values[slot]
+            if differentiable[slot]:
+                value = value.detach().requires_grad_()
+                leaves.append((slot, value))
+            operands.append(value)
+        outputs = self.find(run.module)(*operands)
+        if isinstance(outputs, Tensor):
+            outputs = (outputs,)
+        heads = []
+        for result, output in zip(self.results, outputs, strict=False):
+            if result is not None:
+                if output.requires_grad:
+                    differentiable[result] = True
+                    heads.append((result, output))
+                    output = output.detach()
+                values[result] = output
+        if heads:
+            run.saved[self] = (heads, leaves)
+
+    def backward(self, run: PartRun) -> None:
+        """Run its graph with the gradients that have come; without any there is nothing to do."""
+        heads, leaves = run.saved.pop(self, ((), ()))
+        outputs, gradients = [], []
+        for slot, output in heads:
+            gradient = run.take_gradient(slot)
+            if gradient is not None:
+                outputs.append(output)
+                gradients.append(gradient)
+        if outputs:
+            torch.autograd.backward(outputs, gradients)
+        for slot, leaf in leaves:
+            if leaf.grad is not None:
+                run.add_gradient(slot, leaf.grad)
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """Gather the channels that travel."""
+
+    operand: int
+    result: int
+    dim: int
+    find_index: Callable[[Any], Tensor]
+
+    def forward(self, run: PartRun) -> None:
+        """Gather."""
+        value = run.values[self.operand]
+        run.values[self.result] = pack(value, self.dim, self.find_index(run.module))
+        if run.differentiable[self.operand]:
+            run.differentiable[self.result] = True
+            run.saved[self] = value.shape
+
+    def backward(self, run: PartRun) -> None:
+        """Scatter."""
+        gradient = run.take_gradient(self.result)
+        if gradient is not None:
+            index = self.find_index(run.module)
+            shape = run.saved.pop(self)
+            run.add_packed_gradient(self.operand, shape, self.dim, index, gradient)
+
+
+@dataclass(frozen=True, eq=False)
+class Send:
+    """Let values depart."""
+
+    transfer: Transfer
+    operands: tuple[int, ...]
+
+    def forward(self, run: PartRun) -> None:
+        """Send; never blocks."""
+        requires = any(run.differentiable[slot] for slot in self.operands)
+        if requires and not self.transfer.differentiable:
+            raise RunError(
+                f"{self.transfer.layer} requires a gradient, but part {self.transfer.receiver}"
+                " sends none back; accepted are parameters that required one when they were placed"
+            )
+        run.send(self.transfer, [run.values[slot] for slot in self.operands])
+
+    def backward(self, run: PartRun) -> None:
+        """Wait for the gradient."""
+        if self.transfer.differentiable:
+            gradients = run.receive_gradient(self.transfer)
+            for slot, gradient in zip(self.operands, gradients, strict=True):
+                run.add_gradient(slot, gradient)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program, ready to run many times.
+
+    Attributes
+    ----------
+    inputs : tuple of (str, int)
+        Placeholder names and their slots.
+    instructions : tuple of (Instruction, tuple of int)
+        In order, each with the slots that no later one reads.
+    results : tuple of int
+        Slots of the model's results.
+    slots : int
+        How many there are.
+    """
+
+    inputs: tuple[tuple[str, int], ...]
+    instructions: tuple[tuple[Instruction, tuple[int, ...]], ...]
+    results: tuple[int, ...]
+    slots: int
+
+
+def prepare(program: PartProgram) -> Prepared:
+    """Read a program's graph, the first time only.
+
+    Raises
+    ------
+    PlacementError
+        If it has a node that no part's program has (see `PartProgram`).
+    """
+    prepared = _prepared.get(program)
+    if prepared is None:
+        prepared = _prepared[program] = _Preparation(program).result()
+    return prepared
+
+
+_prepared: WeakKeyDictionary[PartProgram, Prepared] = WeakKeyDictionary()
+
+
+class _Preparation:
+    def __init__(self, program: PartProgram) -> None:
+        self.transfers = program.transfers
+        self.slots: dict[fx.Node, int] = {}
+        self.count = 0
+        self.inputs: list[tuple[str, int]] = []
+        self.instructions: list[Instruction] = []
+        self.touched: list[tuple[int, ...]] = []  # slots that each instruction reads or puts
+        self.results: tuple[int, ...] = ()
+        for node in program.module.graph.nodes:
+            self._add(node)
+
+    def result(self) -> Prepared:
+        """Find where each value is touched last."""
+        later = set(self.results)
+        finished = []
+        for touched in reversed(self.touched):
+            finished.append(tuple(set(touched) - later))
+            later.update(touched)
+        return Prepared(
+            tuple(self.inputs),
+            tuple(zip(self.instructions, reversed(finished), strict=True)),
+            self.results,
+            self.count,
+        )
+
+    def _add(self, node: fx.Node) -> None:
+        target: Any = node.target
+        if node.op == "placeholder":
+            self.inputs.append((target, self._new_slot(node)))
+        elif node.op == "output":
+            values: Any = node.args[0]
+            self.results = self._read(node, *values)
+        elif node.op == "call_module":
+            operands, results = self._read(node, *node.args), self._made(node)
+            find = operator.attrgetter(target)
+            self._append(Compute(find, operands, results), operands + results)
+        elif target is receive:
+            transfer = self.transfers[self._constant(node, 0)]
+            results = self._made(node, len(transfer.tensors))
+            self._append(Receive(transfer, results), results)
+        elif target is pack:
+            (operand,), result = self._read(node, node.args[0]), self._new_slot(node)
+            index: Any = node.args[2]
+            find = operator.attrgetter(index.target)
+            packed = Pack(operand, result, self._constant(node, 1), find)
+            self._append(packed, (operand, result))
+        elif target is send:
+            operands = self._read(node, *node.args[1:])
+            self._append(Send(self.transfers[self._constant(node, 0)], operands), operands)
+        elif target is not operator.getitem and node.op != "get_attr":
+            raise PlacementError(
+                f"node {node.format_node()} is not accepted in a part's program: its nodes are "
+                "placeholders, receive, steps, pack, send and the output"
+            )
+
+    def _append(self, instruction: Instruction, slots: tuple[int | None, ...]) -> None:
+        self.instructions.append(instruction)
+        self.touched.append(tuple(slot for slot in slots if slot is not None))
+
+    def _new_slot(self, *nodes: fx.Node) -> int:
+        self.slots.update(dict.fromkeys(nodes, self.count))
+        self.count += 1
+        return self.count - 1
+
+    def _made(self, node: fx.Node, outputs: int = 1) -> tuple[int | None, ...]:
+        """Slots of the tensors that a node makes; None for those that nothing reads."""
+        readers: dict[int, list[fx.Node]] = {}
+        for user in node.users:
+            if user.target is operator.getitem:
+                readers.setdefault(self._constant(user, 1), []).append(user)
+        if not readers:
+            return (self._new_slot(node),) if outputs == 1 else (None,) * outputs
+        outputs = max(outputs, *(at + 1 for at in readers))
+        return tuple(
+            self._new_slot(*readers[at]) if at in readers else None for at in range(outputs)
+        )
+
+    def _read(self, node: fx.Node, *values: Any) -> tuple[int, ...]:
+        for value in values:
+            if value not in self.slots:
+                raise PlacementError(
+                    f"node {node.format_node()} of a part's program reads {value}, accepted are "
+                    "placeholders and what receive, steps and pack return"
+                )
+        return tuple(self.slots[value] for value in values)
+
+    def _constant(self, node: fx.Node, at: int) -> int:
+        value = node.args[at]
+        assert isinstance(value, int)
+        return value

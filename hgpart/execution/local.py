@@ -1,0 +1,400 @@
+"""Programs of all parts + inputs -> results, in one process: a thread for each part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import chain
+from operator import add
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Variable
+from torch.autograd.function import once_differentiable
+
+from hgpart.errors import PlacementError
+from hgpart.execution.engine import PartRun, Timing, Traffic, placeholder_values
+from hgpart.execution.program import PartProgram
+from hgpart.execution.transfers import Transfer
+from hgpart.execution.workers import Workers
+
+
+class Placed(Protocol):
+    """What a runtime needs to know of a placement."""
+
+    @property
+    def k(self) -> int:
+        """Number of parts."""
+
+    @property
+    def devices(self) -> Sequence[torch.device]:
+        """Where each part is."""
+
+    @property
+    def programs(self) -> Mapping[int, PartProgram]:
+        """What each part does."""
+
+    @property
+    def output_part(self) -> int:
+        """The part that has the model's results."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """What one batch sent and how long it took; backward adds its share when it runs.
+
+    Attributes
+    ----------
+    sent : tuple of Traffic
+        What each part sent.
+    timing : tuple of Timing
+        Of each part.
+    """
+
+    sent: tuple[Traffic, ...]
+    timing: tuple[Timing, ...]
+
+    @property
+    def traffic(self) -> Traffic:
+        """What all parts sent."""
+        return reduce(add, self.sent)
+
+
+class LocalRuntime:
+    """Runs all parts of a placement in this process, each on its device.
+
+    Several parts have a thread each, started by the first `run`; the CPU parts share the caller's
+    intra-op threads. A single part runs in the caller's thread and is ordinary autograd.
+
+    Attributes
+    ----------
+    last : RunRecord or None
+        Of the last `run` that ended well.
+
+    Raises
+    ------
+    PlacementError
+        If a part's program or device is missing.
+    """
+
+    def __init__(self, placed: Placed) -> None:
+        self.k = placed.k
+        self.devices = tuple(placed.devices)
+        self.programs = tuple(placed.programs[part] for part in sorted(placed.programs))
+        self.output_part = placed.output_part
+        if not self.k == len(self.programs) == len(self.devices):
+            raise PlacementError(
+                f"{len(self.programs)} programs and {len(self.devices)} devices for {self.k} parts:"
+                " in one process each part needs both"
+            )
+        self.last: RunRecord | None = None
+        self._workers: Workers | None = None
+        self._threads = 0
+
+    def run(self, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """Run one batch.
+
+        The results take part in the caller's autograd: their backward, once per run if there are
+        several parts, adds to the `.grad` of the parameters and returns gradients of the inputs.
+
+        Parameters
+        ----------
+        values : mapping
+            Placeholder name -> value, of all placeholders of all parts, on any device.
+
+        Returns
+        -------
+        tuple of Tensor
+            The model's results, on the device of the output part.
+
+        Raises
+        ------
+        Exception
+            Whatever a part raises, as it is; the runtime can be used again.
+        """
+        if self.k == 1:
+            return self._run_alone(values)
+        batch = _Batch(self)
+        if torch.is_grad_enabled() and self._learns(values):
+            inputs = {
+                name: value
+                for name, value in values.items()
+                if isinstance(value, Tensor) and value.requires_grad
+            }
+            start = torch.empty((), requires_grad=True)
+            token = _Forward.apply(batch, values, tuple(inputs), start, *inputs.values())  # type: ignore[no-untyped-call]
+            results: tuple[Tensor, ...] = _Results.apply(batch, token)  # type: ignore[no-untyped-call]
+        else:
+            with torch.no_grad():
+                results = batch.forward(values)
+        self.last = batch.record
+        return results
+
+    def close(self) -> None:
+        """End the threads; the next run starts new ones."""
+        self._workers = None
+
+    def workers(self) -> Workers:
+        """The parts' threads, with their share of the intra-op threads."""
+        threads = torch.get_num_threads()
+        if self._workers is None:
+            self._workers = Workers(self.k)
+            self._threads = 0
+        if threads != self._threads:
+            on_cpu = sum(device.type == "cpu" for device in self.devices)
+            share = max(1, threads // max(1, on_cpu))
+            self._workers.run([partial(_set_threads, share)] * self.k, stop=int)
+            # It holds for the thread that calls it, but new threads begin with the latest number.
+            torch.set_num_threads(threads)
+            self._threads = threads
+        return self._workers
+
+    def _run_alone(self, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        (program,), (device,) = self.programs, self.devices
+        timing = Timing()
+        started = perf_counter()
+        inputs = placeholder_values(program, device, values)
+        results: tuple[Tensor, ...] = program.module(*inputs)
+        timing.forward_busy = perf_counter() - started
+        _time_backward(results, timing)
+        self.last = RunRecord((Traffic.none(1),), (timing,))
+        return results
+
+    def _learns(self, values: Mapping[str, Any]) -> bool:
+        parameters = chain.from_iterable(program.module.parameters() for program in self.programs)
+        tensors = (value for value in values.values() if isinstance(value, Tensor))
+        return any(tensor.requires_grad for tensor in chain(tensors, parameters))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles have no threads yet."""
+        return {**self.__dict__, "_workers": None, "last": None}
+
+
+def _set_threads(number: int) -> None:
+    # A new thread takes the number that is the latest when it first asks: let that be over.
+    torch.get_num_threads()
+    torch.set_num_threads(number)
+
+
+def _time_backward(results: Sequence[Tensor], timing: Timing) -> None:
+    """Time from the first gradient of a result to the end of autograd's pass."""
+    under_way = False
+
+    def begin(_: Any) -> None:
+        nonlocal under_way
+        if under_way:
+            return
+        under_way = True
+        started = perf_counter()
+
+        def end() -> None:
+            nonlocal under_way
+            under_way = False
+            timing.backward_busy += perf_counter() - started
+
+        Variable._execution_engine.queue_callback(end)
+
+    for result in results:
+        if result.grad_fn is not None:
+            result.grad_fn.register_prehook(begin)
+
+
+class _Batch:
+    """All parts' runs of one batch."""
+
+    def __init__(self, runtime: LocalRuntime) -> None:
+        self._runtime = runtime
+        self._wires = _Wires(runtime)
+        self._runs = [
+            PartRun(program, self._wires, device, runtime.k)
+            for program, device in zip(runtime.programs, runtime.devices, strict=True)
+        ]
+        # Backward runs on the streams of forward, as autograd does.
+        self._streams = [
+            torch.cuda.current_stream(device)
+            for device in dict.fromkeys(runtime.devices)
+            if device.type == "cuda"
+        ]
+        self.record = RunRecord(
+            tuple(run.traffic for run in self._runs), tuple(run.timing for run in self._runs)
+        )
+        self.results: tuple[Tensor, ...] = ()
+        self.gradients: tuple[Tensor | None, ...] = ()
+
+    def forward(self, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """Run all parts forward."""
+        found = self._everywhere([partial(run.forward, values) for run in self._runs])
+        results: tuple[Tensor, ...] = found[self._runtime.output_part]
+        return results
+
+    def backward(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
+        """Run all parts backward; returns the inputs' gradients."""
+        jobs = [
+            partial(run.backward, gradients if part == self._runtime.output_part else ())
+            for part, run in enumerate(self._runs)
+        ]
+        total: dict[str, Tensor | None] = {}
+        for name, gradient in chain.from_iterable(
+            found.items() for found in self._everywhere(jobs)
+        ):
+            so_far = total.get(name)
+            if so_far is not None and gradient is not None:
+                gradient = so_far + gradient.to(so_far.device)
+            total[name] = so_far if gradient is None else gradient
+        return total
+
+    def _everywhere(self, jobs: Sequence[partial[Any]]) -> list[Any]:
+        modes = _Modes(self._runtime.devices)
+        return self._runtime.workers().run(
+            [
+                partial(self._run, job, modes, device)
+                for job, device in zip(jobs, self._runtime.devices, strict=True)
+            ],
+            stop=self._wires.stop,
+        )
+
+    def _run(self, job: partial[Any], modes: _Modes, device: torch.device) -> Any:
+        with modes.entered(), ExitStack() as streams:
+            # The part's own device last: it is the current one then.
+            for stream in sorted(self._streams, key=lambda stream: stream.device == device):
+                streams.enter_context(torch.cuda.stream(stream))
+            return job()
+
+
+class _StoppedError(Exception):
+    """Another part failed: there is nothing to wait for any more."""
+
+
+class _Wires:
+    """All transfers of one batch between the threads of one process."""
+
+    def __init__(self, runtime: LocalRuntime) -> None:
+        self._devices = runtime.devices
+        numbers = {number for program in runtime.programs for number in program.transfers}
+        self._maps: dict[int, SimpleQueue[Any]] = {number: SimpleQueue() for number in numbers}
+        self._gradients: dict[int, SimpleQueue[Any]] = {number: SimpleQueue() for number in numbers}
+        self._stopped = False
+
+    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
+        self._put(self._maps[transfer.number], tensors, self._devices[transfer.receiver])
+
+    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
+        return self._get(self._maps[transfer.number], self._devices[transfer.receiver])
+
+    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
+        self._put(self._gradients[transfer.number], tensors, self._devices[transfer.sender])
+
+    def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
+        return self._get(self._gradients[transfer.number], self._devices[transfer.sender])
+
+    def stop(self) -> None:
+        """Wake all that wait and let none wait again."""
+        self._stopped = True
+        for queue in chain(self._maps.values(), self._gradients.values()):
+            queue.put(None)
+
+    def _put(
+        self, queue: SimpleQueue[Any], tensors: Sequence[Tensor], device: torch.device
+    ) -> None:
+        self._check()
+        if device.type != "cpu":  # a copy to a CPU waits, so whoever needs it makes it
+            tensors = [tensor.to(device, non_blocking=True) for tensor in tensors]
+        queue.put(tensors)
+
+    def _get(self, queue: SimpleQueue[Any], device: torch.device) -> Sequence[Tensor]:
+        self._check()
+        tensors = queue.get()
+        self._check()
+        return [tensor.to(device) for tensor in tensors]
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise _StoppedError
+
+
+class _Modes:
+    """What torch keeps for each thread, of the thread that makes this."""
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._inference = torch.is_inference_mode_enabled()
+        self._grad = torch.is_grad_enabled()
+        self._autocast = [
+            (kind, torch.get_autocast_dtype(kind))
+            for kind in dict.fromkeys(device.type for device in devices)
+            if torch.is_autocast_enabled(kind)
+        ]
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Set the same for this thread."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self._inference))
+            stack.enter_context(torch.set_grad_enabled(self._grad))
+            for kind, dtype in self._autocast:
+                # The cache of casts is one for all threads, and the first that ends empties it.
+                stack.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
+            yield
+
+
+# Two functions, for the sake of GPUs: autograd runs the backward of `_Results` in the thread of
+# the results' device. If it waited for the parts there, their own backward could not use that
+# thread. `_Forward` returns a token on the CPU, so its backward runs in the caller's thread.
+
+
+class _Forward(torch.autograd.Function):
+    """Inputs -> a token that stands for the results."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        batch: _Batch,
+        values: Mapping[str, Any],
+        names: tuple[str, ...],
+        start: Tensor,
+        *inputs: Tensor,
+    ) -> Tensor:
+        ctx.batch, ctx.names = batch, names
+        ctx.devices = [tensor.device for tensor in inputs]
+        with torch.enable_grad():
+            batch.results = batch.forward(values)
+        return torch.zeros_like(start)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:
+        gradients = ctx.batch.backward(ctx.batch.gradients)
+        ctx.batch.gradients = ()
+        found = (gradients.get(name) for name in ctx.names)
+        pairs = zip(found, ctx.devices, strict=True)
+        return (
+            None,
+            None,
+            None,
+            None,
+            *(None if each is None else each.to(device) for each, device in pairs),
+        )
+
+
+class _Results(torch.autograd.Function):
+    """A token -> the results."""
+
+    @staticmethod
+    def forward(ctx: Any, batch: _Batch, token: Tensor) -> tuple[Tensor, ...]:
+        results, batch.results = batch.results, ()
+        ctx.batch = batch
+        ctx.set_materialize_grads(False)
+        outputs = tuple(result.detach() for result in results)
+        pairs = zip(results, outputs, strict=True)
+        ctx.mark_non_differentiable(*(out for leaf, out in pairs if not leaf.requires_grad))
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, Tensor]:
+        ctx.batch.gradients = gradients
+        return None, torch.zeros(())

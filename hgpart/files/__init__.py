@@ -1,0 +1,1 @@
+"""Files that others wrote -> values; values -> files, whole or not at all."""

@@ -1,0 +1,137 @@
+"""JSON file -> checked fields: every error names the file, the line and what would be accepted."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hgpart.errors import FormatError
+from hgpart.files.reading import malformed, read_bytes
+
+LARGEST_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class JsonObject:
+    """An object of a JSON file, which stands at ``text[start:end]``."""
+
+    path: Path | str
+    text: str
+    start: int
+    end: int
+    fields: dict[str, Any]
+
+    def string(self, name: str) -> str:
+        """Return a field that is a text."""
+        value = str(self._typed(name, (str,), "a text"))
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise self.wrong(name, "a text of whole characters")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return a field that is true or false."""
+        return bool(self._typed(name, (bool,), "true or false"))
+
+    def whole(self, name: str, low: int = 0, high: int = LARGEST_INT64) -> int:
+        """Return a field that is a whole number from `low` to `high`."""
+        accepted = f"a whole number from {low} to {high}"
+        value = int(self._typed(name, (int,), accepted))
+        if not low <= value <= high:
+            raise self.wrong(name, accepted)
+        return value
+
+    def number(self, name: str) -> float:
+        """Return a field that is a finite number."""
+        value = self._typed(name, (int, float), "a number")
+        if not abs(value) <= sys.float_info.max:  # NaN, infinities, integers too long for a float
+            raise self.wrong(name, "a finite number")
+        return float(value)
+
+    def items(self, name: str, length: int | None = None) -> list[Any]:
+        """Return a field that is a list, of a length where one is given."""
+        accepted = "a list" if length is None else f"a list of {length}"
+        value: list[Any] = self._typed(name, (list,), accepted)
+        if length is not None and len(value) != length:
+            raise self.wrong(name, accepted)
+        return value
+
+    def wholes(self, name: str, high: int = LARGEST_INT64) -> list[int]:
+        """Return a field that is a list of whole numbers from 0 to `high`."""
+        value = self.items(name)
+        if any(type(item) is not int or not 0 <= item <= high for item in value):
+            raise self.wrong(name, f"whole numbers from 0 to {high}")
+        return value
+
+    def objects(self, name: str, length: int) -> list[JsonObject]:
+        """Return a field that is a list of objects."""
+        values = self.items(name, length)
+        if not all(isinstance(value, dict) for value in values):
+            raise self.wrong(name, f"a list of {length} objects")
+        found = []
+        end = self.text.find("[", self._place(name))
+        for value in values:
+            try:
+                start = self.text.index("{", end)
+                _, end = json.JSONDecoder().raw_decode(self.text, start)
+            except ValueError:  # the name is spelled with escapes, or stands elsewhere, too
+                start, end = self.start, self.end
+            found.append(JsonObject(self.path, self.text, start, end, value))
+        return found
+
+    def wrong(self, name: str, accepted: str) -> FormatError:
+        """Make the error for a field that is missing or not as it should be."""
+        line = self.text.count("\n", 0, self._place(name)) + 1
+        found = f'"{name}": {quoted(self.fields[name])}' if name in self.fields else f'no "{name}"'
+        return malformed(self.path, line, found, f'"{name}": {accepted}')
+
+    def _place(self, name: str) -> int:
+        field = re.compile(rf"{re.escape(json.dumps(name))}\s*:")  # a text has no colon behind it
+        found = field.search(self.text, self.start, self.end)
+        return found.start() if found else self.start
+
+    def _typed(self, name: str, kinds: tuple[type, ...], accepted: str) -> Any:
+        if type(self.fields.get(name)) not in kinds:  # a bool is not a whole number here
+            raise self.wrong(name, accepted)
+        return self.fields[name]
+
+
+def read_json(path: Path | str, what: str, kind: str, most: int | None = None) -> JsonObject:
+    """Read a file that is one JSON object whose field "format" is `kind`, of `most` bytes at most.
+
+    Raises
+    ------
+    FormatError
+        If it can't be read, is not JSON, or is of another kind; `what` says what it should be.
+    """
+    try:
+        text = read_bytes(path, most).decode()
+        content = json.loads(text)
+    except OSError as error:
+        reason = error.strerror or error
+        raise FormatError(f"can't read {path}: {reason}; accepted: {what}") from error
+    except json.JSONDecodeError as error:
+        raise malformed(path, error.lineno, error.msg, f"JSON, {what}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        found = f"byte {error.object[error.start]}"
+        raise malformed(path, line, found, f"JSON in UTF-8, {what}") from None
+    except (ValueError, RecursionError) as error:  # endless digits, endless brackets
+        raise malformed(path, 1, str(error)[:60], f"JSON, {what}") from None
+    if not isinstance(content, dict):
+        raise malformed(path, 1, quoted(content), f"a JSON object, {what}")
+    head = JsonObject(path, text, 0, len(text), content)
+    if head.string("format") != kind:
+        raise head.wrong("format", json.dumps(kind))
+    return head
+
+
+def quoted(value: Any) -> str:
+    """Quote what was found in a file, shortened to fit one line."""
+    if isinstance(value, (list, dict)):
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,331 @@
+"""ChannelGraph + work + Blocks -> CnnHypergraph, coarse-grain or fine-grain.
+
+Pins are never listed per channel: the tasks that read a channel are runs of blocks, channels of
+one block with the same readers share one net, and its cost is the sum of theirs. Nor are they
+written out before a partitioner or a file asks for them: metrics take the sets of readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpart.errors import ArgumentError
+from hgpart.hypergraph.blocks import Blocks, Modelling
+from hgpart.hypergraph.cnn_nets import cnn_nets
+from hgpart.hypergraph.hypergraph import Hypergraph
+from hgpart.hypergraph.metrics import Evaluation, evaluate
+from hgpart.hypergraph.nets import Nets
+from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
+from hgpart.work.figures import LARGEST_TOTAL, Work
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class CnnHypergraph:
+    """The Hypergraph of a model, and what its vertices are.
+
+    Vertices come layer by layer. Where tasks are split (fine-grain), a layer's f(row, column)
+    come row by row, then its reductions r(row); elsewhere a layer has one vertex a row. A layer
+    that is tied to an earlier one has no vertices of its own.
+
+    Attributes
+    ----------
+    graph, blocks, modelling
+        What it was made of.
+    weights : int64 array, shape (vertices,)
+    vertex_layers, vertex_rows : int32 arrays, shape (vertices,)
+        The (first) layer of a vertex, and its row block there.
+    vertex_columns : int32 array, shape (vertices,)
+        Its column block; -1 for a reduction or a task that is not split.
+    layouts : tuple of Layout or None
+        Where each layer's vertices are; None for a layer that has none.
+    """
+
+    graph: ChannelGraph
+    blocks: Blocks
+    modelling: Modelling
+    weights: Int64
+    vertex_layers: Int32
+    vertex_rows: Int32
+    vertex_columns: Int32
+    layouts: tuple[Layout | None, ...]
+
+    @property
+    def vertices(self) -> int:
+        """Number of vertices."""
+        return len(self.weights)
+
+    @cached_property
+    def nets(self) -> Nets:
+        """The nets, by the sets of vertices that read."""
+        return cnn_nets(self)
+
+    @cached_property
+    def hypergraph(self) -> Hypergraph:
+        """The vertices and the nets with all their pins, written out when this is asked for."""
+        return self.nets.written_out(self.weights)
+
+    @cached_property
+    def task_vertices(self) -> tuple[Int64, ...]:
+        """Per layer the vertex that finishes each task: the reduction, or the task itself."""
+        return tuple(
+            np.zeros(0, np.int64)
+            if layout is None
+            else layout.finish + np.repeat(np.arange(len(rows) - 1), np.diff(rows))
+            for layout, rows in zip(self.layouts, self.blocks.rows, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the vertices of one layer are.
+
+    Attributes
+    ----------
+    finish : int
+        First of the vertices that finish a row: ``finish + row``.
+    row_starts : int64 array, shape (rows,)
+        Of a split layer: the vertex of the row's first column block.
+    row_columns : int64 array, shape (rows, 2)
+        Of a split layer: first and last column block of each row (all of them, or those of the
+        groups that the row's tasks read).
+    """
+
+    finish: int
+    row_starts: Int64
+    row_columns: Int64
+
+    def cell(self, row: Int64, column: Int64) -> Int64:
+        """Vertices f(row, column)."""
+        vertices: Int64 = self.row_starts[row] + column - self.row_columns[row, 0]
+        return vertices
+
+
+def cnn_hypergraph(
+    graph: ChannelGraph, work: Work, blocks: Blocks, modelling: Modelling
+) -> CnnHypergraph:
+    """Build the hypergraph of a model (design section 2; thesis 3.3 and 3.4).
+
+    With `single_blocks` it is the full hypergraph: a vertex per task, fine-grain per channel of
+    each task. With larger blocks it is exact for every partition that keeps blocks whole.
+
+    Raises
+    ------
+    ArgumentError
+        If `work` is not one number >= 0 for each layer, or the blocks are not the graph's, or work
+        or bytes exceed 64 bits.
+    """
+    check_work(graph, work)
+    check_bytes(graph, modelling)
+    _check(graph, blocks, modelling)
+    layouts, owners, rows, columns = _lay_out(graph, blocks, modelling)
+    if len(owners) >= 2**31:
+        raise ArgumentError(f"{len(owners)} vertices: accepted are less than 2^31 (larger blocks)")
+    weights = _weights(graph, work, blocks, modelling, layouts, len(owners))
+    return CnnHypergraph(graph, blocks, modelling, weights, owners, rows, columns, layouts)
+
+
+def evaluate_parts(
+    model: CnnHypergraph, parts: Int32, k: int, speeds: Sequence[float] | None = None
+) -> Evaluation:
+    """Compute all metrics of a partition as `evaluate` does, without writing out the pins.
+
+    Parameters
+    ----------
+    model : CnnHypergraph
+    parts : int32 array, shape (model.vertices,)
+        Part of each vertex, 0 to k - 1.
+    k, speeds
+        As in `evaluate`.
+
+    Raises
+    ------
+    HypergraphError, ArgumentError
+        As `evaluate`.
+    """
+    between = model.nets.of_parts(model.weights, parts, k)
+    return evaluate(between, np.arange(k, dtype=np.int32), k, speeds)
+
+
+def check_work(graph: ChannelGraph, work: Work) -> None:
+    """Raise an ArgumentError if `work` is not one number >= 0 a layer, or too much in all."""
+    if len(work.per_task) != len(graph.layers) or (work.per_task < 0).any():
+        raise ArgumentError(
+            f"work of {len(work.per_task)} layers: accepted is one number >= 0 for each of "
+            f"{len(graph.layers)} layers"
+        )
+    pairs = zip(work.per_task.tolist(), graph.layers, strict=True)
+    if (total := sum(each * layer.tasks for each, layer in pairs)) > LARGEST_TOTAL:
+        raise ArgumentError(f"work of {total} in all: accepted is up to {LARGEST_TOTAL}")
+
+
+def check_bytes(graph: ChannelGraph, modelling: Modelling) -> None:
+    """Raise an ArgumentError if a batch of all feature maps is too much for 64 bits."""
+    elements = sum(
+        layer.tasks
+        * max(layer.map_elements, layer.partial_elements)
+        * (modelling.bytes_per_element or layer.bytes_per_element)
+        for layer in graph.layers
+    )
+    if (total := elements * modelling.batch_size) > LARGEST_TOTAL:
+        raise ArgumentError(
+            f"feature maps of {total} bytes in a batch of {modelling.batch_size}: accepted are up "
+            f"to {LARGEST_TOTAL}"
+        )
+
+
+def _check(graph: ChannelGraph, blocks: Blocks, modelling: Modelling) -> None:
+    if len(blocks.rows) != len(graph.layers) or len(blocks.columns) != len(graph.layers):
+        raise ArgumentError(
+            f"blocks of {len(blocks.rows)} layers: accepted are those of {len(graph.layers)} layers"
+        )
+    for at, layer in enumerate(graph.layers):
+        read = modelling.split_read(layer)
+        rows, columns = blocks.rows[at], blocks.columns[at]
+        if not _divides(rows, layer.tasks):
+            raise ArgumentError(f"the blocks do not divide the {layer.tasks} tasks of {layer.name}")
+        if modelling.is_solid(layer) and len(rows) > 2:
+            raise ArgumentError(f"{layer.name} is one vertex: accepted is one block of all tasks")
+        if not _divides(columns, 1 if read is None else len(read.channels)):
+            raise ArgumentError(
+                f"the blocks do not divide the channels that a task of {layer.name} reads, "
+                f"{modelling.grain}-grain"
+            )
+        first = layer.tied_to
+        same = np.array_equal(rows, blocks.rows[first])
+        if not same or not np.array_equal(columns, blocks.columns[first]):
+            raise ArgumentError(
+                f"{layer.name} and {graph.layers[first].name} share a weight: accepted are blocks "
+                "that are the same in both"
+            )
+
+
+def _divides(cuts: Int64, count: int) -> bool:
+    return bool(cuts[0] == 0 and cuts[-1] == count and (np.diff(cuts) >= 1).all())
+
+
+# ------------------------------------------------------------------ vertices
+
+
+def _lay_out(
+    graph: ChannelGraph, blocks: Blocks, modelling: Modelling
+) -> tuple[tuple[Layout | None, ...], Int32, Int32, Int32]:
+    layouts: list[Layout | None] = []
+    owners, rows, columns = [], [], []
+    first = 0
+    for at, layer in enumerate(graph.layers):
+        if not modelling.has_vertices(layer):
+            layouts.append(None)
+            continue
+        if layer.tied_to != at:
+            layouts.append(layouts[layer.tied_to])
+            continue
+        count = len(blocks.rows[at]) - 1
+        read = modelling.split_read(layer)
+        spans = _column_spans(layer, read, blocks, at)
+        widths = spans[:, 1] - spans[:, 0] + 1 if read is not None else np.zeros(count, np.int64)
+        starts = first + np.concatenate([[0], np.cumsum(widths)])
+        layouts.append(Layout(int(starts[-1]), starts[:-1], spans))
+        cells = int(widths.sum())
+        owners.append(np.full(cells + count, at, dtype=np.int32))
+        cell_rows = np.repeat(np.arange(count, dtype=np.int32), widths)
+        rows.append(np.concatenate([cell_rows, np.arange(count, dtype=np.int32)]))
+        within = np.arange(cells) - (starts[:-1] - first)[cell_rows] + spans[cell_rows, 0]
+        columns.append(np.concatenate([within, np.full(count, -1)]).astype(np.int32))
+        first += cells + count
+    nothing = [np.zeros(0, np.int32)]
+    return (
+        tuple(layouts),
+        np.concatenate(owners or nothing),
+        np.concatenate(rows or nothing),
+        np.concatenate(columns or nothing),
+    )
+
+
+def _column_spans(layer: Layer, read: Read | None, blocks: Blocks, at: int) -> Int64:
+    """First and last column block that each row block's tasks read."""
+    rows = blocks.rows[at]
+    if read is None:
+        return np.zeros((len(rows) - 1, 2), dtype=np.int64)
+    per_group = len(read.channels) // read.groups
+    low = rows[:-1] * read.groups // layer.tasks * per_group
+    high = ((rows[1:] - 1) * read.groups // layer.tasks + 1) * per_group - 1
+    cuts = blocks.columns[at]
+    return np.stack(
+        [np.searchsorted(cuts, low, "right") - 1, np.searchsorted(cuts, high, "right") - 1], axis=1
+    )
+
+
+def _weights(
+    graph: ChannelGraph,
+    work: Work,
+    blocks: Blocks,
+    modelling: Modelling,
+    layouts: tuple[Layout | None, ...],
+    vertices: int,
+) -> Int64:
+    weights = np.zeros(vertices, dtype=np.int64)
+    for at, (layer, layout) in enumerate(zip(graph.layers, layouts, strict=True)):
+        if layout is None:
+            continue
+        rows = blocks.rows[at]
+        sizes = np.diff(rows)
+        finish = layout.finish + np.arange(len(sizes))
+        totals = sizes * work.per_task[at]
+        read = modelling.split_read(layer)
+        if read is not None:
+            shares = row_shares(layer, read, int(work.per_task[at]), blocks, at)
+            for row, cell_work in enumerate(shares):
+                start = layout.row_starts[row]
+                weights[start : start + len(cell_work)] += cell_work
+                totals[row] -= cell_work.sum()
+        weights[finish] += totals
+    return weights
+
+
+def channel_shares(read: Read, each: int) -> Int64:
+    """Divide what `each` task has among the channels that it reads, by what a channel spans.
+
+    Whole numbers, shape (groups, channels a group); what is left of a task is its reduction's.
+    """
+    sizes = read.sizes.reshape(read.groups, -1)
+    totals = sizes.sum(axis=1, keepdims=True)
+    # sizes * each // totals, in steps that can't overflow
+    shares: Int64 = each // totals * sizes + each % totals * sizes // totals
+    return shares
+
+
+def row_shares(layer: Layer, read: Read, each: int, blocks: Blocks, at: int) -> list[Int64]:
+    """Divide what `each` task has among its cells, as `channel_shares` does; per row block."""
+    per_group = len(read.channels) // read.groups
+    cuts, rows = blocks.columns[at], blocks.rows[at]
+    reach = np.concatenate([[0], np.cumsum(channel_shares(read, each))])
+    result: list[Int64] = []
+    same: dict[tuple[tuple[int, int], ...], Int64] = {}
+    for first, last in zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True):
+        pieces = tuple(_tasks_by_group(layer, read, first, last))
+        if pieces not in same:
+            low, high = pieces[0][0] * per_group, (pieces[-1][0] + 1) * per_group
+            inner = cuts[(cuts > low) & (cuts < high)]
+            edges = np.concatenate([[low], inner, [high]])
+            same[pieces] = sum(
+                tasks * np.diff(reach[np.clip(edges, group * per_group, (group + 1) * per_group)])
+                for group, tasks in pieces
+            )
+        result.append(same[pieces])
+    return result
+
+
+def _tasks_by_group(layer: Layer, read: Read, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The groups that tasks first to last - 1 read, and how many of the tasks read each."""
+    per_group = layer.tasks // read.groups
+    for group in range(first // per_group, (last - 1) // per_group + 1):
+        begin, end = max(first, group * per_group), min(last, (group + 1) * per_group)
+        yield group, end - begin

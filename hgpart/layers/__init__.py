@@ -1,0 +1,1 @@
+"""TracedModel -> ChannelGraph: layers, their tasks, and which channels each of them reads."""

@@ -1,0 +1,152 @@
+"""What is known of a constant: integer values, rows of parameters, where elements are from."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import torch
+from torch import fx
+
+from hgpart.layers.aten_rules import moves_only
+from hgpart.layers.channels import (
+    Call,
+    Channels,
+    Constant,
+    Reindex,
+    SameIndex,
+    constants_of,
+    core,
+    effect_of,
+)
+from hgpart.layers.element_owners import narrowed
+from hgpart.tracing.traced_nodes import all_tensors, concrete, holds_tensors
+
+
+def integers(value: torch.Tensor | None) -> torch.Tensor | None:
+    """A tensor, if it holds integers, as an index does."""
+    return value.detach().cpu() if value is not None and _is_exact(value) else None
+
+
+def values_of(call: Call, known: Any = None) -> list[torch.Tensor | None]:
+    """The values of an operator's results, of each that holds integers and is known.
+
+    They are `known`, or computed where those of all operands are.
+    """
+    results = all_tensors(call.node.meta["val"])
+    if known is None and not any(map(_is_exact, results)):
+        return [None] * len(results)
+    found = _computed(call) if known is None else known
+    return [None] * len(results) if found is None else [*map(integers, all_tensors(found))]
+
+
+def _is_exact(value: torch.Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex())
+
+
+def _computed(call: Call) -> Any:
+    target = call.node.target
+    tags = getattr(target, "tags", None)
+    if tags is None or torch.Tag.nondeterministic_seeded in tags:
+        return None
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, (list, tuple)):
+            return [plain(part) for part in item]
+        return item.value if isinstance(item, Constant) else item
+
+    args = [plain(item) for item in call.args]
+    kwargs = {name: plain(item) for name, item in call.kwargs.items() if name != "device"}
+    known = all(constant.value is not None for constant in constants_of(call))
+    return target(*args, **kwargs) if known else None  # type: ignore[operator]
+
+
+def rows_of(
+    call: Call, sources: Sequence[Constant], shapes: Sequence[tuple[int, ...]]
+) -> list[torch.Tensor | None]:
+    """Rows of parameters that the elements of each result are made of, by the channel rules."""
+    if not sources or any(source.rows is None for source in sources):
+        return [None] * len(shapes)
+
+    def by_row(item: Any) -> Any:
+        if isinstance(item, (list, tuple)):
+            return [by_row(part) for part in item]
+        known = isinstance(item, Constant) and item.rows is not None
+        return Channels(item.rows) if known else item
+
+    args = tuple(map(by_row, call.args))
+    kwargs = {name: by_row(item) for name, item in call.kwargs.items()}
+    effect = effect_of(Call(call.node, args, kwargs, call.shape))
+    found: Sequence[torch.Tensor] = []
+    if isinstance(effect, Reindex):
+        found = effect.ids if isinstance(effect.ids, tuple) else [effect.ids]
+    elif isinstance(effect, SameIndex):
+        cut, _ = narrowed([ids.expand(call.shape) for ids in effect.operands])
+        if all(torch.equal(ids, cut[0]) for ids in cut):
+            found = [effect.operands[0].expand(call.shape)] * len(shapes)
+    found = [*found, *[torch.empty(0)] * (len(shapes) - len(found))]
+    return [
+        ids if tuple(ids.shape) == shape else None for ids, shape in zip(found, shapes, strict=True)
+    ]
+
+
+def of_rows(rows: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    """Whether each element of a constant is made of one row of parameters."""
+    return rows is not None and bool((core(rows) >= 0).all())
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """A constant that operators have only moved about.
+
+    Attributes
+    ----------
+    origins : tuple of fx.Node
+        The parameters and buffers that it consists of.
+    sizes : tuple of int
+        Elements of each.
+    numbers : int64 tensor
+        Which of their elements is where, numbered through all origins; of the constant's shape.
+    """
+
+    origins: tuple[fx.Node, ...]
+    sizes: tuple[int, ...]
+    numbers: torch.Tensor
+
+    def first(self, origin: fx.Node) -> int:
+        """Number of an origin's first element."""
+        return sum(self.sizes[: self.origins.index(origin)])
+
+
+def moved_elements(node: fx.Node) -> Moved | None:
+    """Where the elements of a constant are from; None if anything is computed on the way."""
+    found, waiting = set[fx.Node](), [node]
+    while waiting:
+        one = waiting.pop()
+        if not (
+            one.op == "placeholder" or one.target is operator.getitem or moves_only(one.target)
+        ):
+            return None
+        if one not in found:
+            found.add(one)
+            waiting.extend(operand for operand in one.all_input_nodes if holds_tensors(operand))
+    values: dict[fx.Node, Any] = {}
+    origins, sizes = [], [0]
+
+    def value_of(operand: fx.Node) -> Any:
+        return values[operand] if operand in values else concrete((operand.meta["val"],))[0]
+
+    for one in node.graph.nodes:
+        if one in found and one.op == "placeholder":
+            shape = concrete(one.meta["val"].shape)
+            first = sum(sizes)
+            origins.append(one)
+            sizes.append(math.prod(shape))
+            values[one] = torch.arange(first, first + sizes[-1]).reshape(shape)
+        elif one in found:
+            args, kwargs = fx.map_arg((one.args, dict(one.kwargs)), value_of)
+            values[one] = one.target(*args, **kwargs)
+    return Moved(tuple(origins), tuple(sizes[1:]), values[node])

@@ -1,0 +1,76 @@
+"""Ids of several operands at the same place: which meet, and who owns what they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hgpart.layers.channels import NO_CHANNEL, constant_along
+from hgpart.sequences import distinct
+
+Int64 = NDArray[np.int64]
+
+
+def channel_axis(shape: Sequence[int], operands: Sequence[torch.Tensor]) -> int:
+    """The dimension that most likely still counts channels in what a whole task makes."""
+    for ids in operands:
+        if tuple(ids.shape) == tuple(shape):
+            for dim in range(1, ids.dim()):
+                if not constant_along(ids, dim):
+                    return dim
+    return 1
+
+
+def narrowed(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int]:
+    """Cut dimensions along which all tensors are expanded, and count the places cut away."""
+    cut = list(tensors)
+    repeats = 1
+    for dim in range(cut[0].dim()):
+        if cut[0].shape[dim] != 1 and all(tensor.stride(dim) == 0 for tensor in cut):
+            repeats *= cut[0].shape[dim]
+            cut = [tensor.narrow(dim, 0, 1) for tensor in cut]
+    return cut, repeats
+
+
+def distinct_places(operands: Sequence[torch.Tensor]) -> tuple[Int64, Int64, Int64]:
+    """Distinct combinations of ids at one place, in order of first appearance.
+
+    Returns the combinations (n, operands), the combination at each place (-1 where all operands
+    are constants; in the narrowed shape), and how many places each has.
+    """
+    cut, repeats = narrowed(operands)
+    shape = np.broadcast_shapes(*(tuple(ids.shape) for ids in cut))
+    columns = [ids.expand(shape).flatten().numpy().astype(np.int64) for ids in cut]
+    key = columns[0]
+    for column in columns[1:]:
+        key = np.unique(key, return_inverse=True)[1] * (column.max() + 2) + column + 1
+    found, first, inverse, counts = np.unique(
+        key, return_index=True, return_inverse=True, return_counts=True
+    )
+    tuples = np.stack([column[first] for column in columns], axis=1)
+    order = np.argsort(first)
+    order = order[(tuples[order] != NO_CHANNEL).any(axis=1)]
+    rank = np.full(len(found), NO_CHANNEL, dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return tuples[order], rank[inverse].reshape(shape), counts[order] * repeats
+
+
+def cross(tuples: Int64) -> bool:
+    """Whether a channel of each operand meets several of another."""
+    return len(tuples) > max(len(distinct(column)) for column in tuples.T)
+
+
+def owned_by_one_task(elements: torch.Tensor, operands: Sequence[torch.Tensor]) -> bool:
+    """Whether each element of a constant meets the channels of one task only."""
+    cut, _ = narrowed([elements, *operands])
+    numbers = cut[0].flatten().numpy()
+    for ids in cut[1:]:
+        met = ids.flatten().numpy()
+        of_element = np.zeros(int(numbers.max()) + 1, dtype=met.dtype)
+        of_element[numbers] = met
+        if (of_element[numbers] != met).any():
+            return False
+    return True

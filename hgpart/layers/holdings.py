@@ -1,0 +1,130 @@
+"""Parameters as operators make use of them: which element belongs to which task of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import fx
+
+from hgpart.layers.channels import Constant, compact, core
+from hgpart.layers.constants import moved_elements, of_rows
+from hgpart.layers.element_owners import narrowed
+
+Int64 = NDArray[np.int64]
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """What an operator of a layer takes that is made of parameters.
+
+    Attributes
+    ----------
+    constant : Constant
+    node : fx.Node
+        That makes it.
+    operator : str
+        That takes it.
+    tasks : int32 tensor or None
+        Of each element of the constant, the task of the layer that alone needs it; it broadcasts
+        to the constant's shape. None where one task needs all, or where it is not known.
+    """
+
+    constant: Constant
+    node: fx.Node
+    operator: str
+    tasks: torch.Tensor | None
+
+    @cached_property
+    def manner(self) -> tuple[object, ...]:
+        """Equal where equal tasks of two layers hold equal elements."""
+        tasks: object = None
+        if self.tasks is not None:
+            found = core(compact(self.tasks.expand(self.constant.shape)))
+            tasks = (tuple(found.shape), found.numpy().tobytes())
+        return self.constant.moves, self.operator, tasks
+
+    def holders(self, origin: fx.Node, shape: tuple[int, ...]) -> Int64 | None:
+        """The task that holds each element of a parameter, -1 where none does; flat.
+
+        None if an element is several tasks', or it is not known whose.
+        """
+        found = self._pieces(origin, shape)
+        if self.tasks is None or found is None:
+            return None
+        pieces, count = found
+        (of, tasks), _ = narrowed([pieces, self.tasks.expand(self.constant.shape)])
+        both = np.broadcast_arrays(of.numpy(), tasks.numpy())
+        piece, task = (one[both[0] != NOBODY] for one in both)
+        holders = np.full(count, NOBODY, dtype=np.int64)
+        holders[piece] = task
+        if (holders[piece] != task).any():
+            return None
+        each: Int64 = np.repeat(holders, prod(shape) // max(1, count))
+        return each
+
+    def needed(self, origin: fx.Node, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
+        """Whether each element of a parameter is needed, flat; None if all of them are."""
+        moved = not self.constant.computed and len(self.constant.origins) == 1
+        if self.node is origin or (moved and prod(self.constant.shape) == prod(shape)):
+            return None
+        found = self._pieces(origin, shape)
+        if found is None:
+            return None
+        pieces, count = found
+        needed = np.zeros(count + 1, dtype=np.bool_)  # the last one is nobody's
+        needed[np.unique(core(pieces).numpy())] = True
+        each: NDArray[np.bool_] = np.repeat(needed[:-1], prod(shape) // max(1, count))
+        return each
+
+    def _pieces(self, origin: fx.Node, shape: tuple[int, ...]) -> tuple[torch.Tensor, int] | None:
+        """What each element of the constant is of a parameter: which of how many.
+
+        The very element where nothing is computed, else a row of it; -1 where it is none of it.
+        """
+        if self.constant.computed:
+            count, numbers = shape[0] if shape else 1, self.constant.rows
+            if not of_rows(numbers):
+                return None
+        else:
+            moved = moved_elements(self.node)
+            if moved is None:
+                return None
+            count, numbers = prod(shape), moved.numbers - moved.first(origin)
+        distinct = core(numbers)
+        pieces = torch.where((distinct >= 0) & (distinct < count), distinct, NOBODY)
+        return pieces.expand(numbers.shape), count
+
+
+def agree(uses: Sequence[Use], origin: fx.Node, shape: tuple[int, ...]) -> bool:
+    """Whether no element of a parameter is held by one task here and by another there."""
+    if all(use.manner == uses[0].manner for use in uses):
+        return True
+    found = np.full(prod(shape), NOBODY, dtype=np.int64)
+    for use in uses:
+        holders = use.holders(origin, shape)
+        if holders is None:
+            return False
+        held = holders != NOBODY
+        if ((found != holders) & (found != NOBODY) & held).any():
+            return False
+        found[held] = holders[held]
+    return True
+
+
+def count_needed(uses: Sequence[Use], origin: fx.Node, shape: tuple[int, ...]) -> int:
+    """How many elements of a parameter anything needs."""
+    found = np.zeros(prod(shape), dtype=np.bool_)
+    for use in uses:
+        needed = use.needed(origin, shape)
+        if needed is None:
+            return len(found)
+        found |= needed
+    return int(found.sum())

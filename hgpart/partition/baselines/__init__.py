@@ -1,0 +1,1 @@
+"""ChannelGraph -> parts in ways that need no search."""

@@ -1,0 +1,175 @@
+"""ChannelGraph + work -> the best way to cut between layers, as pipeline tools do by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpart.hypergraph.blocks import Modelling, layer_blocks
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.work.figures import Work
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+
+def layerwise(
+    graph: ChannelGraph,
+    work: Work,
+    modelling: Modelling,
+    k: int,
+    speeds: Sequence[float] | None = None,
+) -> Int64:
+    """Cut the layers, in order, into k runs: the smallest largest load, ties by volume.
+
+    Exact, by dynamic programming over (part, last layer): first for the load, then for the
+    volume of the cuts that reach it (thesis 5.1.1 sets its cut points recursively). Each part
+    gets a layer that computes, as long as there are that many; layers that share a weight are
+    never parted.
+
+    Returns
+    -------
+    int64 array, shape (layers,)
+        Part of each layer, ascending.
+    """
+    loads = work.per_task * np.array([layer.tasks for layer in graph.layers])
+    return _balanced(graph, work, modelling, loads, np.array(speeds or [1.0] * k))
+
+
+def layerwise_within(
+    graph: ChannelGraph, work: Work, modelling: Modelling, room: Int64
+) -> Int64 | None:
+    """Cut the layers, in order, into at most k runs of the least volume whose loads have room.
+
+    Parameters
+    ----------
+    room : int64 array, shape (k,)
+        Largest load of each part, see `capacities`.
+
+    Returns
+    -------
+    int64 array, shape (layers,), or None
+        Part of each layer, ascending; None where no cut between layers has room.
+    """
+    runs = _uncuttable_runs(graph)
+    count = int(runs[-1]) + 1
+    loads = work.per_task * np.array([layer.tasks for layer in graph.layers])
+    run_loads = np.zeros(count, dtype=np.int64)
+    np.add.at(run_loads, runs, loads)
+    reach = np.concatenate([[0], np.cumsum(run_loads)])
+    load = reach[None, :] - reach[:, None]
+    ordered = np.arange(count + 1)[None, :] >= np.arange(count + 1)[:, None]
+    volume = _volume_into(graph, work, modelling, runs, count)
+    smallest, starts = _best_cuts(
+        len(room), lambda part: np.where(ordered & (load <= room[part]), volume, np.inf), np.add
+    )
+    if smallest == np.inf:
+        return None
+    return (np.searchsorted(starts, runs, "right") - 1).astype(np.int64)
+
+
+def layerwise_by_parameters(graph: ChannelGraph, work: Work, modelling: Modelling, k: int) -> Int64:
+    """Cut as `layerwise` does, but balance parameters, as pipeline tools do by default.
+
+    Returns
+    -------
+    int64 array, shape (layers,)
+        Part of each layer, ascending.
+    """
+    loads = np.array([layer.parameters for layer in graph.layers])
+    return _balanced(graph, work, modelling, loads, np.ones(k))
+
+
+def layerwise_by_count(graph: ChannelGraph, work: Work, k: int) -> Int64:
+    """Cut the layers that compute, in order, into k runs of nearly equal number.
+
+    Layers without work go with the one before them; tied layers are not kept together.
+
+    Returns
+    -------
+    int64 array, shape (layers,)
+        Part of each layer, ascending.
+    """
+    busy = np.cumsum(work.per_task > 0)
+    numbers = np.maximum(busy, 1) - 1
+    return (numbers * k // max(1, int(busy[-1]))).astype(np.int64)
+
+
+def _balanced(
+    graph: ChannelGraph, work: Work, modelling: Modelling, loads: Int64, speeds: Float64
+) -> Int64:
+    """Cut the layers for the smallest largest load / speed, ties by volume."""
+    runs = _uncuttable_runs(graph)
+    count = int(runs[-1]) + 1
+    run_loads = np.bincount(runs, weights=loads, minlength=count)
+    reach = np.concatenate([[0.0], np.cumsum(run_loads)])
+    busy = np.concatenate([[0], np.cumsum(run_loads > 0)])
+    if busy[-1] == 0:
+        return np.zeros(len(graph.layers), dtype=np.int64)
+
+    # Entry [i, j] is about one part that holds runs i to j - 1.
+    load = reach[None, :] - reach[:, None]
+    allowed = busy[None, :] > busy[:, None]
+    used = min(len(speeds), int(busy[-1]))
+
+    def time(part: int) -> Float64:
+        return np.where(allowed, load / speeds[part], np.inf)
+
+    smallest, _ = _best_cuts(used, time, np.maximum)
+    bound = smallest * (1 + 1e-12)
+    volume = _volume_into(graph, work, modelling, runs, count)
+    _, starts = _best_cuts(used, lambda part: np.where(time(part) <= bound, volume, np.inf), np.add)
+    return (np.searchsorted(starts, runs, "right") - 1).astype(np.int64)
+
+
+def _uncuttable_runs(graph: ChannelGraph) -> Int64:
+    """Number the runs of layers between which a cut is allowed: not between tied layers."""
+    cut = np.ones(len(graph.layers), dtype=np.int64)
+    for at, layer in enumerate(graph.layers):
+        cut[layer.tied_to + 1 : at + 1] = 0
+    cut[0] = 0
+    return np.cumsum(cut)
+
+
+def _volume_into(
+    graph: ChannelGraph, work: Work, modelling: Modelling, runs: Int64, count: int
+) -> Float64:
+    """Bytes that a part of runs i to j - 1 receives: entry [i, j].
+
+    A map is sent to a part once. Of the runs that use it, in order, one receives it if the run
+    before it is in an earlier part; so volume adds up part by part.
+    """
+    coarse = replace(modelling, grain="coarse")
+    model = cnn_hypergraph(graph, work, layer_blocks(graph, coarse), coarse)
+    nets = model.hypergraph
+    received = np.zeros((count + 1, count + 1))
+    for net in range(nets.nets):
+        pins = nets.pins[nets.pointers[net] : nets.pointers[net + 1]]
+        users = np.unique(runs[model.vertex_layers[pins]])
+        np.add.at(received, (users[:-1] + 1, users[1:] + 1), nets.costs[net])
+    reach = received.cumsum(axis=0).cumsum(axis=1)
+    return reach - np.diag(reach)[:, None]
+
+
+def _best_cuts(
+    parts: int, cost: Callable[[int], Float64], combine: np.ufunc
+) -> tuple[float, Int64]:
+    """Best combined cost of `parts` consecutive runs that cover everything, and their starts."""
+    best = cost(0)[0]
+    choices = []
+    for part in range(1, parts):
+        total = combine(best[:, None], cost(part))
+        choice = total.argmin(axis=0)
+        best = total[choice, np.arange(len(choice))]
+        choices.append(choice)
+    end = len(best) - 1
+    smallest = float(best[end])
+    starts = []
+    for choice in reversed(choices):
+        end = int(choice[end])
+        starts.append(end)
+    return smallest, np.array([0, *reversed(starts)], dtype=np.int64)

@@ -1,0 +1,1 @@
+"""ChannelGraph + Balance -> a volume that no partition is below."""

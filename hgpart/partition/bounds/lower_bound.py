@@ -1,0 +1,238 @@
+"""ChannelGraph + work + capacities -> a volume below which no partition within them can be.
+
+A layer that is too much work for m - 1 parts lies in at least m, and each map that all of it reads
+goes to all of these but its own (design section 3, point 3). No more maps are made where they are
+read than there is room beside the readers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition.bounds.chain_bound import chain_bound
+from hgpart.partition.native.symmetry import Symmetry, split_read, symmetry
+from hgpart.sequences import distinct
+from hgpart.work.figures import Work
+
+MOST_PARTS = 1024  # beyond, how many parts each layer lies in is not gone through: k^2 steps
+
+
+def lower_bound(graph: ChannelGraph, work: Work, modelling: Modelling, capacities: Int64) -> int:
+    """Bytes that every partition within the capacities sends at least.
+
+    Parameters
+    ----------
+    capacities : int64 array, shape (k,)
+        Largest work of each part; see `balance.capacities`.
+
+    Notes
+    -----
+    The nets of different sets of readers are different, so their bounds add up. For a task matrix
+    of N x K cells, a part with a cells has r rows and c columns with r c >= a, so that
+    ``P r / N + M c / K >= 2 sqrt(P M a / (N K))``, where P and M are what all partial sums and all
+    maps cost; the sum over parts is least where as few parts as possible are full.
+    """
+    found = symmetry(graph, work, modelling)
+    largest = np.sort(capacities)[::-1]
+    sets = chain_bound(found, capacities)
+    if len(capacities) <= MOST_PARTS:
+        sets = max(sets, _Sets(found, largest.tolist()).bound())
+    readers = _operands_that_read(graph, modelling)
+    grids = sum(
+        _grid_bound(graph, work, modelling, at, largest, readers)
+        for at, layer in enumerate(graph.layers)
+        if modelling.has_vertices(layer)
+    )
+    return sets + grids
+
+
+def relative_gap(volume: float, bound: float) -> float:
+    """Share of a volume that lies above a lower bound of it; 0.0 where there is none.
+
+    Examples
+    --------
+    >>> relative_gap(8, 6), relative_gap(0, 0)
+    (0.25, 0.0)
+    """
+    return (volume - bound) / volume if volume else 0.0
+
+
+@dataclass(frozen=True)
+class _Senders:
+    """The nets that one set of readers shares.
+
+    `cost` is what all of them cost together, `free` what those cost that may have a pin in the
+    readers' parts without needing room there; the `others`, (cost, units, weight, type), need it.
+    """
+
+    load: int
+    units: list[int]
+    weights: list[int]
+    cost: int
+    free: int
+    others: list[tuple[int, int, int, int]]
+
+
+class _Sets:
+    """What the nets of all sets of readers cost at least.
+
+    In m parts that hold a set of readers, m C is what its maps cost, less those that are made in
+    one of these parts. Their makers fit into the room that the readers leave or, if they are in
+    few parts themselves, into the room of as many: so that a chain of layers, each the only reader
+    of the one before, is a dynamic program over the number of parts of each layer.
+    """
+
+    def __init__(self, found: Symmetry, largest: list[int]) -> None:
+        self.found, self.largest = found, largest
+        self.reach = [0, *accumulate(largest)]
+        count = len(found.set_pointers) - 1
+        self.types = [found.set_members(at) for at in range(count)]
+        self.senders = [self._senders(at) for at in range(count)]
+        sole = {
+            types[0]: at for at, types in reversed(list(enumerate(self.types))) if len(types) == 1
+        }
+        # The set whose only readers make the maps that a set reads.
+        self.before = [
+            sole.get(own.others[0][3]) if len(own.others) == 1 else None for own in self.senders
+        ]
+        taken: set[int] = set()
+        for at, before in enumerate(self.before):
+            if before in taken:
+                self.before[at] = None
+            elif before is not None:
+                taken.add(before)
+        self.taken = taken
+        self.known: dict[tuple[int, int], int | None] = {}
+
+    def bound(self) -> int:
+        return sum(
+            min((value for value in self._values(at) if value is not None), default=0)
+            for at in range(1, len(self.types))
+            if at not in self.taken
+        )
+
+    def _values(self, at: int) -> list[int | None]:
+        return [self._value(at, parts) for parts in range(1, len(self.largest) + 1)]
+
+    def _senders(self, number: int) -> _Senders:
+        found, types = self.found, self.types[number]
+        units = [
+            math.prod(int(found.class_units[c]) for c in found.type_classes[kind] if c >= 0)
+            for kind in types
+        ]
+        weights = found.type_weights[types].tolist() if types else []
+        cost = free = 0
+        others = []
+        for net in np.flatnonzero(found.net_sets == number).tolist():
+            pins = found.net_pins[found.net_pointers[net] : found.net_pointers[net + 1]] // 2
+            many, each = int(found.class_units[found.net_classes[net]]), int(found.net_costs[net])
+            cost += many * each
+            one = len(pins) == 1 and int(found.type_classes[pins[0], 1]) < 0
+            if one and found.type_weights[pins[0]] > 0 and int(pins[0]) not in types:
+                kind = int(pins[0])
+                others.append((each, many, int(found.type_weights[kind]), kind))
+            else:
+                free += many * each
+        load = sum(many * weight for many, weight in zip(units, weights, strict=True))
+        others.sort(key=lambda other: other[0] / other[2], reverse=True)
+        return _Senders(load, units, weights, cost, free, others)
+
+    def _value(self, at: int, parts: int) -> int | None:
+        """What the set and those before it cost at least, if its readers lie in so many parts."""
+        if (at, parts) not in self.known:
+            self.known[at, parts] = self._computed(at, parts)
+        return self.known[at, parts]
+
+    def _computed(self, at: int, parts: int) -> int | None:
+        own = self.senders[at]
+        rooms = self.largest[:parts]
+        fits = all(
+            weight == 0 or sum(room // weight for room in rooms) >= many
+            for many, weight in zip(own.units, own.weights, strict=True)
+        )
+        room = self.reach[parts] - own.load
+        if not fits or room < 0:
+            return None
+        outside = own.cost * parts - own.free
+        before = self.before[at]
+        if before is None:
+            for cost, many, weight, _ in own.others:
+                inside = min(many * weight, room)
+                outside -= -(-inside * cost // weight)
+                room -= inside
+            return outside
+        cost, many, weight, _ = own.others[0]
+        most = min(many, room // weight)
+        largest = self.largest[0]
+        left = 0
+        if (
+            len(own.units) == 1 and own.weights[0] > 0
+        ):  # each of the parts holds some of the readers
+            fewest = own.units[0] - sum(other // own.weights[0] for other in rooms[: parts - 1])
+            left = max(1, fewest) * own.weights[0]
+        per_part = max(0, largest - left) // weight
+        values = [
+            earlier - cost * min(most, per_part * count)
+            for count, earlier in enumerate(self._values(before), 1)
+            if earlier is not None
+        ]
+        return outside + min(values) if values else None
+
+
+def _grid_bound(
+    graph: ChannelGraph,
+    work: Work,
+    modelling: Modelling,
+    at: int,
+    largest: Int64,
+    readers: Int64,
+) -> int:
+    """What the partial sums and the maps of one task matrix cost at least."""
+    layer = graph.layers[at]
+    read = split_read(layer, modelling)
+    if read is None or read.groups > 1 or layer.tied_to != at or (read.channels < 0).any():
+        return 0
+    if any(other.tied_to == at for other in graph.layers[at + 1 :]):
+        return 0
+    tasks = graph.task_of_channel[read.channels]
+    if len(distinct(tasks)) < len(tasks) or (readers[tasks] > 1).any():
+        return 0
+    each = modelling.batch_size * (modelling.bytes_per_element or layer.bytes_per_element)
+    partial = layer.tasks * layer.partial_elements * each
+    sources = np.searchsorted(graph.first_task, tasks, "right") - 1
+    costs = np.zeros(len(sources), dtype=np.int64)
+    for source in distinct(sources).tolist():
+        maker = graph.layers[source]
+        if not modelling.has_vertices(maker):
+            return 0
+        costs[sources == source] = graph.map_bytes(
+            maker, modelling.batch_size, modelling.bytes_per_element
+        )
+    # Per share of the matrix, the cheapest columns; the cells' weights are rounded down.
+    maps = float((costs * read.sizes.sum() / read.sizes).min())
+    load = int(work.per_task[at]) * layer.tasks
+    left, total = 1.0, 0.0
+    for room in largest.tolist():
+        share = min(left, (room + layer.tasks * len(tasks)) / load) if load else left
+        total += 2 * math.sqrt(partial * maps * share)
+        left -= share
+        if left <= 0:
+            break
+    return max(0, math.floor(total * (1 - 1e-9) - partial - int(costs.sum())) - 1)
+
+
+def _operands_that_read(graph: ChannelGraph, modelling: Modelling) -> Int64:
+    """How many operands read each task's map, or channels of it."""
+    times = np.zeros(int(graph.first_task[-1]), dtype=np.int64)
+    for layer in graph.layers:
+        if modelling.has_vertices(layer):
+            for read in layer.reads:
+                np.add.at(times, graph.task_of_channel[read.channels[read.channels >= 0]], 1)
+    return times

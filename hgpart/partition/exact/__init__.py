@@ -1,0 +1,1 @@
+"""ChannelGraph + Goal -> the best partition, proven, or how far from it."""

@@ -1,0 +1,520 @@
+"""Symmetry + capacities -> the counts program on OR-Tools CP-SAT, and a Division of its solution.
+
+The variables are n[t, p], how many vertices of type t lie in part p, and reach[s, p], how many of
+the nets of type s have a pin there, so that the volume is the sum over s of
+``cost[s] * (sum of reach[s, p] over p - nets of s)``. All nets of a type reach the parts that hold
+a vertex of its set; the others are those that its own pins touch.
+
+How many nets touch a part is not said by the counts alone. One or two pins, or two parts: with as
+many nets as can be wholly in one part, it is the largest n[t, p] of the pins. More pins: the units
+are divided by the set of parts that their pins lie within (*covers*). Such choices can be made one
+after the other where the sets of pins meet in single types and form no cycle; elsewhere the units
+of a class are divided by the parts of all their vertices (*ways*).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hgpart.errors import ArgumentError, BackendError
+from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.partition.exact import cp_sat
+from hgpart.partition.native.divisions import Division
+from hgpart.partition.native.symmetry import Symmetry
+
+LARGEST_SUM = 2**60  # CP-SAT refuses expressions that may leave 62 bits
+
+# Two that branch with the help of linear programs: they prove most. No local search (LNS, jumps):
+# the native solver's start is seldom improved on, and what LNS finds is not always feasible
+# (ortools 9.15 says so on stderr, older ones end the process).
+SEARCHES = ("default_lp", "max_lp")
+
+Pins = tuple[int, ...]  # types of one class
+Parts = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What came out of a counts program.
+
+    Attributes
+    ----------
+    division : Division or None
+        The best that is within the capacities; None if none was found.
+    bound : int
+        Bytes that every division within the capacities sends at least.
+    interrupted : bool
+        Whether Ctrl-C ended it.
+    """
+
+    division: Division | None
+    bound: int
+    interrupted: bool
+
+
+def class_variables(found: Symmetry, k: int) -> list[int]:
+    """Count the variables that say how the units of each class lie, and what that costs."""
+    sizes = [0] * len(found.class_units)
+    for number in found.type_classes[:, 0].tolist():
+        sizes[number] += 2 * k
+    for pins, _ in nets_by_pins(found):
+        sizes[int(found.type_classes[pins[0], 0])] += 2 * k
+    for number, pin_sets in _pin_sets(found).items():
+        if not _is_forest(pin_sets):
+            sizes[number] += k ** len(set(itertools.chain(*pin_sets)))
+            continue
+        for pins in pin_sets:
+            if not _is_loose(pins, k):
+                sizes[number] += (2**k - 1) + len(pins) * k * 2 ** (k - 1)
+    return sizes
+
+
+def solve_counts(
+    found: Symmetry,
+    capacities: Int64,
+    start: Division,
+    volume: int | None,
+    bound: int,
+    *,
+    seed: int,
+    deadline: float,
+) -> Solved:
+    """Solve the counts program of a hypergraph.
+
+    The same seed gives the same division if it is proven optimal in time: the searches take turns,
+    in an order that does not depend on the clock.
+
+    Parameters
+    ----------
+    found : Symmetry
+        Each type is of one class.
+    start : Division
+        Where to begin.
+    volume : int, optional
+        What the start sends, if it is within the capacities.
+    bound : int
+        Bytes that are known to be sent at least.
+    deadline : float
+        Of `time.monotonic`.
+
+    Raises
+    ------
+    ArgumentError
+        If weights or costs are too large for CP-SAT.
+    BackendError
+        If CP-SAT contradicts what is known.
+    """
+    return _Program(found, capacities, start).solve(volume, bound, seed, deadline)
+
+
+def nets_by_pins(found: Symmetry) -> dict[tuple[Pins, int], int]:
+    """What the nets of one unit with the same own pins and set cost together.
+
+    Nets that are never cut are left out.
+    """
+    costs: dict[tuple[Pins, int], int] = defaultdict(int)
+    for net, entry_set in enumerate(found.net_sets.tolist()):
+        own = found.net_pins[found.net_pointers[net] : found.net_pointers[net + 1]] // 2
+        pins = tuple(sorted(set(own.tolist())))
+        if len(pins) > 1 or entry_set:
+            costs[pins, entry_set] += int(found.net_costs[net])
+    return dict(costs)
+
+
+def _pin_sets(found: Symmetry) -> dict[int, list[Pins]]:
+    """The sets of two or more pins of each class's nets."""
+    result: dict[int, list[Pins]] = defaultdict(list)
+    for pins in sorted({pins for pins, _ in nets_by_pins(found) if len(pins) > 1}):
+        result[int(found.type_classes[pins[0], 0])].append(pins)
+    return result
+
+
+def _is_forest(pin_sets: Sequence[Pins]) -> bool:
+    """Whether sets meet in single types only and form no cycle."""
+    joined: dict[int, int] = {}  # a type of the same tree
+
+    def root(kind: int) -> int:
+        while kind in joined:
+            kind = joined[kind]
+        return kind
+
+    for pins in pin_sets:
+        roots = [root(kind) for kind in pins]
+        if len(set(roots)) < len(roots):
+            return False
+        joined.update((other, roots[0]) for other in roots[1:])
+    return True
+
+
+def _is_loose(pins: Pins, k: int) -> bool:
+    """Whether counts alone say how many nets touch a part, at best."""
+    return len(pins) <= 2 or k <= 2
+
+
+def _subsets(k: int) -> list[Parts]:
+    return [s for size in range(1, k + 1) for s in itertools.combinations(range(k), size)]
+
+
+class _Program:
+    """The program, the hint of its start, and how its solution is read."""
+
+    def __init__(self, found: Symmetry, capacities: Int64, start: Division) -> None:
+        from ortools.sat.python import cp_model
+
+        self.found, self.k, self.start = found, len(capacities), start
+        self.classes: list[int] = found.type_classes[:, 0].tolist()
+        self.units: list[int] = found.class_units[self.classes].tolist()
+        self.nets = nets_by_pins(found)
+        self.cost_unit = int(np.gcd.reduce(found.net_costs)) or 1
+        weight_unit = int(np.gcd.reduce(found.type_weights)) or 1
+        self.weights: list[int] = (found.type_weights // weight_unit).tolist()
+        self.load = sum(w * u for w, u in zip(self.weights, self.units, strict=True))
+        self.room = [min(self.load, room // weight_unit) for room in capacities.tolist()]
+        self._check_sums()
+        self.model = cp_model.CpModel()
+        self.hints: dict[int, int] = {}
+        self.counts = self._counts()
+        self.sets = {
+            entry_set: found.set_members(entry_set)
+            for entry_set in sorted({entry_set for _, entry_set in self.nets} - {0})
+        }
+        self.supports = self._supports()
+        self.covers: dict[tuple[Pins, int, Parts, int], Any] = {}
+        self.ways: dict[int, tuple[Pins, dict[Parts, Any]]] = {}
+        self.touches = self._touches()
+        self.once = 0
+        self.reaches = self._reaches()
+        self._order_equal_parts()
+
+    def _check_sums(self) -> None:
+        sums = {
+            "weights": self.load,
+            "costs": self.k
+            * sum(
+                cost // self.cost_unit * self.units[pins[0]]
+                for (pins, _), cost in self.nets.items()
+            ),
+        }
+        for name, total in sums.items():
+            if total > LARGEST_SUM:
+                raise ArgumentError(
+                    f"the {name} add up to {total:.3g} times their greatest common divisor, "
+                    f"expected at most {LARGEST_SUM:.3g} for backend exact: take backend native"
+                )
+
+    # -------------------------------------------------------------- variables and constraints
+
+    def _variable(self, high: int, hint: int) -> Any:
+        variable = self.model.new_int_var(0, high, "")
+        self.model.add_hint(variable, hint)
+        self.hints[variable.index] = hint
+        return variable
+
+    def _sum(self, high: int, terms: Sequence[Any]) -> Any:
+        total = self._variable(high, sum(map(self._hint, terms)))
+        self.model.add(sum(terms) == total)
+        return total
+
+    def _hint(self, variable: Any) -> int:
+        """What a variable is at the start."""
+        return self.hints[variable.index]
+
+    def _most(self, kind: int, part: int) -> int:
+        """Vertices of a type that fit into a part."""
+        weight = self.weights[kind]
+        return min(self.units[kind], self.room[part] // weight if weight else self.units[kind])
+
+    def _counts(self) -> list[list[Any]]:
+        """n[t, p], within the capacities."""
+        counts = []
+        for kind, (number, units) in enumerate(zip(self.classes, self.units, strict=True)):
+            held = np.zeros(self.k, dtype=np.int64)
+            np.add.at(held, self.start.parts[kind], self.start.sizes[number])
+            own = [
+                self._variable(self._most(kind, part), hint)
+                for part, hint in enumerate(held.tolist())
+            ]
+            self.model.add(sum(own) == units)
+            counts.append(own)
+        for part, room in enumerate(self.room):
+            self.model.add(
+                sum(w * own[part] for w, own in zip(self.weights, counts, strict=True)) <= room
+            )
+        return counts
+
+    def _supports(self) -> dict[tuple[int, int], Any]:
+        """Whether a part holds a vertex of a set."""
+        used: dict[tuple[int, int], Any] = {}
+        for kind in sorted(set(itertools.chain(*self.sets.values()))):
+            own = self.counts[kind]
+            for part, count in enumerate(own):
+                if self.units[kind] == 1:
+                    used[kind, part] = count
+                    continue
+                used[kind, part] = self._variable(1, int(self._hint(count) > 0))
+                self.model.add(count <= self._most(kind, part) * used[kind, part])
+                self.model.add(count >= used[kind, part])
+            load = self.weights[kind] * self.units[kind]
+            fewest = max(1, -(-load // max(1, *self.room)))
+            self.model.add(sum(used[kind, part] for part in range(self.k)) >= fewest)
+        supports = {}
+        for entry_set, types in self.sets.items():
+            for part in range(self.k):
+                own = [used[kind, part] for kind in types]
+                if len(own) == 1:
+                    supports[entry_set, part] = own[0]
+                    continue
+                held = self._variable(1, max(map(self._hint, own)))
+                supports[entry_set, part] = held
+                for one in own:
+                    self.model.add(held >= one)
+                self.model.add(held <= sum(own))
+        return supports
+
+    def _touches(self) -> dict[tuple[Pins, int], Any]:
+        """How many of the nets with these own pins have one in a part."""
+        touches: dict[tuple[Pins, int], Any] = {}
+        for (pins, _), part in itertools.product(self.nets, range(self.k)):
+            if len(pins) == 1:
+                touches[pins, part] = self.counts[pins[0]][part]
+        for number, pin_sets in _pin_sets(self.found).items():
+            if not _is_forest(pin_sets):
+                self._divide_by_ways(number, pin_sets, touches)
+                continue
+            for pins in pin_sets:
+                if _is_loose(pins, self.k):
+                    for part in range(self.k):
+                        own = [self.counts[kind][part] for kind in pins]
+                        most = self._variable(self.units[pins[0]], max(map(self._hint, own)))
+                        touches[pins, part] = most
+                        for count in own:
+                            self.model.add(most >= count)
+                else:
+                    self._divide_by_covers(number, pins, touches)
+        return touches
+
+    def _divide_by_covers(
+        self, number: int, pins: Pins, touches: dict[tuple[Pins, int], Any]
+    ) -> None:
+        units = self.units[pins[0]]
+        lying = np.stack([self.start.parts[kind] for kind in pins], axis=1).tolist()
+        sizes = self.start.sizes[number].tolist()
+        hints: dict[Parts, int] = defaultdict(int)
+        placed: dict[tuple[int, Parts, int], int] = defaultdict(int)
+        for parts, size in zip(lying, sizes, strict=True):
+            cover = tuple(sorted(set(parts)))
+            hints[cover] += size
+            for kind, part in zip(pins, parts, strict=True):
+                placed[kind, cover, part] += size
+        subsets = _subsets(self.k)
+        within = {cover: self._variable(units, hints[cover]) for cover in subsets}
+        for kind in pins:
+            for cover, size in within.items():
+                for part in cover:
+                    self.covers[pins, kind, cover, part] = self._variable(
+                        units, placed[kind, cover, part]
+                    )
+                self.model.add(sum(self.covers[pins, kind, cover, part] for part in cover) == size)
+            for part in range(self.k):
+                self.model.add(
+                    sum(self.covers[pins, kind, c, part] for c in subsets if part in c)
+                    == self.counts[kind][part]
+                )
+        for part in range(self.k):
+            own = [size for cover, size in within.items() if part in cover]
+            touches[pins, part] = self._sum(units, own)
+
+    def _divide_by_ways(
+        self, number: int, pin_sets: list[Pins], touches: dict[tuple[Pins, int], Any]
+    ) -> None:
+        types = tuple(sorted(set(itertools.chain(*pin_sets))))
+        lying = np.stack([self.start.parts[kind] for kind in types], axis=1).tolist()
+        hints: dict[Parts, int] = defaultdict(int)
+        for parts, size in zip(lying, self.start.sizes[number].tolist(), strict=True):
+            hints[tuple(parts)] += size
+        ways = {
+            way: self._variable(self.units[types[0]], hints[way])
+            for way in itertools.product(range(self.k), repeat=len(types))
+        }
+        self.ways[number] = types, ways
+        for slot, kind in enumerate(types):
+            for part, count in enumerate(self.counts[kind]):
+                self.model.add(sum(v for way, v in ways.items() if way[slot] == part) == count)
+        for pins in pin_sets:
+            slots = [types.index(kind) for kind in pins]
+            for part in range(self.k):
+                own = [v for way, v in ways.items() if any(way[slot] == part for slot in slots)]
+                touches[pins, part] = self._sum(self.units[types[0]], own)
+
+    def _reaches(self) -> list[Any]:
+        """Terms of the objective: the volume in units of cost, with what all nets cost on top."""
+        terms = []
+        inside: dict[tuple[int, int], list[Any]] = defaultdict(list)
+        claimed = {entry_set: set(types) for entry_set, types in self.sets.items()}
+        for (pins, entry_set), cost in self.nets.items():
+            units, price = self.units[pins[0]], cost // self.cost_unit
+            self.once += price * units
+            lightest = 0
+            if entry_set and not claimed[entry_set] & set(pins):
+                lightest = min(self.weights[kind] for kind in pins)
+                claimed[entry_set] |= set(pins)
+            for part in range(self.k):
+                touch = self.touches[pins, part]
+                if not entry_set:
+                    terms.append(price * touch)
+                    continue
+                support = self.supports[entry_set, part]
+                touched, held = self._hint(touch), self._hint(support)
+                reach = self._variable(units, units if held else touched)
+                terms.append(price * reach)
+                self.model.add(reach >= touch)
+                self.model.add(reach >= units * support)
+                if lightest:
+                    # Those that touch a part with readers need room beside them: with `room`
+                    # below, it is this that the linear program knows of the balance.
+                    near = self._variable(
+                        min(units, self.room[part] // lightest), touched if held else 0
+                    )
+                    self.model.add(near <= touch)
+                    self.model.add(reach >= touch + units * support - near)
+                    inside[entry_set, part].append(lightest * near)
+        for (entry_set, part), loads in inside.items():
+            own = [self.weights[kind] * self.counts[kind][part] for kind in self.sets[entry_set]]
+            room = self.room[part] * self.supports[entry_set, part]
+            self.model.add(sum(loads) + sum(own) <= room)
+        return terms
+
+    def _order_equal_parts(self) -> None:
+        """Parts with equal room are interchangeable: the type of most work decides their order."""
+        heaviest = max(
+            range(len(self.units)),
+            key=lambda kind: (self.weights[kind] * self.units[kind], self.units[kind]),
+        )
+        counts = self.counts[heaviest]
+        for room in sorted(set(self.room)):
+            alike = [part for part in range(self.k) if self.room[part] == room]
+            alike.sort(key=lambda part: -self._hint(counts[part]))
+            for one, other in itertools.pairwise(alike):
+                self.model.add(counts[one] >= counts[other])
+
+    # -------------------------------------------------------------- the solution
+
+    def solve(self, volume: int | None, bound: int, seed: int, deadline: float) -> Solved:
+        from ortools.sat.python import cp_model
+
+        if self.reaches:
+            total = sum(self.reaches)
+            self.model.minimize(total)
+            self.model.add(total >= self._reached(bound))
+            if volume is not None:
+                self.model.add(total <= self._reached(volume))
+        solver = cp_model.CpSolver()
+        settings = solver.parameters
+        settings.num_workers = len(SEARCHES)
+        settings.subsolvers.extend(SEARCHES)
+        settings.interleave_search = True
+        settings.use_lns = False
+        settings.use_feasibility_jump = False
+        settings.random_seed = seed % 2**31
+        settings.max_time_in_seconds = max(0.0, deadline - time.monotonic())
+        status, interrupted = cp_sat.solve(solver, self.model)
+        if status == cp_model.MODEL_INVALID:
+            raise BackendError(f"CP-SAT refuses its program: {self.model.validate()}")
+        if status == cp_model.INFEASIBLE and volume is not None:
+            raise BackendError(
+                "CP-SAT says that no division is within the capacities; one is known"
+            )
+        division = None
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            division = self._division(solver)
+        if self.reaches and status != cp_model.INFEASIBLE:
+            least = solver.response_proto.inner_objective_lower_bound - self.once
+            bound = max(bound, least * self.cost_unit)
+        return Solved(division, bound, interrupted)
+
+    def _reached(self, volume: int) -> int:
+        """The objective of a volume, or of the next that can be."""
+        return -(-volume // self.cost_unit) + self.once
+
+    def _division(self, solver: Any) -> Division:
+        """Lay the units of each class so that as many vertices are in each part as was found."""
+        pin_sets = _pin_sets(self.found)
+        parts: list[Int32] = [np.zeros(0, np.int32)] * len(self.units)
+        sizes: list[Int64] = []
+        for number in range(len(self.found.class_units)):
+            types = np.flatnonzero(self.found.type_classes[:, 0] == number).tolist()
+            lying: dict[int, Int64] = {}  # part of each unit's vertex
+            if number in self.ways:
+                own, ways = self.ways[number]
+                times = [solver.value(variable) for variable in ways.values()]
+                units = np.repeat(np.array(list(ways)), times, axis=0)
+                lying = {kind: units[:, slot] for slot, kind in enumerate(own)}
+            for kind in types:
+                if kind not in lying:
+                    values = [solver.value(count) for count in self.counts[kind]]
+                    lying[kind] = np.repeat(np.arange(self.k), values)
+                    self._lay_tree(solver, kind, pin_sets.get(number, []), lying)
+            rows, together = np.unique(
+                np.stack([lying[kind] for kind in types], axis=1), axis=0, return_counts=True
+            )
+            sizes.append(together.astype(np.int64))
+            for slot, kind in enumerate(types):
+                parts[kind] = rows[:, slot].astype(np.int32)
+        return Division(sizes, parts)
+
+    def _lay_tree(
+        self, solver: Any, first: int, pin_sets: list[Pins], lying: dict[int, Int64]
+    ) -> None:
+        """Lay all types that are joined to one that lies, each set of pins as the program says."""
+        waiting = [first]
+        while waiting:
+            kind = waiting.pop()
+            for pins in pin_sets:
+                others = [other for other in pins if other not in lying]
+                if kind not in pins or not others:
+                    continue
+                placed = self._placed(solver, pins)
+                numbers = {cover: at for at, cover in enumerate({cover for _, cover, _ in placed})}
+                cover_of = np.empty(len(lying[kind]), dtype=np.int64)
+                for part in range(self.k):
+                    cover_of[lying[kind] == part] = [
+                        numbers[cover]
+                        for (one, cover, at), times in placed.items()
+                        if (one, at) == (kind, part)
+                        for _ in range(times)
+                    ]
+                for other in others:
+                    lying[other] = np.empty(len(cover_of), dtype=np.int64)
+                    for cover, number in numbers.items():
+                        lying[other][cover_of == number] = [
+                            at
+                            for (one, within, at), times in placed.items()
+                            if (one, within) == (other, cover)
+                            for _ in range(times)
+                        ]
+                waiting += others
+
+    def _placed(self, solver: Any, pins: Pins) -> dict[tuple[int, Parts, int], int]:
+        """How many vertices of each type, of units whose pins lie within some parts, are in one."""
+        if not _is_loose(pins, self.k):
+            return {
+                (kind, cover, part): solver.value(variable)
+                for (own, kind, cover, part), variable in self.covers.items()
+                if own == pins
+            }
+        everywhere = tuple(range(self.k))
+        placed: dict[tuple[int, Parts, int], int] = {}
+        for part in everywhere:
+            values = {kind: solver.value(self.counts[kind][part]) for kind in pins}
+            together = min(values.values())
+            for kind, value in values.items():
+                placed[kind, (part,), part] = together
+                placed[kind, everywhere, part] = value - together
+        return placed

@@ -1,0 +1,1 @@
+"""Hypergraph -> parts, by KaHyPar and Mt-KaHyPar in a process of their own."""

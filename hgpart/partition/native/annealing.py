@@ -1,0 +1,121 @@
+"""Symmetry + goal + starts -> the best Division that annealing finds (native)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hgpart import _native
+from hgpart.cores import usable_cores
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.partition.native.divisions import Division
+from hgpart.partition.native.symmetry import Symmetry
+from hgpart.partition.problem.goal import Goal
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a division is annealed.
+
+    Attributes
+    ----------
+    seed : int
+    steps : int
+    hottest, coldest : float
+        Temperatures at first and last, relative to the cost of the start.
+    price : float
+        Of work above the capacities at first: costs of the start per total work.
+    most_rows : int
+        Rows that a class may be divided into, or a few more than at the start.
+    """
+
+    seed: int
+    steps: int
+    hottest: float
+    coldest: float
+    price: float
+    most_rows: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A division, what it costs by the goal's objective, and what is above its limits.
+
+    `excess` is work and memory above the parts' limits, as shares of all limits.
+    """
+
+    division: Division
+    cost: int
+    excess: float
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Less is better."""
+        return self.excess, self.cost
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """A start and its schedule, as the native code reads them."""
+
+    sizes: list[Int64]
+    parts: list[np.ndarray]
+    seed: int
+    steps: int
+    hottest: float
+    coldest: float
+    price: float
+    most_rows: int
+
+
+def anneal(
+    symmetry: Symmetry,
+    goal: Goal,
+    chains: Sequence[tuple[Division, Schedule]],
+    seconds: float = math.inf,
+    threads: int | None = None,
+    on_progress: Callable[[float], object] | None = None,
+) -> tuple[list[Found], bool]:
+    """Anneal each division by its schedule, on all usable cores; at least as good as it was.
+
+    Several times a second `on_progress` gets the share of the steps that is done; what it raises
+    ends the annealing.
+
+    Returns
+    -------
+    list of Found
+        For each division the best that was met until it was done or time was up.
+    bool
+        Whether Ctrl-C ended it.
+    """
+    packed = [
+        _Chain(
+            division.sizes,
+            [np.ascontiguousarray(own, dtype=np.int32).ravel() for own in division.parts],
+            **vars(schedule),
+        )
+        for division, schedule in chains
+    ]
+    results, interrupted = _native.anneal(
+        symmetry, goal, packed, threads or usable_cores(), seconds, on_progress
+    )
+    found = [
+        Found(_shaped(symmetry, sizes, parts), cost, excess)
+        for sizes, parts, cost, excess in results
+        if sizes
+    ]
+    return found, interrupted
+
+
+def _shaped(symmetry: Symmetry, sizes: list[Int64], parts: list[np.ndarray]) -> Division:
+    classes = symmetry.type_classes.tolist()
+    return Division(
+        sizes,
+        [
+            own if other < 0 else own.reshape(len(sizes[one]), len(sizes[other]))
+            for own, (one, other) in zip(parts, classes, strict=True)
+        ],
+    )

@@ -1,0 +1,1 @@
+"""What a partition is asked for: balance, objective, memory, links between devices."""

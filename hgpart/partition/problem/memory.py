@@ -1,0 +1,105 @@
+"""ChannelGraph + blocks + parts -> bytes that each part needs; limits of them.
+
+A part keeps its parameters, in as many copies as training has of them (gradients, the optimizer's
+state), the maps that it makes, and the maps and partial sums that it receives, of one batch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hgpart.errors import ArgumentError
+from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.hypergraph.shares import part_shares
+from hgpart.layers.channel_graph import ChannelGraph
+
+COPIES = 4.0  # a parameter, its gradient and Adam's two moments
+UNITS = {
+    "": 1,
+    **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
+    **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
+}
+MOST_BYTES = 2**62
+
+
+@dataclass(frozen=True)
+class MemoryLimits:
+    """What each part may need.
+
+    Attributes
+    ----------
+    bytes : tuple of int
+        Of each part.
+    copies : float
+        Of each parameter that a part keeps: 1 to infer, 2 to train by gradient descent, 3 with
+        momentum, 4 with Adam.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is out of range.
+    """
+
+    bytes: tuple[int, ...]
+    copies: float = COPIES
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for limit in self.bytes:
+            if not 0 <= limit <= MOST_BYTES:
+                raise ArgumentError(f"memory limit is {limit}, expected 0 to {MOST_BYTES} bytes")
+        if not (math.isfinite(self.copies) and 0 <= self.copies <= 1000):
+            raise ArgumentError(f"parameter copies are {self.copies}, expected 0 to 1000")
+
+
+def part_memory(
+    graph: ChannelGraph,
+    model: CnnHypergraph,
+    modelling: Modelling,
+    parts: Int32,
+    k: int,
+    copies: float,
+) -> Int64:
+    """Return the bytes that each of k parts needs, shape (k,)."""
+    shares = part_shares(graph, model, modelling, parts, k)
+    kept: Int64 = np.ceil(copies * shares.parameter_bytes).astype(np.int64)
+    return kept + shares.activation_bytes
+
+
+def memory_limits(texts: Sequence[str], k: int, copies: float = COPIES) -> MemoryLimits:
+    """Read limits as they are written on a command line: one for each of k parts, or one for all.
+
+    >>> memory_limits(["2GiB"], 2).bytes
+    (2147483648, 2147483648)
+
+    Raises
+    ------
+    ArgumentError
+        If a text is not a number of bytes, or there are neither one nor k of them.
+    """
+    limits = tuple(map(number_of_bytes, texts))
+    if len(limits) not in (1, k):
+        raise ArgumentError(
+            f"{len(limits)} memory limits for k={k}, expected one for all or one for each part"
+        )
+    return MemoryLimits(limits if len(limits) == k else limits * k, copies)
+
+
+def number_of_bytes(text: str) -> int:
+    """Read a number of bytes, with its unit.
+
+    >>> number_of_bytes("1.5MB"), number_of_bytes("512 MiB"), number_of_bytes("2000")
+    (1500000, 536870912, 2000)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if found is None or found[2] not in UNITS:
+        accepted = ", ".join(unit for unit in UNITS if unit)
+        raise ArgumentError(f"memory {text!r}: accepted is a number with a unit of {accepted}")
+    return round(float(found[1]) * UNITS[found[2]])

@@ -1,0 +1,46 @@
+"""Parts of blocks -> parts of other blocks of the same model: down to single tasks, or finer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.hypergraph.hypergraph import Int32, Int64
+
+
+def project(parts: Int32, source: CnnHypergraph, target: CnnHypergraph) -> Int32:
+    """Give each vertex of `target` the part of the vertex of `source` that holds its first task.
+
+    Exact where the blocks of `target` lie within those of `source`.
+
+    Parameters
+    ----------
+    parts : int32 array, shape (source vertices,)
+    source, target : CnnHypergraph
+        Two divisions of one ChannelGraph with the same `Modelling`.
+
+    Returns
+    -------
+    int32 array, shape (target vertices,)
+    """
+    return parts[holders(source, target)]
+
+
+def holders(source: CnnHypergraph, target: CnnHypergraph) -> Int64:
+    """The vertex of `source` that holds the first task of each vertex of `target`."""
+    held = np.empty(target.vertices, dtype=np.int64)
+    starts = np.searchsorted(target.vertex_layers, np.arange(len(target.layouts) + 1))
+    for at, layout in enumerate(source.layouts):
+        own = slice(int(starts[at]), int(starts[at + 1]))
+        if layout is None or own.start == own.stop:
+            continue
+        tasks = target.blocks.rows[at][target.vertex_rows[own]]
+        rows = np.searchsorted(source.blocks.rows[at], tasks, "right") - 1
+        columns = target.vertex_columns[own]
+        finish = layout.finish + rows
+        positions = target.blocks.columns[at][np.maximum(columns, 0)]
+        cells = layout.cell(
+            rows, np.searchsorted(source.blocks.columns[at], positions, "right") - 1
+        )
+        held[own] = np.where(columns < 0, finish, cells)
+    return held

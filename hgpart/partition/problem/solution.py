@@ -1,0 +1,30 @@
+"""What a solver that knows models has found for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.hypergraph.hypergraph import Int32
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A partition, and what is known of it.
+
+    Attributes
+    ----------
+    model : CnnHypergraph
+        The largest blocks that the partition keeps whole.
+    parts : int32 array, shape (model.hypergraph.vertices,)
+        Part of each vertex.
+    bound : int
+        Bytes that every partition within the capacities sends at least.
+    interrupted : bool
+        Whether Ctrl-C ended the search: this is the best by then.
+    """
+
+    model: CnnHypergraph
+    parts: Int32
+    bound: int
+    interrupted: bool

@@ -1,0 +1,80 @@
+"""Constants made of parameters by operators that can't be cut: of no more than a step's tasks hold.
+
+Where operators only move elements about, the step holds the elements of its box and puts them in
+their places. Where each element is computed from one row of parameters, the step holds the rows of
+its box: it computes the whole constant, with zeros for other rows, and takes the box from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import fx
+
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.constants import Moved, moved_elements
+from hgpart.placement.cutting.slices import slice_of
+
+if TYPE_CHECKING:
+    from hgpart.placement.cutting.step_graph import Box, StepGraph
+
+aten = torch.ops.aten
+
+
+def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    """The box of a constant; None if `node` is none, or if it needs all of its parameters."""
+    if all(one.name not in step.traced.parameters for one in _made_of(step, node)):
+        return None
+    moved = moved_elements(node)
+    if moved is not None:
+        wanted = _cut(moved.numbers.numpy(), box)
+        have, flat = elements(step, moved, wanted)
+        flat = step.take(flat, 0, np.searchsorted(have, wanted.ravel()), len(have))
+        return step.call(aten.reshape.default, flat, step.sizes(node, box))
+    if node.name not in step.graph.rows:
+        return None
+    rows = np.unique(_cut(step.graph.rows[node.name].numpy(), box)).astype(np.int64)
+    return step.select(step.of_rows(node, rows), node, box)
+
+
+def elements(step: StepGraph, constant: Moved, numbers: Int64) -> tuple[Int64, fx.Node]:
+    """Hold some elements of a constant: their numbers, ascending, and a tensor of them."""
+    have, pieces = [], []
+    for origin, size in zip(constant.origins, constant.sizes, strict=True):
+        first = constant.first(origin)
+        wanted = np.unique(numbers[(numbers >= first) & (numbers < first + size)])
+        if len(wanted):
+            pieces.append(_flat(step, origin, wanted - first, size))
+            have.append(wanted)
+    flat = pieces[0] if len(pieces) == 1 else step.call(aten.cat.default, pieces)
+    return np.concatenate(have), flat
+
+
+def _flat(step: StepGraph, origin: fx.Node, numbers: Int64, size: int) -> fx.Node:
+    """Some elements of a parameter or buffer."""
+    if origin in step.facts.carried:
+        whole = step.call(aten.reshape.default, step.value(origin), [-1])
+        return step.take(whole, 0, numbers, size)
+    held = step.hold(origin, slice_of(step.name_of(origin), step.facts.shape(origin), numbers))
+    return step.call(aten.reshape.default, held, [-1])
+
+
+def _made_of(step: StepGraph, node: fx.Node) -> set[fx.Node]:
+    """The tensors that a constant is made of, itself too; none if it is no constant."""
+    found, waiting = set[fx.Node](), [node]
+    while waiting:
+        one = waiting.pop()
+        if one in step.sources or one in step.facts.makers or step.is_sent(one):
+            return set()
+        if one not in found:
+            found.add(one)
+            waiting.extend(step.operands(one))
+    return found
+
+
+def _cut(values: Int64, box: Box) -> Int64:
+    for dim, kept in box.items():
+        values = values.take(kept, dim)
+    return values

@@ -1,0 +1,263 @@
+"""What is known of a traced graph's nodes, whatever the part: worked out once for all steps."""
+
+from __future__ import annotations
+
+import math
+import operator
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import fx
+
+from hgpart.errors import TraceError
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
+from hgpart.layers.channels import (
+    Call,
+    Channels,
+    Constant,
+    SameIndex,
+    constant_along,
+    core,
+    effect_of,
+)
+from hgpart.placement.cutting.layouts import ChannelLayout, channel_layout, varying_axes
+from hgpart.tracing.traced_model import TracedModel
+from hgpart.tracing.traced_nodes import (
+    computed_nodes,
+    concrete,
+    first_tensor,
+    holds_tensors,
+    is_norms_statistic,
+    is_tensor,
+    live_nodes,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Aligned:
+    """How a same-index operator's operands line up with its result along one dimension.
+
+    Attributes
+    ----------
+    maps : tuple of (fx.Node, int, int64 array)
+        Operands with channels: the dimension along which these change, and the position there
+        for each position of the result (one for all, where the operand is the same everywhere).
+    constants : tuple of (fx.Node, array)
+        Operands without: numbers of the elements that each position of the result meets, shape
+        (positions or 1, elements).
+    """
+
+    maps: tuple[tuple[fx.Node, int, Int64], ...]
+    constants: tuple[tuple[fx.Node, NDArray[np.int32]], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbering:
+    """Positions of operands, numbered through all of them in the order in which they are added."""
+
+    operands: list[fx.Node]
+    ends: list[int]
+
+    def add(self, operand: fx.Node, count: int) -> int:
+        """The number of an operand's first position."""
+        first = self.ends[-1] if self.ends else 0
+        self.operands.append(operand)
+        self.ends.append(first + count)
+        return first
+
+    def of(self, numbers: Int64) -> tuple[fx.Node, Int64]:
+        """The operand that numbers are of (it is one), and its positions."""
+        at = bisect_right(self.ends, int(numbers[0]))
+        return self.operands[at], numbers - (self.ends[at - 1] if at else 0)
+
+
+@dataclass(eq=False)
+class NodeFacts:
+    """Facts of a traced model's nodes.
+
+    Attributes
+    ----------
+    traced, graph : TracedModel, ChannelGraph
+    """
+
+    traced: TracedModel
+    graph: ChannelGraph
+    _varying: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
+    _aligned: dict[tuple[fx.Node, int], Aligned | None] = field(default_factory=dict)
+    _layouts: dict[fx.Node, ChannelLayout] = field(default_factory=dict)
+
+    @cached_property
+    def makers(self) -> dict[fx.Node, int]:
+        """The operators of layers, and the results of those with several: the layer of each."""
+        names = {name: at for at, layer in enumerate(self.graph.layers) for name in layer.operators}
+        found = {}
+        for node in self.traced.graph_module.graph.nodes:
+            maker = node.all_input_nodes[0] if node.target is operator.getitem else node
+            if maker.name in names:
+                found[node] = names[maker.name]
+        return found
+
+    @cached_property
+    def sent_parameters(self) -> frozenset[str]:
+        """Placeholders of parameters that are data: one task holds each and sends it."""
+        layers = (layer for layer in self.graph.layers if layer.kind == PARAMETER)
+        names = {name for layer in layers for name in layer.parameter_names}
+        return frozenset(at for at, name in self.traced.parameters.items() if name in names)
+
+    @cached_property
+    def carried(self) -> dict[fx.Node, fx.Node]:
+        """Buffers that a pass reads and gives other values for the next one, and these values.
+
+        Those of which a buffer of these gets its own next value are among them.
+        """
+        graph, new = self.traced.graph_module.graph, self.traced.updates
+        read = computed_nodes(graph, self.traced.results)
+        buffers = {
+            node: new[node.name]
+            for node in graph.nodes
+            if node.name in new and not is_norms_statistic(new[node.name])
+        }
+        while more := {one for one in buffers if one in read and buffers[one] not in read}:
+            read |= live_nodes(buffers[one] for one in more)
+        return {node: value for node, value in buffers.items() if node in read}
+
+    def shape(self, node: fx.Node) -> tuple[int, ...]:
+        """Shape of a node's (first) tensor at the traced batch size."""
+        return concrete(first_tensor(node.meta["val"]).shape)
+
+    def varying(self, node: fx.Node) -> tuple[int, ...]:
+        """Dimensions along which the channels, or rows of parameters, of a node change."""
+        if node not in self._varying:
+            ids = self.graph.ids.get(node.name)
+            ids = self.graph.rows.get(node.name) if ids is None else ids
+            self._varying[node] = () if ids is None else varying_axes(ids)
+        return self._varying[node]
+
+    def layout(self, at: int, node: fx.Node) -> ChannelLayout:
+        """Where the channels of a layer lie in a tensor that one of its operators makes."""
+        if node not in self._layouts:
+            if self.graph.layers[at].tasks == 1:
+                found = ChannelLayout(self.shape(node), (), np.zeros(0, np.int64))
+            else:
+                first = int(self.graph.first_channel[at])
+                found = channel_layout(self.graph.ids[node.name], self.varying(node), first)
+            self._layouts[node] = found
+        return self._layouts[node]
+
+    def aligned(self, node: fx.Node, axis: int) -> Aligned | None:
+        """How a node's operands line up along a dimension; None if it is no same-index operator.
+
+        Nor if an operand's channels change along another dimension as well.
+        """
+        if (node, axis) not in self._aligned:
+            self._aligned[node, axis] = self._align(node, axis)
+        return self._aligned[node, axis]
+
+    def _align(self, node: fx.Node, axis: int) -> Aligned | None:
+        shape, numbering = self.shape(node), _Numbering([], [])
+        effect, origins = self._position_effect(node, axis, numbering)
+        if not isinstance(effect, SameIndex):
+            return None
+        maps, constants = [], []
+        for ids in effect.operands:
+            along = _along(ids.expand(shape), axis)
+            if along is None:
+                return None
+            operand, places = numbering.of(along)
+            if axes := self._told_apart(operand, node, axis):
+                maps.append((operand, axes[0], places))
+        for constant, elements in effect.constants:
+            moved = core(elements.expand(shape).movedim(axis, 0))
+            numbers = moved.reshape(moved.shape[0], -1).numpy()
+            constants.append((origins[min(constant.origins)], numbers))
+        counted = [along for _, _, along in maps] + [numbers for _, numbers in constants]
+        if not any(len(places) == shape[axis] for places in counted):
+            return None  # nothing that could be cut has this dimension
+        return Aligned(tuple(maps), tuple(constants))
+
+    def effect(self, node: fx.Node) -> tuple[Any, dict[str, fx.Node]]:
+        """The effect of an operator of a layer, in which constants count their elements.
+
+        Also returns the operand that each constant's origin stands for.
+        """
+        ids = self.graph.ids
+        return self._effect(node, lambda operand: ids.get(operand.name))
+
+    def _position_effect(
+        self, node: fx.Node, axis: int, numbering: _Numbering
+    ) -> tuple[Any, dict[str, fx.Node]]:
+        """The effect on operands whose ids are positions along a dimension, numbered as it says.
+
+        Operands without channels are constants that count their elements; where there is none
+        with channels, rows of parameters stand for them. The effect is None where an operand's
+        channels change along several dimensions, so that no box holds some of them.
+        """
+        has_maps = any(operand.name in self.graph.ids for operand in node.all_input_nodes)
+        known = self.graph.ids if has_maps else self.graph.rows
+        if any(len(self.varying(one)) > 1 for one in node.all_input_nodes if one.name in known):
+            return None, {}
+
+        def positions(operand: fx.Node) -> torch.Tensor | None:
+            if operand.name not in known:
+                return None
+            shape, axes = self.shape(operand), self._told_apart(operand, node, axis)
+            view = [shape[dim] if dim in axes else 1 for dim in range(len(shape))]
+            ids = torch.arange(math.prod(view), dtype=torch.int32).reshape(view)
+            return (ids + numbering.add(operand, ids.numel())).expand(shape)
+
+        return self._effect(node, positions)
+
+    def _effect(
+        self, node: fx.Node, ids_of: Callable[[fx.Node], torch.Tensor | None]
+    ) -> tuple[Any, dict[str, fx.Node]]:
+        origins: dict[str, fx.Node] = {}
+
+        def value_of(operand: fx.Node) -> Any:
+            value = operand.meta.get("val")
+            if not holds_tensors(operand):
+                return concrete((value,))[0] if isinstance(value, torch.SymInt) else value
+            if not is_tensor(value):
+                return None
+            ids = ids_of(operand)
+            if ids is not None:
+                return Channels(ids)
+            number = str(len(origins))
+            origins[number] = operand
+            return Constant(self.shape(operand), frozenset({number}))
+
+        try:
+            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value_of)
+            return effect_of(Call(node, args, kwargs, self.shape(node))), origins
+        except TraceError:
+            return None, origins
+
+    def _told_apart(self, operand: fx.Node, node: fx.Node, axis: int) -> tuple[int, ...]:
+        """The dimension of an operand that a box along `axis` of its reader could cut.
+
+        That along which its channels change, or else the one in the same place: an operator that
+        mixes along it is then seen to do so.
+        """
+        axes, shape = self.varying(operand), self.shape(operand)
+        same = axis - len(self.shape(node)) + len(shape)
+        if not axes and same >= 0 and shape[same] == self.shape(node)[axis] > 1:
+            return (same,)
+        return axes
+
+
+def _along(ids: torch.Tensor, axis: int) -> Int64 | None:
+    """Ids along a dimension (one number if they do not change), if they change along no other."""
+    for dim in range(ids.dim()):
+        if dim != axis and not constant_along(ids, dim):
+            return None
+    same = constant_along(ids, axis)
+    for dim in reversed(range(ids.dim())):
+        if dim != axis or same:
+            ids = ids.select(dim, 0)
+    return np.atleast_1d(ids.numpy().astype(np.int64))

@@ -1,0 +1,103 @@
+"""Partition -> Ownership: who finishes each task, and what each part has of a split one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
+from hgpart.partition import Partition
+
+
+@dataclass(frozen=True, eq=False)
+class Rectangle:
+    """Cells of a split layer in one part: every given task with every given position.
+
+    Attributes
+    ----------
+    tasks : int64 array
+        Ascending.
+    positions : int64 array
+        In the channels of the layer's split read, ascending.
+    """
+
+    tasks: Int64
+    positions: Int64
+
+
+@dataclass(frozen=True, eq=False)
+class Ownership:
+    """Who computes what.
+
+    Attributes
+    ----------
+    k : int
+    finish : tuple of int64 arrays or None
+        Per layer the part of each task; None for a layer without vertices.
+    cells : tuple of tuples of Rectangles, or None
+        Per layer that fine-grain splits, for each part what it has of the layer; no task is in
+        two rectangles of one part.
+    splits : tuple of Read or None
+        Per layer the read whose channels split its tasks.
+    """
+
+    k: int
+    finish: tuple[Int64 | None, ...]
+    cells: tuple[tuple[tuple[Rectangle, ...], ...] | None, ...]
+    splits: tuple[Read | None, ...]
+
+
+def ownership(graph: ChannelGraph, partition: Partition) -> Ownership:
+    """Read off a partition who computes what."""
+    model, modelling = partition.model, partition.modelling
+    parts = partition.parts.astype(np.int64)
+    finish: list[Int64 | None] = []
+    cells: list[tuple[tuple[Rectangle, ...], ...] | None] = []
+    splits: list[Read | None] = []
+    for at, (layer, layout) in enumerate(zip(graph.layers, model.layouts, strict=True)):
+        read = modelling.split_read(layer) if layout is not None else None
+        splits.append(read)
+        finish.append(None if layout is None else parts[model.task_vertices[at]])
+        if layout is None or read is None:
+            cells.append(None)
+            continue
+        rows, columns = _cuts(layer, read, model.blocks.rows[at], model.blocks.columns[at])
+        row_blocks = np.searchsorted(model.blocks.rows[at], rows[:-1], "right") - 1
+        column_blocks = np.searchsorted(model.blocks.columns[at], columns[:-1], "right") - 1
+        groups_of_rows = rows[:-1] * read.groups // layer.tasks
+        groups_of_columns = columns[:-1] * read.groups // len(read.channels)
+        same = groups_of_rows[:, None] == groups_of_columns[None, :]
+        table = np.full(same.shape, -1, dtype=np.int64)
+        row_at, column_at = np.nonzero(same)
+        table[row_at, column_at] = parts[layout.cell(row_blocks[row_at], column_blocks[column_at])]
+        cells.append(
+            tuple(_rectangles(table == part, rows, columns) for part in range(partition.k))
+        )
+    return Ownership(partition.k, tuple(finish), tuple(cells), tuple(splits))
+
+
+def _cuts(layer: Layer, read: Read, rows: Int64, columns: Int64) -> tuple[Int64, Int64]:
+    """Blocks cut once more where groups begin, so that a cell lies in one group."""
+    groups = np.arange(read.groups + 1)
+    return (
+        np.union1d(rows, -(-groups * layer.tasks // read.groups)),
+        np.union1d(columns, groups * (len(read.channels) // read.groups)),
+    )
+
+
+def _rectangles(held: np.ndarray, rows: Int64, columns: Int64) -> tuple[Rectangle, ...]:
+    """Row blocks with the same columns make up one rectangle."""
+    members: dict[bytes, list[int]] = {}
+    for row in np.flatnonzero(held.any(axis=1)).tolist():
+        members.setdefault(held[row].tobytes(), []).append(row)
+    return tuple(
+        Rectangle(_runs(rows, np.array(found)), _runs(columns, np.flatnonzero(held[found[0]])))
+        for found in members.values()
+    )
+
+
+def _runs(cuts: Int64, blocks: Int64) -> Int64:
+    """The numbers that blocks consist of."""
+    return np.concatenate([np.arange(cuts[block], cuts[block + 1]) for block in blocks.tolist()])

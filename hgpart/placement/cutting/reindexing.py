@@ -1,0 +1,216 @@
+"""Operators that only move elements about, cut down to a box."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.channels import Call
+
+if TYPE_CHECKING:
+    from hgpart.placement.cutting.step_graph import Box, StepGraph
+
+aten = torch.ops.aten
+
+COPIES = (aten.clone, aten.contiguous, aten.alias, aten.lift_fresh_copy)
+SAME_ORDER = (aten.view, aten._unsafe_view)
+VIEWS = (
+    *SAME_ORDER,
+    aten.reshape,
+    aten.flatten,
+    aten.unflatten,
+    aten.squeeze,
+    aten.unsqueeze,
+)
+PERMUTATIONS = (aten.permute, aten.transpose, aten.t, aten.numpy_T, aten.movedim)
+SELECTIONS = (aten.slice, aten.narrow, aten.select, aten.index, aten.index_select)
+PIECES = (aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split)
+
+
+def takes_some(node: fx.Node) -> bool:
+    """Whether an operator has some of its operand only, so that not all of that need be there."""
+    if node.target is operator.getitem:
+        return is_reindexing(node.all_input_nodes[0])
+    return getattr(node.target, "overloadpacket", None) in SELECTIONS
+
+
+def is_reindexing(node: fx.Node) -> bool:
+    """Whether an operator returns several pieces of its operand."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return packet in PIECES or packet is aten.unbind
+
+
+def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    """The box of an operator's result, made of no more of its operands than it needs."""
+    if node.target is operator.getitem:
+        return _piece(step, node, box)
+    packet = getattr(node.target, "overloadpacket", None)
+    for operators, rule in _RULES:
+        if packet in operators:
+            return rule(step, node, box)
+    return None
+
+
+def _argument(node: fx.Node, name: str) -> Any:
+    return Call(node, node.args, dict(node.kwargs), ()).argument(name)
+
+
+def _is_fixed(node: fx.Node, dim: int) -> bool:
+    """Whether a dimension has the same size for every batch."""
+    return isinstance(node.meta["val"].shape[dim], int)
+
+
+def _copy(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    return step.value(node.all_input_nodes[0], box)
+
+
+def _detach(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    return step.copy(node, {node.all_input_nodes[0]: box})
+
+
+def _view(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    """Views keep the order of elements, so a box is a view of a box where both are boxes."""
+    operand = node.all_input_nodes[0]
+    found = _same_elements(step.facts.shape(node), step.facts.shape(operand), box)
+    if found is None:
+        return None
+    return step.call(aten.reshape.default, step.value(operand, found), step.sizes(node, box))
+
+
+def _same_elements(
+    shape: tuple[int, ...], other: tuple[int, ...], box: Box
+) -> dict[int, Int64] | None:
+    """The box of a tensor of another shape that holds the same elements in the same order."""
+    if any((np.diff(kept) <= 0).any() for kept in box.values()):
+        return None
+    if shape and other and shape[0] == other[0] and 0 not in box:  # samples are alike
+        shape, other = (1, *shape[1:]), (1, *other[1:])
+    kept = [box.get(dim, np.arange(size)) for dim, size in enumerate(shape)]
+    numbers = np.ravel_multi_index(np.ix_(*kept), shape).ravel() if shape else np.zeros(1, np.int64)
+    places = np.unravel_index(numbers, other) if other else ()
+    found = [np.unique(along) for along in places]
+    if np.prod([len(along) for along in found], dtype=np.int64) != len(numbers):
+        return None
+    return {dim: along for dim, along in enumerate(found) if len(along) < other[dim]}
+
+
+def _permutation(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    operand = node.all_input_nodes[0]
+    rank = len(step.facts.shape(operand))
+    labelled = torch.empty([2 + dim for dim in range(rank)], device="meta")
+    moved = node.target(labelled, *node.args[1:], **node.kwargs)  # type: ignore[operator]
+    origin = [size - 2 for size in moved.shape]
+    return step.copy(node, {operand: {origin[dim]: kept for dim, kept in box.items()}})
+
+
+def _cat(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    tensors = [one for one in _argument(node, "tensors") if len(step.facts.shape(one)) > 1 or box]
+    dim = _argument(node, "dim") % len(step.facts.shape(node))
+    if any(len(step.facts.shape(one)) != len(step.facts.shape(node)) for one in tensors):
+        return None
+    wanted = box.get(dim, np.arange(step.facts.shape(node)[dim]))
+    if (np.diff(wanted) <= 0).any():
+        return None
+    found, first = [], 0
+    for one in tensors:
+        size = step.facts.shape(one)[dim]
+        here = wanted[(wanted >= first) & (wanted < first + size)] - first
+        first += size
+        if len(here):
+            found.append(step.value(one, {**box, dim: here}))
+    return found[0] if len(found) == 1 else step.call(aten.cat.default, found, dim)
+
+
+def _slice(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    operand = node.all_input_nodes[0]
+    dim = _argument(node, "dim") % len(step.facts.shape(node))
+    bounds = (_argument(node, "start"), _argument(node, "end"), _argument(node, "step"))
+    if not _is_fixed(operand, dim) or any(isinstance(bound, fx.Node) for bound in bounds):
+        return None
+    kept = np.arange(step.facts.shape(operand)[dim])[slice(*bounds)]
+    return step.value(operand, {**box, dim: kept[box[dim]] if dim in box else kept})
+
+
+def _narrow(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    operand = node.all_input_nodes[0]
+    dim, start = _argument(node, "dim") % len(step.facts.shape(node)), _argument(node, "start")
+    if not _is_fixed(operand, dim) or not isinstance(start, int):
+        return None
+    start %= step.facts.shape(operand)[dim]
+    kept = start + box.get(dim, np.arange(step.facts.shape(node)[dim]))
+    return step.value(operand, {**box, dim: kept})
+
+
+def _piece(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    """One of the pieces that an operator cuts its operand into."""
+    parent, at = node.args
+    assert isinstance(parent, fx.Node)
+    assert isinstance(at, int)
+    operand = parent.all_input_nodes[0]
+    dim = _argument(parent, "dim") or 0
+    rank = len(step.facts.shape(operand))
+    dim %= rank
+    if not is_reindexing(parent) or not _is_fixed(operand, dim):
+        return None
+    if getattr(parent.target, "overloadpacket", None) is aten.unbind:
+        return _without(step, operand, dim, at, box)
+    pieces = [int(piece.shape[dim]) for piece in parent.meta["val"]]
+    first = sum(pieces[:at])
+    return step.value(operand, {**box, dim: first + box.get(dim, np.arange(pieces[at]))})
+
+
+def _select(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    operand = node.all_input_nodes[0]
+    rank = len(step.facts.shape(operand))
+    dim, at = _argument(node, "dim") % rank, _argument(node, "index")
+    if not _is_fixed(operand, dim) or not isinstance(at, int):
+        return None
+    return _without(step, operand, dim, at % step.facts.shape(operand)[dim], box)
+
+
+def _without(step: StepGraph, operand: fx.Node, dim: int, at: int, box: Box) -> fx.Node:
+    wanted = {(one if one < dim else one + 1): kept for one, kept in box.items()}
+    made = step.value(operand, {**wanted, dim: np.array([at])})
+    return step.call(aten.squeeze.dim, made, dim)
+
+
+def copied(step: StepGraph, node: fx.Node, box: Box) -> fx.Node:
+    """What `copy` writes over its first operand, of which nothing is left; it has no derivative."""
+    operand, dtype = _argument(node, "src"), node.meta["val"].dtype
+    made = _expanded(step, node, operand, box)
+    same = operand.meta["val"].dtype == dtype
+    return made if same else step.call(aten.to.dtype, made, dtype)
+
+
+def _expand(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    return _expanded(step, node, node.all_input_nodes[0], box)
+
+
+def _expanded(step: StepGraph, node: fx.Node, operand: fx.Node, box: Box) -> fx.Node:
+    """The box of what an operand is in the shape of a node."""
+    shape = step.facts.shape(operand)
+    new = len(step.facts.shape(node)) - len(shape)
+    wanted = {dim - new: kept for dim, kept in box.items() if dim >= new and shape[dim - new] > 1}
+    made = step.value(operand, wanted)
+    return step.call(aten.expand.default, made, step.sizes(node, box))
+
+
+_Rule = Callable[["StepGraph", fx.Node, "Box"], "fx.Node | None"]
+_RULES: tuple[tuple[tuple[Any, ...], _Rule], ...] = (
+    (COPIES, _copy),
+    ((aten.detach,), _detach),
+    (VIEWS, _view),
+    (PERMUTATIONS, _permutation),
+    ((aten.cat,), _cat),
+    ((aten.slice,), _slice),
+    ((aten.narrow,), _narrow),
+    ((aten.select,), _select),
+    ((aten.expand,), _expand),
+    ((aten.copy,), copied),
+)

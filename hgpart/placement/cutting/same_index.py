@@ -1,0 +1,116 @@
+"""Operators that work channel by channel, cut down to the channels that are wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import fx
+
+from hgpart.errors import PlacementError
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.channels import Call, Mix, SameIndex
+from hgpart.placement.cutting.layouts import spread
+
+if TYPE_CHECKING:
+    from hgpart.placement.cutting.step_graph import Box, StepGraph
+
+
+def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    """The operator on operands cut like its result along one dimension, if it can be cut so."""
+    if len(box) != 1 or node.op != "call_function":
+        return None
+    boxes = _operand_boxes(step, node, box)
+    return None if boxes is None else step.copy(node, boxes)
+
+
+def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Box] | None:
+    """What an operator needs of each operand for one box of its result; None if not a box."""
+    ((axis, kept),) = box.items()
+    found = step.facts.aligned(node, axis)
+    if found is None:
+        return None
+    boxes: dict[fx.Node, Box] = {}
+    for operand, dim, along in found.maps:
+        wanted = along[kept] if len(along) > 1 else along
+        if len(wanted) != len(kept) or (np.diff(wanted) <= 0).any():
+            return None
+        if operand in boxes and not np.array_equal(boxes[operand][dim], wanted):
+            return None
+        boxes[operand] = {dim: wanted}
+    for operand, numbers in found.constants:
+        met = numbers[kept] if len(numbers) > 1 else numbers
+        cut = _box_of(np.unique(met), step.facts.shape(operand))
+        if cut is None:
+            return None
+        boxes[operand] = cut
+    return boxes
+
+
+def on_whole_tensors(step: StepGraph, node: fx.Node) -> fx.Node:
+    """An operator of a divided layer on whole tensors: what other parts hold is zero.
+
+    Channels do not mix, or each task takes only its own slice of every parameter, so the step's
+    own results are right; the others are never used.
+    """
+    operands = {}
+    for operand in step.operands(node):
+        if operand.name in step.graph.ids or _is_read(step, operand):
+            operands[operand] = step.value(operand)
+        else:
+            operands[operand] = _spread_slice(step, node, operand)
+    return step.emit(node, operands)
+
+
+def _is_read(step: StepGraph, operand: fx.Node) -> bool:
+    """Whether a constant is, or is computed from, what another task holds and sends."""
+    return operand in step.sources or (
+        operand.op == "call_function"
+        and operand not in step.facts.makers
+        and any(_is_read(step, one) for one in operand.all_input_nodes)
+    )
+
+
+def _spread_slice(step: StepGraph, node: fx.Node, operand: fx.Node) -> fx.Node:
+    """The part's slice of a constant, with zeros for the rest of it."""
+    shape = step.facts.shape(operand)
+    box = _own_box(step, node, operand)
+    made = step.value(operand, box)
+    for dim, kept in box.items():
+        if len(kept) < shape[dim]:
+            made = step.call(spread, made, dim, step.index(kept), shape[dim])
+    return made
+
+
+def _own_box(step: StepGraph, node: fx.Node, operand: fx.Node) -> Box:
+    """The box of a constant that the step's own tasks hold."""
+    effect, origins = step.facts.effect(node)
+    ids, shape = step.graph.ids.get(node.name), step.facts.shape(operand)
+    if isinstance(effect, SameIndex) and ids is not None:  # what meets their channels
+        own = np.isin(ids.numpy(), step.own_channels)
+        for constant, elements in effect.constants:
+            if origins[min(constant.origins)] is operand:
+                numbers = np.unique(elements.expand(ids.shape).numpy()[own])
+                return _box_of(numbers, shape) or {}
+    axes = [dim for dim, size in enumerate(shape) if size == step.layer.tasks]
+    if isinstance(effect, Mix):
+        call = Call(node, node.args, dict(node.kwargs), ())
+        named = [dim for name, dim in effect.slices.items() if call.argument(name) is operand]
+        axes = named[:1] or axes
+    if len(axes) > 1 and operand.name in step.traced.parameters:
+        raise PlacementError(
+            f"{step.layer.name}: which dimension of {step.traced.parameters[operand.name]} "
+            f"{shape} counts its {step.layer.tasks} tasks is not known: accepted is a channel "
+            "rule that says it in Mix.slices"
+        )
+    return {axes[0]: step.tasks} if len(axes) == 1 else {}
+
+
+def _box_of(numbers: Int64, shape: tuple[int, ...]) -> dict[int, Int64] | None:
+    """The box that consists of elements with these numbers; None if they make up no box."""
+    if not shape:
+        return {}
+    found = [np.unique(along) for along in np.unravel_index(numbers, shape)]
+    if np.prod([len(along) for along in found], dtype=np.int64) != len(numbers):
+        return None
+    return {dim: along for dim, along in enumerate(found) if len(along) < shape[dim]}

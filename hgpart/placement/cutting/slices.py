@@ -1,0 +1,129 @@
+"""Slice: which elements of a parameter or buffer a part holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from hgpart.hypergraph.hypergraph import Int64
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Elements of one parameter or buffer of the model.
+
+    Attributes
+    ----------
+    name : str
+        In the model's state_dict.
+    shape : tuple of int
+        Of the whole.
+    positions : mapping of int to int64 array
+        Per dimension that is cut, the positions held, ascending; a dimension that is not named is
+        held whole.
+    elements : int64 array or None
+        Instead of positions: numbers of single elements in the flattened whole. The local tensor
+        is then one-dimensional.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    positions: Mapping[int, Int64] = field(default_factory=dict)
+    elements: Int64 | None = None
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that the part holds."""
+        if self.elements is not None:
+            return (len(self.elements),)
+        return tuple(
+            len(self.positions[dim]) if dim in self.positions else size
+            for dim, size in enumerate(self.shape)
+        )
+
+    @property
+    def places(self) -> tuple[Any, ...]:
+        """An index into a numpy array of the whole that has the elements held."""
+        if self.elements is not None:
+            return np.unravel_index(self.elements, self.shape)
+        if not self.positions:
+            return (...,)
+        axes = [self.positions.get(dim, np.arange(size)) for dim, size in enumerate(self.shape)]
+        return np.ix_(*axes)
+
+    @property
+    def numbers(self) -> Int64:
+        """Number of each element held in the flattened whole, shape `local_shape`."""
+        numbers: Int64 = np.arange(math.prod(self.shape)).reshape(self.shape)[self.places]
+        return numbers
+
+    def take(self, full: torch.Tensor) -> torch.Tensor:
+        """Copy the elements held out of the whole.
+
+        >>> import numpy as np
+        >>> Slice("weight", (4, 2), {0: np.array([0, 3])}).take(torch.arange(8).reshape(4, 2))
+        tensor([[0, 1],
+                [6, 7]])
+        """
+        full = full.detach()
+        if self.elements is not None:
+            return full.reshape(-1)[torch.from_numpy(self.elements).to(full.device)]
+        for dim, kept in self.positions.items():
+            full = full.index_select(dim, torch.from_numpy(kept).to(full.device))
+        return full if self.positions else full.clone()
+
+    def put(self, full: torch.Tensor, local: torch.Tensor) -> None:
+        """Write the elements held into the whole (which is contiguous), in place."""
+        local = local.detach().to(full.device, full.dtype)
+        if self.elements is not None:
+            full.view(-1)[torch.from_numpy(self.elements).to(full.device)] = local
+        else:
+            _put(full, local, list(self.positions.items()))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for slices of equal elements."""
+        held = tuple((dim, kept.tobytes()) for dim, kept in sorted(self.positions.items()))
+        return (self.name, held, None if self.elements is None else self.elements.tobytes())
+
+
+def slice_of(name: str, shape: tuple[int, ...], numbers: Int64) -> Slice:
+    """The slice with the elements of these numbers: a box, if they make up one."""
+    numbers = np.unique(numbers)
+    if not shape:
+        return Slice(name, shape)
+    found = [np.unique(along) for along in np.unravel_index(numbers, shape)]
+    if math.prod(map(len, found)) != len(numbers):
+        return Slice(name, shape, elements=numbers)
+    cut = {dim: along for dim, along in enumerate(found) if len(along) < shape[dim]}
+    return Slice(name, shape, cut)
+
+
+def overlap(slices: Sequence[Slice]) -> bool:
+    """Whether an element of a tensor is in two slices of it."""
+    if len(slices) < 2:
+        return False
+    taken = np.zeros(slices[0].shape, dtype=np.bool_)
+    for one in slices:
+        if taken[one.places].any():
+            return True
+        taken[one.places] = True
+    return False
+
+
+def _put(full: torch.Tensor, local: torch.Tensor, cuts: list[tuple[int, Int64]]) -> None:
+    if not cuts:
+        full.copy_(local)
+        return
+    dim, kept = cuts[0]
+    index = torch.from_numpy(kept).to(full.device)
+    if len(cuts) > 1:
+        inner = full.index_select(dim, index)
+        _put(inner, local, cuts[1:])
+        local = inner
+    full.index_copy_(dim, index, local)

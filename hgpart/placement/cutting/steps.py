@@ -1,0 +1,148 @@
+"""One layer's share in one part -> Step: its GraphModule, and the slices that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import fx
+
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.channel_graph import Read
+from hgpart.placement.cutting.layouts import merge, spread
+from hgpart.placement.cutting.ownership import Rectangle
+from hgpart.placement.cutting.products import add_bias, partial_sums, product_of
+from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.cutting.step_graph import Cut, StepGraph
+from hgpart.tracing.traced_nodes import first_result
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One layer's share in one part.
+
+    Attributes
+    ----------
+    module : torch.fx.GraphModule
+        Called with `operands`, it returns `outputs` (a tuple of them if there are several).
+    operands : tuple of str
+        Its placeholders: pieces of maps, random masks, the batch size.
+    outputs : int
+        How many tensors it returns.
+    slices : mapping of str to Slice
+        By attribute of the module, what it holds of parameters and buffers; all on the meta
+        device until they are loaded.
+    """
+
+    module: fx.GraphModule
+    operands: tuple[str, ...]
+    outputs: int
+    slices: Mapping[str, Slice]
+
+
+def finishing_step(
+    step: StepGraph,
+    results: Sequence[fx.Node],
+    updates: Mapping[fx.Node, fx.Node],
+    sums: Sequence[tuple[str, Int64]] | None = None,
+) -> Step:
+    """Make the maps of a step's tasks.
+
+    Parameters
+    ----------
+    step : StepGraph
+        Just begun.
+    results : sequence of fx.Node
+        The tensors that the layer makes for others.
+    updates : mapping of fx.Node to fx.Node
+        Buffers that the step changes, and their new values.
+    sums : sequence of (str, int64 array), optional
+        Where the tasks are split: the placeholders of partial sums, and the tasks of each.
+    """
+    if sums is not None:
+        _begin_with_sums(step, sums)
+    outputs = [_own_result(step, node) for node in results]
+    if step.layer.operators and not results:  # a norm of which only its statistics are of use
+        step.own(first_result(_operator(step, -1)))
+    made = [(buffer, step.value(new)) for buffer, new in updates.items()]
+    for buffer, value in made:
+        step.call(aten.copy_.default, step.whole(buffer), value)
+    return _finished(step, outputs)
+
+
+def partial_step(step: StepGraph, read: Read, rectangles: Sequence[Rectangle]) -> Step:
+    """Make what a part's cells add to their tasks, one slice for each task, ascending."""
+    head = _operator(step, 0)
+    product = product_of(step, head)
+    assert product is not None
+    return _finished(step, [partial_sums(step, head, product, read, rectangles)])
+
+
+def _operator(step: StepGraph, at: int) -> fx.Node:
+    nodes: Sequence[fx.Node] = list(step.traced.graph_module.graph.nodes)
+    return next(node for node in nodes if node.name == step.layer.operators[at])
+
+
+def _begin_with_sums(step: StepGraph, sums: Sequence[tuple[str, Int64]]) -> None:
+    """Add up partial sums, and the bias."""
+    head = _operator(step, 0)
+    product = product_of(step, head)
+    assert product is not None
+    total: fx.Node | None = None
+    for name, tasks in sums:
+        term = step.placeholder(name)
+        if len(tasks) < len(step.tasks):
+            index = step.index(np.searchsorted(step.tasks, tasks))
+            if total is None:
+                total = step.call(spread, term, product.axis, index, len(step.tasks))
+            else:
+                total = step.call(aten.index_add.default, total, product.axis, index, term)
+        else:
+            total = term if total is None else step.call(aten.add.Tensor, total, term)
+    assert total is not None
+    made = add_bias(step, head, product, total)
+    single = step.layer.tasks == 1
+    step.cuts[head] = Cut(made) if single else Cut(made, product.axis, step.tasks)
+
+
+def _own_result(step: StepGraph, node: fx.Node) -> fx.Node:
+    if node.op == "placeholder" or not step.is_own(node):
+        return step.value(node)
+    layout = step.facts.layout(step.at, node)
+    if not layout.axes:
+        return step.value(node)
+    positions = layout.positions(step.tasks)
+    if len(layout.axes) == 1:
+        return step.value(node, {layout.axes[0]: positions})
+    whole = step.call(merge, step.value(node), list(layout.axes))
+    return step.take(whole, layout.axes[0], positions, len(layout.channels))
+
+
+# Their backward does not need what they made, so the next operator may change it.
+_FREE_TO_CHANGE = (
+    aten.conv2d.default,
+    aten.linear.default,
+    aten.batch_norm.default,
+    aten.add.Tensor,
+)
+_IN_PLACE = {aten.relu.default: aten.relu_.default, aten.hardtanh.default: aten.hardtanh_.default}
+
+
+def _activate_in_place(graph: fx.Graph) -> None:
+    """Save the memory of a map that only an activation reads, as models do themselves."""
+    for node in graph.nodes:
+        if node.target in _IN_PLACE:
+            operand = node.all_input_nodes[0]
+            if operand.target in _FREE_TO_CHANGE and len(operand.users) == 1:
+                node.target = _IN_PLACE[node.target]
+
+
+def _finished(step: StepGraph, outputs: Sequence[fx.Node]) -> Step:
+    step.fx_graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
+    _activate_in_place(step.fx_graph)
+    module = fx.GraphModule(step.root, step.fx_graph, class_name=f"Step{step.at}")
+    return Step(module, tuple(step.placeholders), len(outputs), dict(step.slices))

@@ -1,0 +1,311 @@
+"""Comparison, Report -> one self-contained HTML file to look at; computes nothing but layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from hgpart.compare.comparison import Comparison, verdict
+from hgpart.errors import MissingPackageError
+from hgpart.files.writing import replacing
+from hgpart.hypergraph.blocks import Modelling
+from hgpart.report import UNITS, Report
+from hgpart.report.division import answer
+from hgpart.report.page.figures import (
+    Figure,
+    layer_figure,
+    lines_figure,
+    load_figure,
+    traffic_figure,
+)
+from hgpart.report.page.tables import (
+    comparison_glossary,
+    comparison_table,
+    k_buttons,
+    part_table,
+    summary_table,
+)
+
+# Nothing outside the file is asked for, whatever it holds.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+
+
+def comparison_page(comparison: Comparison, plan: Report | None = None, unit: str = "MB") -> str:
+    """The page of a comparison: the verdict, the table, traffic and load against k.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    plan : Report, optional
+        A plan to show below it, as `plan_page` does.
+    unit : str
+        What bytes are shown in, one of `hgpart.report.UNITS`.
+
+    Raises
+    ------
+    MissingPackageError
+        If plotly, which draws the plots, is not installed.
+    """
+    subject = [
+        comparison.model,
+        f"input {_shape(comparison.input_shape)}",
+        *_settings(comparison),
+        f"epoch of {comparison.dataset_size:,} samples",
+        f"work: {comparison.work_source}",
+        f"seed {comparison.seed}",
+    ]
+    figures = {
+        "step-bytes": lines_figure(
+            comparison, "step_bytes", f"{unit} per training step", UNITS[unit]
+        ),
+        "max-over-average": lines_figure(comparison, "max_over_average", "max/avg load", 1),
+    }
+    hollow = f"Hollow points are beyond eps {comparison.eps:g}: one device has too much to do."
+    body = [
+        _header(subject, [verdict(comparison)]),
+        "<section><h2>Every strategy, side by side</h2>",
+        "<p>Less is better in every column. ★ marks the best of its k, for all but load among the "
+        f"splits within max/avg load {1 + comparison.eps:g}; those beyond eps {comparison.eps:g} "
+        "are grey. Click a heading to sort; point "
+        "at a figure for all its digits.</p>",
+        k_buttons(comparison),
+        comparison_table(comparison, unit),
+        comparison_glossary(comparison, unit),
+        "</section>",
+        "<section><h2>Traffic against the number of devices</h2>",
+        "<p>Bytes that all devices together send in a training step: forward, backward and, where "
+        "parameters are replicated, their synchronisation. Lower is better. Click a name to hide "
+        "its line, twice to see it alone. "
+        f"{hollow}</p>",
+        _plot("step-bytes", figures["step-bytes"], "Traffic of each strategy against k"),
+        "</section>",
+        "<section><h2>Load against the number of devices</h2>",
+        "<p>Work of the busiest device over the average: 1 is a perfect balance, 2 means that it "
+        "takes twice as long as it would if all had the same. Lower is better. "
+        f"{hollow}</p>",
+        _plot("max-over-average", figures["max-over-average"], "Load of each strategy against k"),
+        "</section>",
+    ]
+    if plan is not None:
+        first, *others = answer(plan, unit)
+        parts, more = _plan_sections(plan, unit)
+        lines = [*_plan_settings(plan, comparison), *others]
+        body += [f"<section><h2>A plan: {escape(first)}</h2>", *_paragraphs(lines), "</section>"]
+        body += parts
+        figures |= more
+    return _page(f"{comparison.model}: strategies compared", body, figures)
+
+
+def plan_page(report: Report, unit: str = "MB") -> str:
+    """The page of one plan: the answer, loads, traffic, and what each part has of each layer.
+
+    Parameters
+    ----------
+    report : Report
+    unit : str
+        What bytes are shown in, one of `hgpart.report.UNITS`.
+
+    Raises
+    ------
+    MissingPackageError
+        If plotly, which draws the plots, is not installed.
+    """
+    subject = [
+        report.model,
+        f"input {_shape(report.input_shape)}",
+        *_settings(report.modelling),
+        f"work: {report.work.source}",
+        *([] if report.backend is None else [f"by {report.backend}, seed {report.seed}"]),
+    ]
+    sections, figures = _plan_sections(report, unit)
+    body = [_header(subject, answer(report, unit)), *sections]
+    return _page(f"{report.model} on {report.k} devices", body, figures)
+
+
+def write_page(html: str, path: Path | str) -> None:
+    """Write a page to a file.
+
+    Raises
+    ------
+    OutputError
+        If the file can't be written.
+    """
+    with replacing(path) as file:
+        file.write(html)
+
+
+# ------------------------------------------------------------------ what pages are made of
+
+
+def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Figure]]:
+    figures = {
+        "load": load_figure(report),
+        "traffic": traffic_figure(report, unit),
+        "layers": layer_figure(report),
+    }
+    sections = [
+        "<section><h2>Beside a cut between layers</h2>",
+        f"<p>The other way gives every device whole, consecutive layers: the cut of least traffic "
+        f"within eps {report.eps:g}, or of the smallest largest load where none is within it. "
+        "(The strategy layerwise of a comparison is always that of the smallest largest load.)"
+        "</p>",
+        summary_table(report, unit),
+        "</section>",
+        "<section><h2>Load of each part</h2>",
+        "<p>A part is what one device computes. The busiest sets the pace.</p>",
+        _plot("load", figures["load"], "Load of each part"),
+        "</section>",
+        "<section><h2>Traffic between parts</h2>",
+        "<p>What each part (row) sends to each other part (column) in a forward pass; an empty "
+        "cell is none.</p>",
+        _plot("traffic", figures["traffic"], "Traffic from each part to each other"),
+        "</section>",
+        "<section><h2>What each part holds and sends</h2>",
+        part_table(report, unit),
+        "</section>",
+        "<section><h2>Who computes which layer</h2>",
+        "<p>The share of each layer (row, in the order of the model) that each part (column) "
+        "computes, in percent of its work, or of its channels where there is no work; an empty "
+        "cell is none.</p>",
+        _plot("layers", figures["layers"], "Share of each layer that each part computes"),
+        "</section>",
+    ]
+    return sections, figures
+
+
+def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:
+    """What a plan was made with, and where that differs from the comparison above it."""
+    own = _all_settings(plan.modelling)
+    others = _all_settings(comparison)
+    differences = [f"{own[name]}, not {others[name]}" for name in own if own[name] != others[name]]
+    if plan.eps not in comparison.epss:
+        asked = ", ".join(f"{eps:g}" for eps in comparison.epss)
+        differences.append(f"eps {plan.eps:g}, not {asked}")
+    made = "another tool" if plan.backend is None else f"{plan.backend}, seed {plan.seed}"
+    lines = [" · ".join(["This plan", *own.values(), f"eps {plan.eps:g}", f"by {made}"])]
+    if differences:
+        lines.append(
+            "Its figures can't be compared one to one with the strategies' above: it has "
+            f"{'; '.join(differences)}."
+        )
+    return lines
+
+
+def _all_settings(chosen: Comparison | Modelling) -> dict[str, str]:
+    element = chosen.bytes_per_element
+    return {
+        "batch_size": f"batch of {chosen.batch_size}",
+        "linear": f"a linear layer is {'one task' if chosen.linear == 'layer' else 'its neurons'}",
+        "bytes_per_element": (
+            "the model's own element size" if element is None else f"{element} bytes per element"
+        ),
+        "input_vertex": f"inputs {'' if chosen.input_vertex else 'not '}counted",
+        "output_vertex": f"result {'' if chosen.output_vertex else 'not '}counted",
+    }
+
+
+def _header(subject: list[str], lines: list[str]) -> str:
+    first, *others = lines
+    about = " · ".join(map(escape, subject))
+    return "\n".join(
+        [
+            f'<header><p class="subject">{about}</p>',
+            f"<h1>{escape(first)}</h1>",
+            *_paragraphs(others),
+            "</header>",
+        ]
+    )
+
+
+def _settings(chosen: Comparison | Modelling) -> list[str]:
+    """What decides what counts as traffic; only the batch size where the rest is as always."""
+    element = chosen.bytes_per_element
+    said = {
+        f"batch of {chosen.batch_size}": True,
+        f"{element} bytes per element": element is not None,
+        "a linear layer is one task": chosen.linear == "layer",
+        "inputs not counted": not chosen.input_vertex,
+        "result not counted": not chosen.output_vertex,
+    }
+    return [text for text, holds in said.items() if holds]
+
+
+def _shape(sizes: tuple[int, ...]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+def _paragraphs(lines: list[str]) -> list[str]:
+    return [f"<p>{escape(line)}</p>" for line in lines]
+
+
+def _plot(name: str, figure: Figure, label: str) -> str:
+    size = f"height: {figure.height}px; min-width: {figure.least_width}px"
+    if figure.most_width is not None:
+        size += f"; max-width: {figure.most_width}px"
+    return (
+        f'<div class="wide"><div class="plot" id="{name}" role="img" aria-label="{escape(label)}" '
+        f'style="{size}"></div></div>'
+    )
+
+
+def _page(title: str, body: list[str], figures: Mapping[str, Figure]) -> str:
+    drawn = {name: {"data": one.data, "layout": one.layout} for name, one in figures.items()}
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title>",
+            f"<style>\n{_text('page.css')}</style>",
+            "</head>",
+            "<body>",
+            "<main>",
+            "<noscript>The tables are complete as they are; the plots need JavaScript.</noscript>",
+            *body,
+            "</main>",
+            f"<footer>hgpart {version('hgpart')}</footer>",
+            f'<script type="application/json" id="figures">{_script_json(drawn)}</script>',
+            f"<script>{_plotly_script()}</script>",
+            f"<script>\n{_text('page.js')}</script>",
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def _script_json(value: Any) -> str:
+    """Write JSON that can't end the script element it stands in."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _text(name: str) -> str:
+    return files("hgpart.report.page").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly_script() -> str:
+    """plotly.js (MIT licence), about 4.8 MB."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise MissingPackageError(
+            "an HTML page needs the package plotly, which is not installed; install it with: "
+            "pip install 'hgpart[report]'"
+        ) from None
+    script: str = get_plotlyjs()
+    return script
+
+
+__all__ = ["comparison_page", "plan_page", "write_page"]

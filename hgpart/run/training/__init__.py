@@ -1,0 +1,1 @@
+"""A placed model + data -> a trained one, with checkpoints."""

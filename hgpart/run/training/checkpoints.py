@@ -1,0 +1,450 @@
+"""The state of a training <-> folders of files, one for each part, that are whole or not there.
+
+A checkpoint is a folder ``step-000040`` with a file for each part and ``manifest.json``, which
+says how long each file is and its SHA-256. The folder takes its name only when all of it is on the
+disk, and is refused when anything in it has changed since. It holds the tensors under the names of
+the model that was placed, with the slice that each is, so that it can be read on any other plan.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgpart.errors import CheckpointError, FormatError
+from hgpart.files.json_files import JsonObject, read_json
+from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.weight_files import load_tensors
+
+FORMAT = "hgpart checkpoint 1"
+MANIFEST = "manifest.json"
+LOCK = ".lock"
+LARGEST_MANIFEST = 2**30  # bytes: the losses of 45 million steps
+KEPT = 2  # the last one, and one before it in case the last is damaged
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What a part holds of one parameter or buffer of the model.
+
+    Attributes
+    ----------
+    slice : Slice
+    tensors : mapping of str to Tensor
+        ``value``, and what the optimizer keeps beside it: of the same shape, or a single number.
+    """
+
+    slice: Slice
+    tensors: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself.
+
+    Attributes
+    ----------
+    step : int
+        Steps done.
+    settings : mapping of str to text or number
+        What must be the same to go on: optimizer, data, batch size, seed, dtype.
+    about : mapping of str to text or number
+        What else is to be known, for people.
+    losses : tuple of float
+        One for each step.
+    random_state : str
+        torch's own generator, in hexadecimal digits.
+    files : mapping
+        Name of each part's file -> its size in bytes and its SHA-256.
+    """
+
+    step: int
+    settings: Mapping[str, str | int | float]
+    about: Mapping[str, str | int | float]
+    losses: tuple[float, ...]
+    random_state: str
+    files: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Have a folder for one training, until the block or the process ends; made if need be.
+
+    Raises
+    ------
+    CheckpointError
+        If another training has it, or it can't be written to.
+    """
+    with _written(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("a")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(
+                f"another training writes to {folder}: accepted is a folder for each, or to go on "
+                "from its checkpoints when it has ended"
+            ) from None
+        except OSError:  # not every file system of a network has locks
+            pass
+        yield
+
+
+def begin(folder: Path, step: int) -> Path:
+    """Make the folder that the parts of a checkpoint are written into, for `publish`.
+
+    Raises
+    ------
+    CheckpointError
+        If it can't be made.
+    """
+    unfinished = folder / f".step-{step:06d}.unfinished"
+    with _written(folder):
+        for left in folder.glob(".step-*"):  # by a training that was ended while it wrote
+            shutil.rmtree(left)
+        unfinished.mkdir(parents=True)
+    return unfinished
+
+
+def write_part(unfinished: Path, part: int, held: Sequence[Held]) -> tuple[int, str]:
+    """Write what a part holds; returns the size and the SHA-256 of its file.
+
+    Raises
+    ------
+    CheckpointError
+        If it can't be written.
+    """
+    content = [
+        {
+            "name": item.slice.name,
+            "shape": item.slice.shape,
+            "positions": {
+                dim: torch.from_numpy(kept) for dim, kept in item.slice.positions.items()
+            },
+            "elements": (
+                None if item.slice.elements is None else torch.from_numpy(item.slice.elements)
+            ),
+            "tensors": {name: _alone(tensor) for name, tensor in item.tensors.items()},
+        }
+        for item in held
+    ]
+    path = unfinished / part_file(part)
+    with _written(path), path.open("wb") as file:
+        _save({"format": FORMAT, "part": part, "held": content}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    return path.stat().st_size, _sha256(path)
+
+
+def publish(unfinished: Path, manifest: Manifest) -> Path:
+    """Complete a checkpoint that has the files of all parts; only then are old ones removed.
+
+    The last two are kept.
+
+    Raises
+    ------
+    CheckpointError
+        If a part's file is not there, or the checkpoint can't be written.
+    """
+    folder = unfinished.parent
+    for name in manifest.files:
+        if not (unfinished / name).is_file():
+            raise CheckpointError(
+                f"{unfinished / name} is not here: the folder of the checkpoints must be one that "
+                "all processes share"
+            )
+    final = folder / f"step-{manifest.step:06d}"
+    with _written(final):
+        with (unfinished / MANIFEST).open("w", encoding="utf-8") as file:
+            file.write(_as_text(manifest))
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_folder(unfinished)
+        if final.exists():  # one that was refused
+            _remove(final)
+        unfinished.replace(final)
+        _sync_folder(folder)
+        for path in checkpoints(folder, up_to=manifest.step)[KEPT:]:
+            _remove(path)
+    return final
+
+
+def checkpoints(folder: Path, up_to: int | None = None) -> list[Path]:
+    """Folders that have the name of a checkpoint, the newest first."""
+    found = {step_of(path): path for path in folder.glob("step-*")}
+    steps = [step for step in found if step is not None and (up_to is None or step <= up_to)]
+    return [found[step] for step in sorted(steps, reverse=True)]
+
+
+def step_of(path: Path) -> int | None:
+    """Steps done, by the name of a checkpoint's folder; None if it is the name of something else.
+
+    >>> step_of(Path("checkpoints/step-000040"))
+    40
+    """
+    digits = path.name.removeprefix("step-")
+    return int(digits) if digits.isdecimal() else None
+
+
+def newest(folder: Path) -> tuple[Path, Manifest, list[str]]:
+    """Find the newest checkpoint that is whole, and say why newer ones were refused.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none.
+    """
+    refused: list[str] = []
+    for path in checkpoints(folder):
+        try:
+            return path, check(path), refused
+        except CheckpointError as error:
+            refused.append(str(error))
+    if refused:
+        raise CheckpointError(f"no checkpoint in {folder} is whole: {'; '.join(refused)}")
+    raise CheckpointError(
+        f"there is no checkpoint in {folder}: accepted is a folder that --checkpoint wrote to"
+    )
+
+
+def check(path: Path) -> Manifest:
+    """Read a checkpoint's manifest, and all of its files to see that they have not changed.
+
+    Raises
+    ------
+    CheckpointError
+        If it is truncated, changed or not a checkpoint.
+    """
+    manifest = _read_manifest(path)
+    for name, (size, digest) in manifest.files.items():
+        file = path / name
+        try:
+            status = file.stat()
+            if not stat.S_ISREG(status.st_mode):  # a device has no end that its digest would find
+                raise CheckpointError(f"{file} is not a regular file")
+            if (found := status.st_size) != size:
+                raise CheckpointError(f"{file} has {found} bytes, the manifest says {size}")
+            if _sha256(file) != digest:
+                raise CheckpointError(f"{file} was changed: its SHA-256 is not the manifest's")
+        except OSError as error:
+            raise CheckpointError(f"can't read {file}: {error.strerror or error}") from error
+    return manifest
+
+
+class CheckpointReader:
+    """Reads tensors of a checkpoint that was checked, sliced as on any plan.
+
+    Files are mapped into memory, so that a part reads from the disk what it needs only.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.pieces: dict[str, list[Held]] = {}
+        for name in manifest.files:
+            for item in _read_part(path / name):
+                self.pieces.setdefault(item.slice.name, []).append(item)
+
+    def read(self, wanted: Slice) -> dict[str, Tensor]:
+        """Tensors of a slice of the model's parameters or buffers; see `Held`.
+
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint is not of a model that has it in this shape, or not whole.
+        """
+        pieces = self.pieces.get(wanted.name, [])
+        shapes = {piece.slice.shape for piece in pieces}
+        if shapes != {wanted.shape}:
+            found = f"with shape {shapes.pop()}" if shapes else "not there"
+            raise CheckpointError(
+                f"{self.path} is of another model: {wanted.name} is {found}, this model has it "
+                f"with shape {wanted.shape}"
+            )
+        for piece in pieces:
+            if piece.slice.key == wanted.key:
+                return {kind: tensor.clone() for kind, tensor in piece.tensors.items()}
+        held = torch.zeros(wanted.shape, dtype=torch.bool)
+        for piece in pieces:
+            piece.slice.put(held, torch.ones(piece.slice.local_shape, dtype=torch.bool))
+        if not wanted.take(held).all():
+            raise CheckpointError(f"{self.path} does not hold all of {wanted.name}")
+        kinds = {kind: None for piece in pieces for kind in piece.tensors}
+        return {kind: _sliced(pieces, kind, wanted) for kind in kinds}
+
+
+def part_file(part: int) -> str:
+    """Name of a part's file.
+
+    >>> part_file(3)
+    'part-3.pt'
+    """
+    return f"part-{part}.pt"
+
+
+def _sliced(pieces: Sequence[Held], kind: str, wanted: Slice) -> Tensor:
+    """Put the pieces of all parts together and cut the slice out."""
+    having = [piece for piece in pieces if kind in piece.tensors]
+    first = having[0].tensors[kind]
+    if first.shape != having[0].slice.local_shape:
+        return first.clone()  # the optimizer's count of its steps: the same in all parts
+    full = torch.zeros(wanted.shape, dtype=first.dtype)
+    for piece in having:
+        piece.slice.put(full, piece.tensors[kind])
+    return wanted.take(full)
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """The tensor on the CPU; torch.save writes all of what it is a view of, so it must be none."""
+    tensor = tensor.detach().cpu().contiguous()
+    whole = tensor.untyped_storage().nbytes() == tensor.nbytes
+    return tensor if whole else tensor.clone()
+
+
+def _read_part(path: Path) -> Iterator[Held]:
+    try:
+        content = load_tensors(path)
+        for item in content["held"]:
+            positions = {dim: kept.numpy() for dim, kept in item["positions"].items()}
+            elements = None if item["elements"] is None else item["elements"].numpy()
+            held = Held(
+                Slice(item["name"], tuple(item["shape"]), positions, elements), item["tensors"]
+            )
+            _check_held(held)
+            yield held
+    except Exception as error:  # what files raise is as varied as what files hold
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"can't read {path}: {reason}") from error
+
+
+def _check_held(held: Held) -> None:
+    """Refuse tensors that are not of the slice, and a slice that is not of the whole."""
+    name, shape = held.slice.name, held.slice.shape
+    cuts = [(kept, shape[dim]) for dim, kept in held.slice.positions.items()]
+    if held.slice.elements is not None:
+        cuts = [(held.slice.elements, math.prod(shape))]
+    for kept, size in cuts:
+        if kept.ndim != 1 or kept.dtype != np.int64 or ((kept < 0) | (kept >= size)).any():
+            raise ValueError(f"{name} has positions that are not from 0 to {size - 1}")
+    if "value" not in held.tensors:
+        raise ValueError(f"{name} has no value")
+    for kind, tensor in held.tensors.items():
+        if tensor.shape != held.slice.local_shape and (kind == "value" or tensor.numel() != 1):
+            raise ValueError(f"{kind} of {name} has shape {tuple(tensor.shape)}")
+
+
+def _as_text(manifest: Manifest) -> str:
+    content = {"format": FORMAT, **asdict(manifest)}
+    return json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n"
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        what = "the manifest of a checkpoint"
+        head = read_json(path / MANIFEST, what, FORMAT, LARGEST_MANIFEST)
+        content = {name: value for name, value in head.fields.items() if name != "sha256"}
+        if head.string("sha256") != _digest(content):
+            raise CheckpointError(
+                f"{path / MANIFEST} was changed: its SHA-256 is not the one that it says"
+            )
+        return _manifest(head, step_of(path))
+    except FormatError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _manifest(head: JsonObject, step: int | None) -> Manifest:
+    """What a manifest says, if each field is what it should be."""
+    if head.whole("step") != step:
+        raise head.wrong("step", f"{step}, as the folder's name says")
+    losses = head.items("losses", step)
+    if not all(type(loss) is float for loss in losses):
+        raise head.wrong("losses", "numbers")
+    for name in ("settings", "about"):
+        record = head.fields.get(name)
+        if not isinstance(record, dict) or {*map(type, record.values())} - {str, int, float}:
+            raise head.wrong(name, "an object of texts and numbers")
+    random_state = head.string("random_state")
+    if re.fullmatch("([0-9a-f]{2})*", random_state) is None:
+        raise head.wrong("random_state", "bytes in hexadecimal digits")
+    files = head.fields.get("files")
+    if not isinstance(files, dict) or not all(map(_describes_file, files.items())):
+        raise head.wrong("files", f'an object as {{"{part_file(0)}": [size, SHA-256]}}')
+    return Manifest(
+        step=len(losses),
+        settings=head.fields["settings"],
+        about=head.fields["about"],
+        losses=tuple(losses),
+        random_state=random_state,
+        files={name: (size, digest) for name, (size, digest) in files.items()},
+    )
+
+
+def _describes_file(item: tuple[str, Any]) -> bool:
+    name, facts = item
+    if re.fullmatch(r"part-\d+\.pt", name) is None or not isinstance(facts, list):
+        return False
+    return [type(fact) for fact in facts] == [int, str]
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _remove(path: Path) -> None:
+    """Take a checkpoint's name away first, so that there is never half of one."""
+    hidden = path.with_name(f".{path.name}.removed")
+    path.replace(hidden)
+    shutil.rmtree(hidden)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make sure that the names in a folder are on the disk, too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _save(content: object, file: BinaryIO) -> None:
+    """Write with torch, which closes its archive after what ended it, and may fail in that too."""
+    try:
+        torch.save(content, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, (KeyboardInterrupt, OSError)):
+            raise error.__context__ from None
+        raise
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"can't write {path}: {error.strerror or error}; accepted is a folder that is writable "
+            "and has room"
+        ) from error

@@ -1,0 +1,123 @@
+"""A folder of images by class -> samples; see `hgpart.run.training.data`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hgpart.errors import ArgumentError, FormatError
+from hgpart.run.training.samples import divided, missing_package
+
+MOST_PIXELS = 2**26  # a file of some hundred bytes may say any number; they take 8 bytes each
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tiff", ".webp")
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Image files, read when they are asked for, with pixels from -1 to 1."""
+
+    files: tuple[tuple[Path, int], ...]
+    channels: int
+    height: int
+    width: int
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.files)
+
+    def images(self, indices: Sequence[int]) -> Tensor:
+        """Read images."""
+        return torch.stack([self._read(self.files[index][0]) for index in indices])
+
+    def labels(self, indices: Sequence[int]) -> Tensor:
+        """Return their classes, which the folders say."""
+        return torch.tensor([self.files[index][1] for index in indices])
+
+    def _read(self, path: Path) -> Tensor:
+        """Scale an image to cover the model's input, and cut off what sticks out."""
+        from PIL import Image, ImageOps
+
+        try:
+            with Image.open(path) as file:
+                width, height = file.size
+                if width * height > MOST_PIXELS:
+                    raise ValueError(f"{width} x {height} pixels, more than {MOST_PIXELS}")
+                image = file.convert("L" if self.channels == 1 else "RGB")
+        except Exception as error:  # Pillow's decoders raise almost anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise FormatError(
+                f"can't read {path}: {reason}; accepted is a complete image file"
+            ) from error
+        fitted = ImageOps.fit(image, (self.width, self.height), Image.Resampling.BILINEAR)
+        pixels = torch.frombuffer(bytearray(fitted.tobytes()), dtype=torch.uint8)
+        pixels = pixels.view(self.height, self.width, self.channels).permute(2, 0, 1)
+        return pixels.float() / 127.5 - 1
+
+
+def image_folder(
+    folder: Path, channels: int, height: int, width: int
+) -> tuple[ImageFiles, ImageFiles | None, int]:
+    """Samples to train on, samples to test on, and the number of classes.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no such folder.
+    MissingPackageError
+    """
+    try:
+        import PIL  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise missing_package("imagefolder", "Pillow") from error
+    if channels not in (1, 3):
+        raise ArgumentError(
+            f"imagefolder:{folder}: the model's input has {channels} channels, "
+            "accepted are 1 (grey) and 3 (red, green, blue)"
+        )
+    if not folder.is_dir():
+        raise ArgumentError(
+            f"imagefolder:{folder}: there is no such folder; accepted is a folder with a folder "
+            "of images for each class"
+        )
+    tests = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
+    if (folder / "train").is_dir() and tests:
+        files = _files_by_class(folder / "train")
+        tested = _files_by_class(tests[0], like=folder / "train")
+    else:
+        every = _files_by_class(folder)
+        train, test = divided([label for _, label in every])
+        files, tested = [every[at] for at in train], [every[at] for at in test]
+    classes = 1 + max(label for _, label in files)
+    size = (channels, height, width)
+    return ImageFiles((*files,), *size), ImageFiles((*tested,), *size) if tested else None, classes
+
+
+def _files_by_class(folder: Path, like: Path | None = None) -> list[tuple[Path, int]]:
+    """Image files with their classes, which are numbered in the order of their names."""
+    names = _class_names(folder)
+    if like is not None and names != _class_names(like):
+        raise ArgumentError(f"imagefolder: {like} and {folder} must have folders of the same names")
+    found = []
+    for label, name in enumerate(names):
+        paths = sorted((folder / name).rglob("*"))
+        images = [path for path in paths if path.suffix.lower() in IMAGE_SUFFIXES]
+        if not images:
+            raise ArgumentError(
+                f"imagefolder: there are no images in {folder / name}; accepted are files with "
+                f"{', '.join(IMAGE_SUFFIXES)}"
+            )
+        found += [(path, label) for path in images]
+    return found
+
+
+def _class_names(folder: Path) -> list[str]:
+    names = [path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."]
+    if not names:
+        raise ArgumentError(
+            f"imagefolder: {folder} has no folders; accepted is one folder of images for each class"
+        )
+    return sorted(names)

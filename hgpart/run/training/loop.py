@@ -1,0 +1,290 @@
+"""Learner + Data -> TrainingResult: the same loop for a model, a placement and a process's share.
+
+Every part's optimizer works on the slices that the part holds; as they are what the original's
+optimizer has, element by element, nothing but maps and their gradients travels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hgpart.errors import ArgumentError, CheckpointError, RunError
+from hgpart.run.learner import Effort, Learner
+from hgpart.run.training.checkpoints import Manifest, locked
+from hgpart.run.training.data import Data
+from hgpart.run.training.resuming import Checkpointing, last, restore, save
+
+# What each optimizer takes where nothing is said.
+RATES = {
+    "sgd": {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0},
+    "adam": {"lr": 0.001, "weight_decay": 0.0},
+}
+LARGEST_RATE = 1e30  # what torch makes of it by division is a float32 still
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How to train.
+
+    Attributes
+    ----------
+    steps : int
+        In all, with those that a checkpoint has done.
+    batch_size : int
+    optimizer : str
+        ``sgd`` or ``adam``.
+    lr : float or None
+        Learning rate; like the next two, that of the checkpoint that is resumed or, where there is
+        none, of `RATES` if it is None.
+    momentum : float or None
+        Of sgd; 0 is none. Adam has its own, torch's defaults.
+    weight_decay : float or None
+    seed : int
+        Of torch's own generator, which dropout draws from.
+    """
+
+    steps: int
+    batch_size: int
+    optimizer: str = "sgd"
+    lr: float | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be."""
+        if self.optimizer not in RATES:
+            raise ArgumentError(f"optimizer {self.optimizer!r}: accepted are {' and '.join(RATES)}")
+        for name, low in (("steps", 0), ("batch_size", 1), ("seed", 0)):
+            if getattr(self, name) < low:
+                raise ArgumentError(
+                    f"{name.replace('_', ' ')} {getattr(self, name)}: accepted is {low} or more"
+                )
+        if self.momentum is not None and "momentum" not in RATES[self.optimizer]:
+            raise ArgumentError(
+                f"momentum {self.momentum}: {self.optimizer} has its own, sgd takes one"
+            )
+        for name, value in self.rates.items():
+            accepted = f"from 0 to {LARGEST_RATE:g}" if name != "momentum" else "from 0 and below 1"
+            if not 0 <= value <= LARGEST_RATE or (name == "momentum" and value >= 1):
+                raise ArgumentError(
+                    f"{name.replace('_', ' ')} {value}: accepted is a number {accepted}"
+                )
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Those of lr, momentum and weight_decay that are not None."""
+        asked = {name: getattr(self, name) for name in RATES[self.optimizer]}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def completed(self, written: Mapping[str, float]) -> TrainingOptions:
+        """With no rate that is None: as `written` in a checkpoint, or as the optimizer has it.
+
+        >>> TrainingOptions(1, 1, lr=0.5).completed({"lr": 0.1, "momentum": 0.8}).rates
+        {'lr': 0.5, 'momentum': 0.8, 'weight_decay': 0.0}
+        """
+        rates: Mapping[str, Any] = {**RATES[self.optimizer], **written, **self.rates}
+        return replace(self, **rates)
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a training came to.
+
+    Attributes
+    ----------
+    losses : tuple of float
+        One for each step, those before a checkpoint included.
+    accuracy : float or None
+        Share of the test samples that are given their class; None if there is no test set.
+    steps : int
+        Done now.
+    samples_per_second : float or None
+        Of these steps, checkpoints included; None if there were none.
+    effort : Effort
+        Of these steps.
+    options : TrainingOptions
+        As it was trained with: no rate is None.
+    """
+
+    losses: tuple[float, ...]
+    accuracy: float | None
+    steps: int
+    samples_per_second: float | None
+    effort: Effort
+    options: TrainingOptions
+
+
+def train(
+    learner: Learner,
+    data: Data,
+    options: TrainingOptions,
+    checkpointing: Checkpointing | None = None,
+    on_step: Callable[[int, float], None] = lambda step, loss: None,
+) -> TrainingResult:
+    """Train with cross entropy, then test.
+
+    Called in every process, with its own share of the model and the same of everything else. A
+    result with more dimensions than (samples, classes), as of a segmentation, is averaged over
+    them; of several results the first one counts.
+
+    Parameters
+    ----------
+    learner : Learner
+    data : Data
+    options : TrainingOptions
+    checkpointing : Checkpointing, optional
+    on_step : callable
+        Told the number of steps done and the last loss.
+
+    Raises
+    ------
+    ArgumentError
+        If the batch is larger than the data, or the folder for checkpoints has some already.
+    CheckpointError
+        If none can be resumed, one can't be written, or another training writes to the folder.
+    """
+    data.check_batch(options.batch_size)
+    with (
+        locked(checkpointing.folder)
+        if checkpointing is not None and learner.first
+        else nullcontext()
+    ):
+        return _train(learner, data, options, checkpointing, on_step)
+
+
+def _train(
+    learner: Learner,
+    data: Data,
+    options: TrainingOptions,
+    checkpointing: Checkpointing | None,
+    on_step: Callable[[int, float], None],
+) -> TrainingResult:
+    settings: dict[str, str | int] = {
+        "optimizer": options.optimizer,
+        "data": data.spec,
+        "batch size": options.batch_size,
+        "seed": options.seed,
+        "data seed": data.seed,
+        "dtype": str(learner.dtype).removeprefix("torch."),
+    }
+    checkpoint = None
+    if checkpointing is not None:
+        checkpoint = last(learner, settings, checkpointing, options.steps)
+    if checkpointing is None or checkpoint is None:
+        options = options.completed({})
+    else:
+        say = checkpointing.warn if learner.first else lambda message: None
+        options = _resumed(options, *checkpoint, say)
+    optimizer = _optimizer(learner, options)
+    torch.manual_seed(options.seed)
+    losses = [] if checkpoint is None else [*restore(learner, optimizer, *checkpoint)]
+    learner.train(True)
+    start, before = time.perf_counter(), len(losses)
+    while len(losses) < options.steps:
+        losses.append(_step(learner, optimizer, data, len(losses), options.batch_size))
+        on_step(len(losses), losses[-1])
+        if checkpointing is not None and (
+            len(losses) % checkpointing.every == 0 or len(losses) == options.steps
+        ):
+            save(learner, optimizer, settings, options.rates, checkpointing, losses)
+    seconds, steps = time.perf_counter() - start, len(losses) - before
+    effort = learner.effort()
+    return TrainingResult(
+        losses=tuple(losses),
+        accuracy=accuracy(learner, data, options.batch_size),
+        steps=steps,
+        samples_per_second=steps * options.batch_size / seconds if steps else None,
+        effort=effort,
+        options=options,
+    )
+
+
+def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
+    """Share of the test samples whose largest class score is that of their class.
+
+    The last batch is filled up with the first samples, which are not counted twice: a model may
+    take batches of one size only.
+    """
+    if data.test is None:
+        return None
+    learner.train(False)
+    count, correct = len(data.test), 0
+    with torch.no_grad():
+        for first in range(0, count, batch_size):
+            indices = [at % count for at in range(first, first + batch_size)]
+            images = data.test.images(indices) if learner.reads_inputs else None
+            result = learner.forward(images, batch_size)
+            if learner.makes_result:
+                right = class_scores(result).argmax(1).cpu() == data.test.labels(indices)
+                correct += int(right[: count - first].sum())
+    learner.train(True)
+    return learner.share(correct / count if learner.makes_result else None)
+
+
+def class_scores(result: Any) -> Tensor:
+    """One number for each sample and class.
+
+    >>> class_scores(torch.zeros(8, 10, 4, 4)).shape
+    torch.Size([8, 10])
+    """
+    scores = result[0] if isinstance(result, (tuple, list)) else result
+    if not isinstance(scores, Tensor) or scores.dim() < 2:
+        raise RunError("the model does not return class scores: accepted is samples x classes")
+    return scores.flatten(2).mean(2) if scores.dim() > 2 else scores
+
+
+def _resumed(
+    options: TrainingOptions, path: Path, manifest: Manifest, say: Callable[[str], None]
+) -> TrainingOptions:
+    """With the checkpoint's rates, where no others are asked for; says which those are."""
+    written: dict[str, float] = {}
+    for name in RATES[options.optimizer]:
+        rate = manifest.about.get(name)
+        if isinstance(rate, str):
+            raise CheckpointError(f"{path} was written with {name} {rate!r}, which is no number")
+        if rate is not None:
+            written[name] = rate
+    for name, rate in options.rates.items():
+        if rate != written.get(name, rate):
+            was = f"{path} was written with {written[name]:g}"
+            say(f"{name.replace('_', ' ')} {rate:g} from step {manifest.step + 1} on; {was}")
+    return options.completed(written)
+
+
+def _step(
+    learner: Learner, optimizer: torch.optim.Optimizer, data: Data, step: int, batch_size: int
+) -> float:
+    indices = data.training_indices(step, batch_size)
+    optimizer.zero_grad()
+    images = data.train.images(indices) if learner.reads_inputs else None
+    result = learner.forward(images, batch_size)
+    loss = None
+    if learner.makes_result:
+        labels = data.train.labels(indices).to(learner.device)
+        loss = functional.cross_entropy(class_scores(result), labels)
+    learner.backward(loss)
+    optimizer.step()
+    return learner.share(None if loss is None else loss.item())
+
+
+def _optimizer(learner: Learner, options: TrainingOptions) -> torch.optim.Optimizer:
+    tensors = [
+        tensor
+        for _, _, tensor in learner.held()
+        if isinstance(tensor, nn.Parameter) and tensor.requires_grad
+    ]
+    groups = [{"params": tensors}]  # a part may have none, which a plain list would not allow
+    rates: Mapping[str, Any] = options.rates
+    if options.optimizer == "adam":
+        return torch.optim.Adam(groups, **rates)
+    return torch.optim.SGD(groups, **rates)

@@ -1,0 +1,185 @@
+"""A training under way <-> its last checkpoint: every part writes and reads what it holds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from hgpart.errors import ArgumentError, CheckpointError
+from hgpart.run.learner import Learner
+from hgpart.run.training.checkpoints import (
+    CheckpointReader,
+    Held,
+    Manifest,
+    begin,
+    checkpoints,
+    newest,
+    part_file,
+    publish,
+    write_part,
+)
+
+Settings = Mapping[str, str | int]
+FINGERPRINT = "model fingerprint"
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Where to write checkpoints, and whether to go on from the last one there.
+
+    Attributes
+    ----------
+    folder : Path
+        One that all processes share.
+    every : int
+        Steps between two; the last step is always followed by one.
+    resume : bool
+    warn : callable
+        Told, in the first process, of checkpoints that were refused, and of what is no longer as
+        in the one that is resumed.
+    fingerprint : str, optional
+        Of the model, as plans have it: a checkpoint of another one is refused.
+    about : mapping
+        What the manifests are to say besides, for people.
+    """
+
+    folder: Path
+    every: int
+    resume: bool = False
+    warn: Callable[[str], None] = print
+    fingerprint: str | None = None
+    about: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be."""
+        if self.every < 1:
+            raise ArgumentError(f"a checkpoint every {self.every} steps: accepted is 1 or more")
+
+
+def save(
+    learner: Learner,
+    optimizer: torch.optim.Optimizer,
+    settings: Settings,
+    rates: Mapping[str, float],
+    checkpointing: Checkpointing,
+    losses: Sequence[float],
+) -> None:
+    """Write a checkpoint: every part its own file, the first process what completes it.
+
+    Raises
+    ------
+    CheckpointError
+        If it can't be written; those that are there stay.
+    """
+    unfinished = begin(checkpointing.folder, len(losses)) if learner.first else None
+    unfinished = learner.gather(unfinished)[0]  # made before anyone writes
+    try:
+        parts: dict[int, list[Held]] = {}
+        for part, held, tensor in learner.held():
+            state = optimizer.state.get(tensor, {})
+            kept = {kind: value for kind, value in state.items() if isinstance(value, Tensor)}
+            parts.setdefault(part, []).append(Held(held, {"value": tensor, **kept}))
+        mine = {part_file(part): write_part(unfinished, part, parts[part]) for part in parts}
+        files = {name: facts for each in learner.gather(mine) for name, facts in each.items()}
+        if learner.first:
+            about = {**checkpointing.about, **rates}
+            if checkpointing.fingerprint is not None:
+                about[FINGERPRINT] = checkpointing.fingerprint
+            manifest = Manifest(
+                step=len(losses),
+                settings=settings,
+                about=about,
+                losses=tuple(losses),
+                random_state=torch.get_rng_state().numpy().tobytes().hex(),
+                files=files,
+            )
+            publish(unfinished, manifest)
+    except BaseException:
+        if learner.processes == 1:  # others may still write to it; the next checkpoint removes it
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def last(
+    learner: Learner, settings: Settings, checkpointing: Checkpointing, steps: int
+) -> tuple[Path, Manifest] | None:
+    """Find the newest checkpoint that is whole, if it is one to go on from.
+
+    With none there, nothing is done yet: so the command that a supervisor starts again and again
+    is the same the first time.
+
+    Raises
+    ------
+    ArgumentError
+        If there are checkpoints that are not to be resumed.
+    CheckpointError
+        If there are some, but none is whole, or it is of another model or training.
+    """
+    folder = checkpointing.folder
+    if not checkpointing.resume:
+        if checkpoints(folder):
+            raise ArgumentError(
+                f"{folder} has checkpoints already: --resume goes on from them, and a new "
+                "training takes another folder"
+            )
+        return None
+    found = newest(folder) if learner.first and checkpoints(folder) else None
+    shared: tuple[Path, Manifest, list[str]] | None = learner.gather(found)[0]
+    if shared is None:
+        return None
+    path, manifest, refused = shared
+    if learner.first:
+        for reason in refused:
+            checkpointing.warn(f"{reason}; going on from {path}, the last that is whole")
+    written = manifest.about.get(FINGERPRINT)
+    if None not in (written, checkpointing.fingerprint) and written != checkpointing.fingerprint:
+        raise CheckpointError(
+            f"{path} is of another model: its fingerprint is {written}, this one's "
+            f"{checkpointing.fingerprint}"
+        )
+    for name, value in settings.items():
+        if manifest.settings.get(name) != value:
+            raise CheckpointError(
+                f"{path} was written with {name} {manifest.settings.get(name)}, not {value}: "
+                "only with the same does it go on to the same losses"
+            )
+    if manifest.step > steps:
+        raise CheckpointError(f"{path} has done {manifest.step} steps already, asked are {steps}")
+    return path, manifest
+
+
+def restore(
+    learner: Learner, optimizer: torch.optim.Optimizer, path: Path, manifest: Manifest
+) -> tuple[float, ...]:
+    """Take over the state of a checkpoint; returns the losses up to it.
+
+    Raises
+    ------
+    CheckpointError
+        If it is of another model, or not what it says it is.
+    """
+    reader = CheckpointReader(path, manifest)
+    with torch.no_grad():
+        for _, held, tensor in learner.held():
+            if held.name not in reader.pieces and not isinstance(tensor, nn.Parameter):
+                continue  # a constant, or a buffer outside the state_dict
+            state = reader.read(held)
+            tensor.copy_(state.pop("value"))
+            if optimizer.defaults.get("momentum") == 0:  # nor is one kept for a later resume
+                state.pop("momentum_buffer", None)
+            if state:
+                optimizer.state[tensor] = {
+                    kind: value.to(tensor.device) if value.shape == tensor.shape else value
+                    for kind, value in state.items()
+                }
+    random_state = torch.tensor([*bytes.fromhex(manifest.random_state)], dtype=torch.uint8)
+    try:
+        torch.set_rng_state(random_state)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} does not hold a state of torch's generator") from error
+    return manifest.losses

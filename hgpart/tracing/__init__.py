@@ -1,0 +1,1 @@
+"""nn.Module -> TracedModel: a graph of ATen operators, by torch.export."""

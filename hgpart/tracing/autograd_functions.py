@@ -1,0 +1,452 @@
+"""autograd.Function -> an operator of the traced graph that keeps the Function's own backward.
+
+torch.export looks into a Function's forward and loses its backward. While a model is exported in
+`functions_kept`, applying a Function calls an operator made for it instead, which is seen from
+outside only: a sign with a straight-through gradient has this gradient in whatever part it runs.
+The operator is pointwise if all is that the Function's forward and backward call; otherwise it is
+one that no channel rule knows. That needs a Function that works on tensors and plain values alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hgpart.tracing.operator_calls import SHAPE_ONLY
+
+aten = torch.ops.aten
+
+_BASE: Any = torch.autograd.Function.__base__  # whose `apply` all end in, however they are called
+_WeakStorage: Any = StorageWeakRef  # has no types
+_NUMBERS = (bool, int, float, complex, str, type(None))
+_PLAIN = (*_NUMBERS, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+@contextmanager
+def functions_kept(model: nn.Module, lost: Callable[[str], None]) -> Iterator[None]:
+    """Export Functions as operators with a backward; `lost` is told what can't keep its gradients.
+
+    That are Functions which are exported as what their forward calls, hooks on tensors, gradients
+    taken in the forward pass, and checkpoints that would update buffers twice.
+    """
+
+    def apply(function: Any, *args: Any) -> Any:
+        plain: Any = super(_BASE, function).apply
+        if get_proxy_mode() is None or function is nn.modules._functions.BackwardHookFunction:
+            return plain(*args)  # nothing is recorded; the hooks of modules are in sight
+        if function is checkpoint.CheckpointFunction:
+            return _recomputed(model, lost, *args)
+        if not any(_is_differentiable(one) for one in args):
+            with torch.no_grad():  # as in every Function; no tensor that it finds elsewhere learns
+                return plain(*args)
+        try:
+            operator, operands = _operator(function, args)
+        except _NotKeptError as reason:
+            lost(f"{function.__qualname__}, an autograd.Function that {reason}")
+            return plain(*args)
+        return operator(*operands)
+
+    def telling(said: str, called: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if get_proxy_mode() is not None:
+                lost(said)
+            return called(*args, **kwargs)
+
+        return call
+
+    with ExitStack() as patches:
+        new = classmethod(apply)
+        patches.enter_context(mock.patch.object(_BASE, "apply", new, create=True))
+        for owner, name, said in _LOSING:
+            new_call = telling(said, getattr(owner, name))
+            patches.enter_context(mock.patch.object(owner, name, new_call))
+        patches.enter_context(_checkpoints_watched(model, lost))
+        yield
+
+
+_LOSING: tuple[tuple[Any, str, str], ...] = (
+    (Tensor, "register_hook", "a hook on a tensor"),
+    (Tensor, "detach_", "Tensor.detach_, which no trace keeps"),
+    (torch.autograd, "_engine_run_backward", "torch.autograd.grad"),
+    (torch.inference_mode, "__enter__", "torch.inference_mode"),
+)
+
+
+# ------------------------------------------------------------------ checkpoints
+
+
+def _recomputed(
+    model: nn.Module, lost: Callable[[str], None], run: Any, _: bool, *args: Any
+) -> Any:
+    """What a reentrant checkpoint computes: its function, if gradients go through it."""
+    if not any(isinstance(one, Tensor) and one.requires_grad for one in args):
+        lost("a reentrant checkpoint of what needs no gradient")
+    with _buffers_watched(model, lost):
+        return run(*args)
+
+
+@contextmanager
+def _checkpoints_watched(model: nn.Module, lost: Callable[[str], None]) -> Iterator[None]:
+    """Tell of checkpoints of the other kind that change buffers."""
+    entered: list[Any] = []
+    hook: Any = checkpoint._checkpoint_hook
+    enter, leave = hook.__enter__, hook.__exit__
+
+    def begin(self: Any) -> Any:
+        entered.append(_buffers_watched(model, lost))
+        entered[-1].__enter__()
+        return enter(self)
+
+    def end(self: Any, *error: Any) -> Any:
+        entered.pop().__exit__(None, None, None)
+        return leave(self, *error)
+
+    with mock.patch.object(hook, "__enter__", begin), mock.patch.object(hook, "__exit__", end):
+        yield
+
+
+@contextmanager
+def _buffers_watched(model: nn.Module, lost: Callable[[str], None]) -> Iterator[None]:
+    """Tell of a change of buffers, which the backward pass of a checkpoint repeats."""
+    before = [buffer._version for buffer in model.buffers()]
+    yield
+    if before != [buffer._version for buffer in model.buffers()]:
+        lost("a checkpoint that updates running statistics in its backward pass again")
+
+
+# ------------------------------------------------------------------ operators
+
+
+@dataclass(frozen=True)
+class _Application:
+    """A Function and its arguments but for its operands: tensors, and sizes that are symbols.
+
+    Attributes
+    ----------
+    function : subclass of torch.autograd.Function
+    arguments : tuple
+        None for each operand, in order; what else it is given, in a tuple of one.
+    """
+
+    function: Any
+    arguments: tuple[tuple[Any] | None, ...]
+
+    def __call__(self, *operands: Any) -> Any:
+        """Apply it; its own backward is recorded in grad mode."""
+        remaining = iter(operands)
+        args = (next(remaining) if one is None else one[0] for one in self.arguments)
+        return super(_BASE, self.function).apply(*args)  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """What is known of an application from watching it.
+
+    Attributes
+    ----------
+    schema : str
+    differentiable : tuple of bool
+        For each result, whether gradients go through it.
+    tags : tuple of torch.Tag
+    called : tuple of str
+        Operators that its forward and its backward call, with the numbers that they are given.
+    """
+
+    schema: str
+    differentiable: tuple[bool, ...]
+    tags: tuple[torch.Tag, ...]
+    called: tuple[str, ...]
+
+
+class _NotKeptError(Exception):
+    """A Function can't be an operator; says why."""
+
+
+_made: dict[tuple[Any, str, _Signature], Any] = {}
+_names: dict[Any, str] = {}
+_count = itertools.count()
+
+
+def operator_name(target: Any) -> str:
+    """Name of an operator; equal in all processes, of those that are made for Functions too."""
+    return _names.get(target, str(target))
+
+
+def _operator(function: Any, args: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The operator of an application, and its operands."""
+    operands = [one for one in args if isinstance(one, (Tensor, torch.SymInt))]
+    for one in args:
+        leaves = pytree.tree_leaves(one)
+        if not isinstance(one, (Tensor, torch.SymInt)):
+            for leaf in leaves:
+                if not isinstance(leaf, _PLAIN):
+                    raise _NotKeptError(f"takes a {type(leaf).__name__}")
+    arguments = tuple(None if isinstance(one, (Tensor, torch.SymInt)) else (one,) for one in args)
+    application = _Application(function, arguments)
+    signature = _signature(application, operands)
+    key = (function, repr(arguments), signature)
+    if key not in _made:
+        _made[key] = _make(application, signature)
+        given = ", ".join("_" if one is None else repr(one[0]) for one in arguments)
+        called = ", ".join(signature.called)
+        _names[_made[key]] = f"{function.__qualname__}({given}) of {called}"
+    return _made[key], operands
+
+
+def _make(application: _Application, signature: _Signature) -> Any:
+    """An operator that runs a Function, and in its backward runs it again to go back."""
+
+    def run(*operands: Any) -> Any:
+        with torch.no_grad():
+            return _own(application(*operands), operands)
+
+    def keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        ctx.save_for_backward(*(one for one in inputs if isinstance(one, Tensor)))
+        ctx.sizes = tuple(None if isinstance(one, Tensor) else one for one in inputs)
+        ctx.set_materialize_grads(False)
+        results = zip(_in_tuple(output), signature.differentiable, strict=True)
+        ctx.mark_non_differentiable(*(one for one, back in results if not back))
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        saved = iter(ctx.saved_tensors)
+        operands = [next(saved).detach() if one is None else one for one in ctx.sizes]
+        wanted = [
+            operand.requires_grad_()
+            for operand, needed in zip(operands, ctx.needs_input_grad, strict=True)
+            if needed
+        ]
+        with torch.enable_grad():
+            results = _in_tuple(application(*operands))
+        pairs = [
+            (result, gradient)
+            for result, gradient in zip(results, gradients, strict=True)
+            if gradient is not None and result.requires_grad
+        ]
+        found: Iterator[Any] = iter([None] * len(wanted))
+        if pairs and wanted:
+            ends, upstream = zip(*pairs, strict=True)
+            found = iter(torch.autograd.grad(ends, wanted, upstream, allow_unused=True))
+        return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+
+    name = re.sub(r"\W", "_", application.function.__name__)
+    made: Any = torch.library.custom_op(
+        f"autograd_function_{next(_count)}::{name}",
+        run,
+        mutates_args=(),
+        schema=signature.schema,
+        tags=signature.tags,
+    )
+    made.register_fake(run)
+    made.register_autograd(backward, setup_context=keep)
+    return made._opoverload
+
+
+def _in_tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _own(results: Any, operands: Sequence[Any]) -> Any:
+    """Results in memory of their own: an operator may not hand on its operands."""
+    seen = {_storage(one) for one in operands if isinstance(one, Tensor)}
+    own = []
+    for result in _in_tuple(results):
+        own.append(result.clone() if _storage(result) in seen else result)
+        seen.add(_storage(result))
+    return tuple(own) if isinstance(results, tuple) else own[0]
+
+
+def _storage(tensor: Tensor) -> Any:
+    return _WeakStorage(tensor.untyped_storage())
+
+
+def _is_differentiable(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+# ------------------------------------------------------------------ what a Function does
+
+
+def _numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """The plain numbers of a call; sizes come in lists."""
+    return [
+        repr(one) for one in (*args, *kwargs.values()) if isinstance(one, (int, float, complex))
+    ]
+
+
+def _signature(application: _Application, operands: Sequence[Any]) -> _Signature:
+    """What is known of an application; raises a _NotKeptError if it can't be an operator."""
+    watch, results = _watched(application, operands)
+    if not all(isinstance(one, Tensor) for one in results):
+        raise _NotKeptError("returns what is no tensor")
+    if watch.foreign:
+        raise _NotKeptError("computes with tensors that it is not given")
+    if watch.writes:
+        raise _NotKeptError("changes its argument in place")
+    tags = [torch.Tag.nondeterministic_seeded] if watch.random else []
+    pointwise = watch.pointwise and all(watch.is_full(one) for one in results)
+    if pointwise and _is_same_of_other_sizes(application, operands, watch):
+        tags.append(torch.Tag.pointwise)
+    kinds = ("Tensor" if isinstance(one, Tensor) else "SymInt" for one in operands)
+    taken = ", ".join(f"{kind} operand_{at}" for at, kind in enumerate(kinds))
+    made = ", ".join(["Tensor"] * len(results))
+    return _Signature(
+        schema=f"({taken}) -> {made}" if len(results) == 1 else f"({taken}) -> ({made})",
+        differentiable=tuple(one.requires_grad for one in results),
+        tags=tuple(tags),
+        called=tuple(watch.called),
+    )
+
+
+def _watched(application: _Application, operands: Sequence[Any]) -> tuple[_Watch, tuple[Any, ...]]:
+    """Apply a Function to tensors without data, and go back through it; with its results."""
+    with disable_proxy_modes_tracing(), torch.enable_grad():
+        leaves = [
+            one.detach().requires_grad_(_is_differentiable(one)) if isinstance(one, Tensor) else one
+            for one in operands
+        ]
+        # A leaf could not be changed in place.
+        given = [one.clone() if isinstance(one, Tensor) else one for one in leaves]
+    wanted = [one for one in leaves if isinstance(one, Tensor) and one.requires_grad]
+    watch = _Watch([one for one in given if isinstance(one, Tensor)])
+    kept = torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: one)
+    with disable_proxy_modes_tracing(), torch.enable_grad(), kept, watch:
+        try:
+            results = _in_tuple(application(*given))
+            ends = [one for one in results if isinstance(one, Tensor) and one.requires_grad]
+            if ends:
+                upstream = [watch.known(torch.empty_like(one)) for one in ends]
+                torch.autograd.grad(ends, wanted, upstream, allow_unused=True)
+        except Exception as error:
+            said = (str(error).splitlines() or [""])[0]
+            raise _NotKeptError(f"fails without data ({said or type(error).__name__})") from error
+    return watch, results
+
+
+def _is_same_of_other_sizes(
+    application: _Application, operands: Sequence[Any], watch: _Watch
+) -> bool:
+    """Whether it calls the same for the part of the channels that one part of a plan has."""
+    for resized in (lambda size: 1, lambda size: size + 1):
+        with disable_proxy_modes_tracing():
+            others = [
+                one.new_empty([resized(n) if isinstance(n, int) else n for n in one.shape])
+                if isinstance(one, Tensor) and watch.is_full(one)
+                else one
+                for one in operands
+            ]
+        try:
+            other, _ = _watched(application, others)
+        except _NotKeptError:
+            return False
+        if other.called != watch.called:
+            return False
+    return True
+
+
+# Each element of the result is that at its own place, where their shapes are equal.
+_MOVES_NOTHING = frozenset(
+    {
+        *SHAPE_ONLY,
+        *(aten.alias, aten.clone, aten.detach, aten.lift_fresh, aten._to_copy),
+        *(aten.view, aten._unsafe_view, aten.reshape, aten.expand),
+        *(aten.copy, aten.copy_, aten.fill, aten.fill_, aten.zero_),
+    }
+)
+
+
+class _Watch(TorchDispatchMode):
+    """Notes what operators are called, and on what.
+
+    Attributes
+    ----------
+    foreign : bool
+        Whether a tensor was read that is neither an operand nor made of them.
+    writes : bool
+        Whether an operand was changed.
+    random : bool
+    pointwise : bool
+        Whether each element depends on those at its own place, and on what a sample has once.
+    called : list of str
+    """
+
+    def __init__(self, operands: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.foreign = self.writes = self.random = False
+        self.pointwise = True
+        self.called: list[str] = []
+        self._operands = {_storage(one) for one in operands}
+        self._alive = list(operands)  # so that no storage is mistaken for another
+        self._known = set(self._operands)
+        self._shape = tuple(map(str, next(filter(_is_differentiable, operands)).shape))
+
+    def known(self, tensor: Tensor) -> Tensor:
+        """Take a tensor for one that the Function is given."""
+        self._alive.append(tensor)
+        self._known.add(_storage(tensor))
+        return tensor
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        made = func(*args, **kwargs)
+        taken = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        results = [one for one in pytree.tree_leaves(made) if isinstance(one, Tensor)]
+        if not results:
+            return made
+        self.called.append(" ".join([str(func), *_numbers(args, kwargs)]))
+        self.random |= torch.Tag.nondeterministic_seeded in func.tags
+        if func.overloadpacket is not aten.lift_fresh:  # of a number in the code
+            self.foreign |= not self._known.issuperset(map(_storage, taken))
+        for value, declared in zip(args, func._schema.arguments, strict=False):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                self.writes |= _storage(value) in self._operands
+        self.pointwise &= self._is_pointwise(func, taken, results)
+        for one in results:
+            self.known(one)
+        return made
+
+    def _is_pointwise(self, func: Any, taken: list[Tensor], results: list[Tensor]) -> bool:
+        every = [*taken, *results]
+        if all(self._is_small(one) for one in every):
+            return True
+        by_mask = func.overloadpacket in (aten.index_put, aten.index_put_) and all(
+            one.dtype == torch.bool for one in taken[1:-1]
+        )
+        known = torch.Tag.pointwise in func.tags or func.overloadpacket in _MOVES_NOTHING
+        if taken and not (known or by_mask):
+            return False
+        return all(self.is_full(one) or self._is_once(one) for one in every)
+
+    def is_full(self, tensor: Tensor) -> bool:
+        """Whether a tensor has the shape of the (first) operand."""
+        return tuple(map(str, tensor.shape)) == self._shape
+
+    def _is_once(self, tensor: Tensor) -> bool:
+        """Whether it meets all elements of a sample alike."""
+        first, others = tensor.shape[:1], tensor.shape[1:]
+        alike = all(str(size) == "1" for size in others)
+        per_sample = tensor.dim() == len(self._shape) and str(first[0]) == self._shape[0]
+        return alike and (per_sample or all(str(size) == "1" for size in first))
+
+    def _is_small(self, tensor: Tensor) -> bool:
+        """Whether it has one element, or one for each sample."""
+        sizes = [str(size) for size in tensor.shape if str(size) != "1"]
+        return not sizes or sizes == list(self._shape[:1])

@@ -1,0 +1,89 @@
+"""ExportedProgram -> the same, its sizes known where constants decide them.
+
+`torch.ones(n, n).triu().nonzero()` has a size that torch.export takes for one of data, though all
+that it is computed of is known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from hgpart.tracing.traced_nodes import concrete
+
+
+def settle_sizes(program: torch.export.ExportedProgram) -> dict[str, Any]:
+    """Put numbers in the place of sizes that buffers and constants decide, in all shapes.
+
+    Returns by name what the operators make whose sizes depend on values. A buffer that the model
+    changes, or whose values are not there, decides nothing.
+    """
+    constants = _Constants(program)
+    found: dict[str, Any] = {}
+    for node in program.graph.nodes:
+        if torch.Tag.dynamic_output_shape not in getattr(node.target, "tags", ()):
+            continue
+        value = constants.value(node)
+        if value is not None:
+            found[node.name] = value
+        sized = constants.picked(node) if value is None else value
+        if sized is not None:
+            for path in (node.meta.get("unbacked_bindings") or {}).values():
+                size = pytree.key_get(node.meta["val"], path)
+                # All shapes that have this size know it from now on.
+                torch._check(size == pytree.key_get(sized, path))  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Constants:
+    """Values of nodes that depend on buffers and constants alone."""
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        signature = program.graph_signature
+        names = {
+            **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants,
+        }
+        tensors = {**program.state_dict, **program.constants}
+        changed = {*signature.buffers_to_mutate.values()}
+        self.known: dict[str, Any] = {
+            placeholder: tensors[name]
+            for placeholder, name in names.items()
+            if name not in changed and not _has_no_values(tensors[name])
+        }
+
+    def value(self, node: fx.Node) -> Any:
+        """The value of a node; None if it is not known."""
+        if node.name not in self.known:
+            self.known[node.name] = self._value(node)
+        return self.known[node.name]
+
+    def _value(self, node: fx.Node) -> Any:
+        operands = [self.value(one) for one in node.all_input_nodes]
+        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if node.op != "call_function" or random or any(one is None for one in operands):
+            return None
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self.value)
+        with torch.no_grad():
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def picked(self, node: fx.Node) -> torch.Tensor | None:
+        """What an index or mask of known values picks, as a tensor of the right shape."""
+        if node.target is not torch.ops.aten.index.Tensor:
+            return None
+        operand, *indices = node.all_input_nodes
+        if any(self.value(one) is None for one in indices):
+            return None
+        data = torch.zeros(()).expand(concrete(operand.meta["val"].shape))
+        picked: torch.Tensor = torch.ops.aten.index.Tensor(
+            data, fx.map_arg(node.args[1], self.value)
+        )
+        return picked
+
+
+def _has_no_values(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta or isinstance(tensor, FakeTensor)

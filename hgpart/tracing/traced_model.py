@@ -1,0 +1,404 @@
+"""nn.Module + example inputs -> TracedModel: a functional torch.fx GraphModule with shapes."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import operator
+import os
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree as pytree
+
+from hgpart.errors import ArgumentError, TraceError
+from hgpart.tracing import autograd_functions, forward_state
+from hgpart.tracing.constant_sizes import settle_sizes
+from hgpart.tracing.stand_ins import stand_ins, stood_for
+
+LARGEST_TENSOR = 2**63 - 1  # bytes
+EXAMPLE_BATCH = 2  # torch.export takes a batch of 1 for a constant
+
+
+@dataclass(frozen=True)
+class ResultStructure:
+    """How the tensors that a model returns make up its result: alone, in a tuple, in a dict.
+
+    Attributes
+    ----------
+    leaves : tuple
+        None for each tensor, in order; what else the model returns as it is, in a tuple of one.
+    spec : pytree specification
+    """
+
+    leaves: tuple[tuple[Any] | None, ...]
+    spec: pytree.TreeSpec
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Put tensors together as the model does."""
+        remaining = iter(tensors)
+        leaves = [next(remaining) if leaf is None else leaf[0] for leaf in self.leaves]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """A model as a functional torch.fx graph over ATen operators.
+
+    Attributes
+    ----------
+    graph_module : torch.fx.GraphModule
+        Placeholders are parameters, buffers, constants and inputs; nothing is changed in place.
+    parameters, buffers : mapping
+        Placeholder name -> name of the model's parameter or buffer.
+    constants : mapping
+        Placeholder name -> tensor that the model's code makes anew in each call.
+    values : mapping
+        Placeholder name -> the tensor itself, of buffers and constants that are not on the meta
+        device; also of operators on these whose size depends on their values, by their names.
+    inputs : tuple of str
+        Placeholder names of the model's inputs, in order.
+    updated : frozenset of str
+        Placeholders of the buffers that a training step changes (running statistics).
+    updates : mapping
+        Placeholder name of each of these -> the node that holds the buffer's new value.
+    results : tuple of fx.Node
+        The nodes that the model returns (new batch-norm statistics are not among them).
+    structure : ResultStructure
+        Called with the values of `results`, it returns what the model returns.
+    example : tuple
+        The inputs that were traced; tensors are on the meta device.
+    batch_size : int
+        Samples in the example that was traced.
+    training : bool
+        The mode that it was traced in.
+    unheld : tuple of str
+        What the forward pass does in Python that the graph does as it was done this one time.
+    lost_gradients : tuple of str
+        What of the forward pass has a backward that the graph does not have.
+    """
+
+    graph_module: fx.GraphModule
+    parameters: Mapping[str, str]
+    buffers: Mapping[str, str]
+    constants: Mapping[str, torch.Tensor]
+    values: Mapping[str, torch.Tensor]
+    inputs: tuple[str, ...]
+    updated: frozenset[str]
+    updates: Mapping[str, fx.Node]
+    results: tuple[fx.Node, ...]
+    structure: ResultStructure
+    example: tuple[Any, ...]
+    batch_size: int
+    training: bool
+    unheld: tuple[str, ...] = ()
+    lost_gradients: tuple[str, ...] = ()
+
+
+def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """Return an example batch for a model with one input of `input_shape` (without the batch).
+
+    The batch is on the model's own device, so a model on the meta device allocates nothing.
+
+    >>> example_inputs(nn.Conv2d(3, 8, 3), (3, 32, 32))[0].shape
+    torch.Size([2, 3, 32, 32])
+    """
+    if not input_shape or any(size < 1 for size in input_shape):
+        raise ArgumentError(
+            f"input shape {tuple(input_shape)}: every size must be at least 1, as in 3,224,224"
+        )
+    tensors = (*model.parameters(), *model.buffers())
+    like = next((one for one in tensors if one.is_floating_point()), torch.empty(0))
+    if EXAMPLE_BATCH * math.prod(input_shape) * like.itemsize > LARGEST_TENSOR:
+        raise ArgumentError(
+            f"input shape {tuple(input_shape)}: a batch of {EXAMPLE_BATCH} exceeds the "
+            f"{LARGEST_TENSOR} bytes that a tensor can have"
+        )
+    return (torch.zeros((EXAMPLE_BATCH, *input_shape), dtype=like.dtype, device=like.device),)
+
+
+def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedModel:
+    """Trace `model` with torch.export, in its own mode, and make the graph functional.
+
+    Parameters
+    ----------
+    model : nn.Module
+        On any device; on ``meta`` nothing is allocated. Its mode (train or eval) is kept.
+    example : tensor or sequence of inputs
+        Only shapes, dtypes and the device matter. The first dimension of the first tensor is the
+        batch, and so is that of every other tensor that is as large there; a tensor of another
+        first size stays as large as it is. The batch stays dynamic where the model allows it: of
+        one sample, which torch.export takes for a constant, two are made.
+
+    Raises
+    ------
+    TraceError
+        If torch.export can't trace the model, or its code ends the process; says where and why.
+        If it returns no tensor, or changes an input in place.
+    """
+    inputs = (example,) if isinstance(example, torch.Tensor) else tuple(example)
+    batches = [value for value in inputs if isinstance(value, torch.Tensor)]
+    if not batches or any(value.dim() == 0 for value in batches):
+        raise ArgumentError("the example holds no batch: give at least one tensor with a batch")
+    with _quiet(), stand_ins(model, inputs) as values:
+        exported = _export(model, values, batches[0].shape[0])
+    program, inputs = exported.program, exported.inputs
+    signature = program.graph_signature
+    made: dict[OutputKind, list[tuple[str | None, fx.Node]]] = {kind: [] for kind in OutputKind}
+    output = next(node for node in program.graph.nodes if node.op == "output")
+    for node, spec in zip(output.args[0], signature.output_specs, strict=True):
+        if isinstance(node, fx.Node):
+            made[spec.kind].append((spec.target, node))
+    returned = tuple(
+        None if isinstance(node, fx.Node) else (node,)
+        for node, spec in zip(output.args[0], signature.output_specs, strict=True)
+        if spec.kind == OutputKind.USER_OUTPUT
+    )
+    changed = [name for name, _ in made[OutputKind.USER_INPUT_MUTATION]]
+    if changed:
+        raise TraceError(
+            f"{type(model).__name__} changes its input {changed[0]!r} in place: accepted are "
+            "models that leave their inputs as they are"
+        )
+    results = tuple(node for _, node in made[OutputKind.USER_OUTPUT])
+    if not results:
+        raise TraceError(f"{type(model).__name__} returns no tensor: there is nothing to compute")
+    settled = settle_sizes(program)
+    known = {**program.state_dict, **program.constants}
+    tensors = {name: stood_for(tensor) for name, tensor in known.items()}
+    placeholders = {name: placeholder for placeholder, name in signature.inputs_to_buffers.items()}
+    updates = {placeholders[str(name)]: node for name, node in made[OutputKind.BUFFER_MUTATION]}
+    named = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    parameters = dict(signature.inputs_to_parameters)
+    for placeholder in _merge_shared(program.graph, parameters, model):
+        del parameters[placeholder]
+    return TracedModel(
+        graph_module=program.graph_module,
+        parameters=parameters,
+        buffers=dict(signature.inputs_to_buffers),
+        constants={
+            placeholder: tensors[name]
+            for placeholder, name in signature.inputs_to_lifted_tensor_constants.items()
+        },
+        values={
+            **settled,
+            **{
+                placeholder: tensors[name]
+                for placeholder, name in named.items()
+                if not tensors[name].is_meta
+            },
+        },
+        inputs=tuple(str(name) for name in signature.user_inputs),
+        updated=frozenset(updates),
+        updates=updates,
+        results=results,
+        structure=ResultStructure(returned, program.call_spec.out_spec),
+        example=tuple(
+            stood_for(value).detach().to("meta") if isinstance(value, torch.Tensor) else value
+            for value in inputs
+        ),
+        batch_size=next(value.shape[0] for value in inputs if isinstance(value, torch.Tensor)),
+        training=model.training,
+        unheld=(
+            *exported.unheld,
+            *(f"{name} is changed in place" for name, _ in made[OutputKind.PARAMETER_MUTATION]),
+        ),
+        lost_gradients=exported.lost_gradients,
+    )
+
+
+def _merge_shared(graph: fx.Graph, parameters: Mapping[str, str], model: nn.Module) -> list[str]:
+    """Let all uses of one parameter that has several names read one placeholder.
+
+    Returns the placeholders that nothing reads any more.
+    """
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    first: dict[int, fx.Node] = {}
+    merged = []
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and node.name in parameters:
+            kept = first.setdefault(id(tensors[parameters[node.name]]), node)
+            if kept is not node:
+                node.replace_all_uses_with(kept)
+                merged.append(node.name)
+    return merged
+
+
+@dataclass(frozen=True)
+class _Exported:
+    """What torch.export makes of a model and its inputs, and what `TracedModel` says of that."""
+
+    program: torch.export.ExportedProgram
+    inputs: tuple[Any, ...]
+    unheld: tuple[str, ...]
+    lost_gradients: tuple[str, ...]
+
+
+def _export(model: nn.Module, inputs: tuple[Any, ...], batch_size: int) -> _Exported:
+    """Export a model for any batch or, if that can't be, for the one given."""
+    several = tuple(
+        torch.cat([value] * EXAMPLE_BATCH) if batch_size == 1 and _is_batch(value, 1) else value
+        for value in inputs
+    )
+    dynamic: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
+    for value in several:
+        if _is_batch(value, max(batch_size, EXAMPLE_BATCH)):
+            dynamic[value] = {0: torch.export.Dim.AUTO}
+    with suppress(Exception, SystemExit):
+        shapes = dynamic.dynamic_shapes(model, several)  # as its forward takes them, as *x too
+        exported = _exported(model, several, shapes)
+        if batch_size > 1 or _takes_any_batch(exported.program):
+            return exported
+    # Models that compute with the batch size in Python trace only with a fixed one.
+    try:
+        return _exported(model, inputs, None)
+    except (Exception, SystemExit) as error:
+        raise TraceError(_explain(model, inputs, error)) from error
+
+
+def _exported(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> _Exported:
+    unheld: dict[str, None] = {}
+    lost: dict[str, None] = {}
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),  # so that what the model says of gradients is to be seen
+        forward_state.watched(model, unheld.setdefault),
+        autograd_functions.functions_kept(model, lost.setdefault),
+    ):
+        program = torch.export.export(model, inputs, dynamic_shapes=shapes)
+    return _Exported(_functional(program), inputs, tuple(unheld), tuple(lost))
+
+
+def _is_batch(value: Any, batch_size: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] == batch_size
+
+
+def _takes_any_batch(program: torch.export.ExportedProgram) -> bool:
+    """Whether exporting has left the batch as a symbol, and has found no number for it."""
+    values = (node.meta["val"] for node in program.graph.find_nodes(op="placeholder"))
+    return any(
+        isinstance(size, torch.SymInt) and size.node.expr.free_symbols
+        for value in values
+        if isinstance(value, torch.Tensor)
+        for size in value.shape
+    )
+
+
+def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Replace in-place operators; batch norm then returns its new statistics."""
+    _detach_what_has_no_grad(program.graph)
+    aliases = _quotable_names(program)
+    _rename_tensors(program, aliases)
+    functional: torch.export.ExportedProgram = program.run_decompositions({})
+    _rename_tensors(functional, {alias: name for name, alias in aliases.items()})
+    _name_results_of_norms(functional.graph)
+    return functional
+
+
+def _name_results_of_norms(graph: fx.Graph) -> None:
+    """Give what a norm makes a node where nothing reads it: its statistics are made with it."""
+    norm = torch.ops.aten._native_batch_norm_legit_functional.default
+    for node in graph.find_nodes(op="call_function", target=norm):
+        if all(user.args[1] != 0 for user in node.users):
+            with graph.inserting_after(node):
+                made = graph.call_function(operator.getitem, (node, 0))
+            made.meta.update(node.meta, val=node.meta["val"][0])
+
+
+def quotable(name: str) -> str:
+    r"""A name without what ends a line or a text where torch writes names into code.
+
+    >>> quotable("a\nb")
+    'a_b'
+    """
+    return re.sub(r'["\\\r\n]', "_", name)
+
+
+def _quotable_names(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Other names for tensors whose own are not to be written into code."""
+    taken = {spec.target for spec in program.graph_signature.input_specs}
+    found: dict[str, str] = {}
+    for name in filter(None, taken.copy()):
+        alias = quotable(name)
+        while alias != name and alias in taken:
+            alias += "_"
+        if alias != name:
+            taken.add(alias)
+            found[name] = alias
+    return found
+
+
+def _rename_tensors(program: torch.export.ExportedProgram, names: Mapping[str, str]) -> None:
+    signature = program.graph_signature
+    for spec in (*signature.input_specs, *signature.output_specs):
+        if spec.target in names:
+            spec.target = names[spec.target]
+    for tensors in (program.state_dict, program.constants):
+        for name in names.keys() & tensors.keys():
+            tensors[names[name]] = tensors.pop(name)
+
+
+def _detach_what_has_no_grad(graph: fx.Graph) -> None:
+    """Say with `detach` what `torch.no_grad()` says, which is lost as its block is inlined."""
+    for node in graph.find_nodes(
+        op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled
+    ):
+        for result in list(node.users) if node.args[0] is False else ():
+            with graph.inserting_after(result):
+                detached = graph.call_function(torch.ops.aten.detach.default, (result,))
+            detached.meta.update(result.meta)
+            result.replace_all_uses_with(detached, lambda user, made=detached: user is not made)
+
+
+def _explain(model: nn.Module, inputs: tuple[Any, ...], error: BaseException) -> str:
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _is_the_models(frame.filename)
+    ]
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    text = str(error).strip()
+    why = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    if isinstance(error, SystemExit):
+        why = f"its code ends the process: sys.exit({text})"
+    shapes = ", ".join(
+        "x".join(map(str, value.shape)) for value in inputs if isinstance(value, torch.Tensor)
+    )
+    return f"can't trace {type(model).__name__} with input {shapes}{where}: {why}"
+
+
+def _is_the_models(filename: str) -> bool:
+    """Whether a file is of the model's code: not torch's, Python's or this one."""
+    path = Path(filename)
+    library = Path(os.__file__).parent
+    packages = {"site-packages", "dist-packages"}  # they may lie inside the standard library
+    return not (
+        filename.startswith("<")  # code made at run time
+        or filename in (__file__, autograd_functions.__file__, forward_state.__file__)
+        or path.is_relative_to(Path(torch.__file__).parent)
+        or (path.is_relative_to(library) and packages.isdisjoint(path.parts))
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch.export's own warnings and log lines from the user, who can't act on them."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

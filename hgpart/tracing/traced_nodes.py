@@ -1,0 +1,177 @@
+"""What the nodes of a traced graph say: shapes, tensors, operators, multiply-accumulates."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils.flop_counter import FlopCounterMode
+
+from hgpart.errors import TraceError
+from hgpart.tracing.autograd_functions import operator_name
+from hgpart.tracing.operator_calls import only_updated, place_of
+
+
+def concrete(shape: Sequence[Any]) -> tuple[int, ...]:
+    """A shape with the traced example's batch size in place of symbols."""
+    return tuple(
+        size
+        if isinstance(size, int)
+        else int(size.node.hint if size.node.has_hint() else size.node.expr)
+        for size in shape
+    )
+
+
+def described(node: fx.Node, reference: Callable[[fx.Node], str] = lambda node: "_") -> str:
+    """A call as text: its operator, its numbers, and for each tensor what `reference` calls it.
+
+    It names no device, and the batch by that word.
+    """
+
+    def text(value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return reference(value) if holds_tensors(value) else text(value.meta.get("val"))
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            expression = value.node.expr
+            return str(expression.subs(dict.fromkeys(expression.free_symbols, "batch")))
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(map(text, value))}]"
+        return repr(value)
+
+    operands = [text(value) for value in node.args]
+    operands += [
+        f"{name}={text(value)}"
+        for name, value in node.kwargs.items()
+        if name not in ("device", "pin_memory")
+    ]
+    target = node.target
+    is_operator = isinstance(target, torch._ops.OpOverload)
+    name = operator_name(target) if is_operator else getattr(target, "__name__", str(target))
+    return f"{name}({', '.join(operands)})"
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...]:
+    """Shape of an operator's (first) result."""
+    if not holds_tensors(node):
+        raise TraceError(f"{place_of(node)}: it makes a number of data: accepted are tensors")
+    shape = first_tensor(node.meta["val"]).shape
+    if not all(isinstance(size, int) or _is_known(size.node) for size in shape):
+        raise TraceError(
+            f"{place_of(node)}: its shape {tuple(shape)} depends on the data: accepted is what "
+            "depends on the batch size alone"
+        )
+    return concrete(shape)
+
+
+def _is_known(size: Any) -> bool:
+    return bool(size.has_hint() or size.expr.is_number)
+
+
+def first_tensor(value: Any) -> torch.Tensor:
+    """The first tensor among the results of an operator."""
+    return next(iter(all_tensors(value)))
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, real or fake."""
+    return isinstance(value, torch.Tensor)
+
+
+def holds_tensors(node: fx.Node) -> bool:
+    """Whether the value of a node is tensors, not a size."""
+    return node.op == "get_attr" or isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
+
+
+def elements_of(node: fx.Node) -> int:
+    """Number of elements of a node's tensor."""
+    return math.prod(concrete(node.meta["val"].shape))
+
+
+def results_read(node: fx.Node, results: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
+    """The tensors of an operator that anything reads, or that are among the model's `results`.
+
+    New batch-norm statistics are not: the graph's output node returns them, and another call of
+    the norm replaces them.
+    """
+
+    def is_read(result: fx.Node) -> bool:
+        return is_tensor(result.meta["val"]) and any(
+            reader.op != "output" and result not in only_updated(reader) for reader in result.users
+        )
+
+    if is_tensor(node.meta["val"]):
+        return (node,)
+    return tuple(user for user in node.users if user in results or is_read(user))
+
+
+def all_tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors among the results of an operator."""
+    parts = [value] if isinstance(value, torch.Tensor) else value
+    return [part for part in parts if is_tensor(part)]
+
+
+def live_nodes(results: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes that results depend on."""
+    live: set[fx.Node] = set()
+    waiting = list(results)
+    while waiting:
+        node = waiting.pop()
+        if node not in live:
+            live.add(node)
+            unread = only_updated(node)
+            waiting.extend(operand for operand in node.all_input_nodes if operand not in unread)
+    return live
+
+
+def computed_nodes(graph: fx.Graph, results: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes that a pass computes: for results, and for running statistics.
+
+    A norm updates its statistics whether or not anything reads what it makes.
+    """
+    norms = (node for node in graph.nodes if any(True for _ in updated_buffers(node)))
+    return live_nodes([*results, *map(first_result, norms)])
+
+
+def first_result(node: fx.Node) -> fx.Node:
+    """The node of what a norm makes, beside its statistics."""
+    return next(user for user in node.users if user.args[1] == 0)
+
+
+def updated_buffers(node: fx.Node) -> Iterable[fx.Node]:
+    """Buffers of running statistics that a norm updates, be it after another call of it."""
+    for statistic in only_updated(node):
+        if statistic.op == "placeholder":
+            yield statistic
+        elif statistic.target is operator.getitem:  # the new value that the other call made
+            yield from updated_buffers(statistic.all_input_nodes[0])
+
+
+def is_norms_statistic(node: fx.Node) -> bool:
+    """Whether a node is a running statistic that a norm has updated."""
+    if node.target is not operator.getitem:
+        return False
+    norm = torch.ops.aten._native_batch_norm_legit_functional
+    return getattr(node.all_input_nodes[0].target, "overloadpacket", None) is norm
+
+
+def multiply_accumulates(node: fx.Node) -> int:
+    """Multiply-accumulates of an operator kept whole, counted by torch where it knows how."""
+
+    def meta(value: Any) -> Any:
+        found = value.meta["val"] if isinstance(value, fx.Node) else value
+        if isinstance(found, torch.Tensor):
+            return torch.empty(concrete(found.shape), dtype=found.dtype, device="meta")
+        return found if not isinstance(found, torch.SymInt) else concrete((found,))[0]
+
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), meta)
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter:
+            node.target(*args, **kwargs)  # type: ignore[operator]
+    except Exception:
+        return 0  # an operator that can't run on shapes alone has no formula either
+    return int(counter.get_total_flops()) // 2

@@ -1,0 +1,1 @@
+"""ChannelGraph -> Work: what each task costs, counted or measured."""

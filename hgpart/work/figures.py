@@ -1,0 +1,183 @@
+"""ChannelGraph -> work of each layer's tasks: multiply-accumulates, or measured seconds."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpart.errors import ArgumentError, PlanError
+from hgpart.files.json_files import quoted, read_json
+from hgpart.files.writing import replacing
+from hgpart.layers.channel_graph import ChannelGraph
+
+Int64 = NDArray[np.int64]
+
+FEMTOSECONDS = 10**15
+LARGEST_TOTAL = 2**63 - 1  # units of all tasks together: sums are int64
+FORMAT = "hgpart work 1"
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much work one task of each layer is.
+
+    Attributes
+    ----------
+    per_task : int64 array, shape (layers,)
+        In whole units, so that sums are exact.
+    unit : str
+        What the figures are printed in ("MAC", "s").
+    units : int
+        How many of `per_task` make one printed unit.
+    source : str
+        "flops", or where the measurement came from.
+    """
+
+    per_task: Int64
+    unit: str
+    units: int
+    source: str
+
+
+def flops(graph: ChannelGraph) -> Work:
+    """Multiply-accumulates per task and sample, from shapes alone: deterministic.
+
+    Convolutions and linear layers count, as published figures do; what is fused behind them
+    does not.
+
+    Raises
+    ------
+    ArgumentError
+        If there are too many for 64 bits.
+    """
+    per_task = [layer.macs for layer in graph.layers]
+    if (total := _total(per_task, graph)) > LARGEST_TOTAL:
+        raise ArgumentError(
+            f"{total} multiply-accumulates per sample: accepted are up to {LARGEST_TOTAL}"
+        )
+    return Work(np.array(per_task, dtype=np.int64), "MAC", 1, "flops")
+
+
+def measured(graph: ChannelGraph, seconds: Sequence[float], source: str) -> Work:
+    """Divide the seconds of each layer among its tasks, in whole femtoseconds.
+
+    Parameters
+    ----------
+    graph : ChannelGraph
+    seconds : sequence of float
+        One for each layer.
+    source : str
+        Where they come from: device, batch size, versions, date.
+
+    Raises
+    ------
+    ArgumentError
+        If there is not one number >= 0 for each layer, or all of them exceed 9223 s.
+    """
+    if len(seconds) != len(graph.layers):
+        raise ArgumentError(
+            f"seconds of {len(seconds)} layers: accepted is one for each of {len(graph.layers)}"
+        )
+    for layer, value in zip(graph.layers, seconds, strict=True):
+        if not 0 <= value < math.inf:
+            raise ArgumentError(f"layer {layer.name!r} takes {value} s: accepted is 0 or more")
+    per_task = [
+        round(value / layer.tasks * FEMTOSECONDS)
+        for layer, value in zip(graph.layers, seconds, strict=True)
+    ]
+    if sum(map(operator.mul, per_task, (layer.tasks for layer in graph.layers))) > LARGEST_TOTAL:
+        raise ArgumentError(
+            f"all layers take {sum(seconds):.0f} s: accepted is up to "
+            f"{LARGEST_TOTAL // FEMTOSECONDS} s (measure a smaller batch)"
+        )
+    return Work(np.array(per_task, dtype=np.int64), "s", FEMTOSECONDS, source)
+
+
+def _total(per_task: Sequence[int], graph: ChannelGraph) -> int:
+    return sum(units * layer.tasks for units, layer in zip(per_task, graph.layers, strict=False))
+
+
+# ------------------------------------------------------------------ files
+
+
+def save_work(work: Work, graph: ChannelGraph, path: Path | str) -> None:
+    """Write the work of each layer to a JSON file, one line a layer.
+
+    ``per_task`` is exact, in whole units (femtoseconds); ``total`` is that of all tasks of the
+    layer, in the printed unit (seconds), for people to read.
+
+    Raises
+    ------
+    ArgumentError
+        If `work` is not that of `graph`.
+    OutputError
+        If the file can't be written.
+    """
+    if len(work.per_task) != len(graph.layers):
+        raise ArgumentError(
+            f"work of {len(work.per_task)} layers: accepted is that of {len(graph.layers)}"
+        )
+    head = {
+        "format": FORMAT,
+        "source": work.source,
+        "fingerprint": graph.fingerprint,
+        "unit": work.unit,
+        "units": work.units,
+    }
+    layers = [
+        {
+            "layer": layer.name,
+            "tasks": layer.tasks,
+            "per_task": per_task,
+            "total": per_task * layer.tasks / work.units,
+        }
+        for layer, per_task in zip(graph.layers, work.per_task.tolist(), strict=True)
+    ]
+    with replacing(path) as file:
+        file.write("{\n")
+        for name, value in head.items():
+            file.write(f'  "{name}": {json.dumps(value)},\n')
+        lines = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
+        file.write(f'  "layers": [\n{lines}\n  ]\n}}\n')
+
+
+def load_work(path: Path | str, graph: ChannelGraph) -> Work:
+    """Read a file of `save_work`, and check that it belongs to this model.
+
+    Raises
+    ------
+    FormatError
+        If the file can't be read or is malformed, or a number of it is negative, too large or
+        none at all; says which line.
+    PlanError
+        If it holds the work of another model.
+    """
+    head = read_json(path, "a file of save_work", FORMAT)
+    source, unit, units = head.string("source"), head.string("unit"), head.whole("units", 1)
+    fingerprint = head.string("fingerprint")
+    if fingerprint != graph.fingerprint:
+        raise PlanError(
+            f"{path} holds the work of another model, {quoted(fingerprint)}: accepted is that of "
+            f'this one, "{graph.fingerprint}"; measure it anew'
+        )
+    per_task: list[int] = []
+    records = head.objects("layers", len(graph.layers))
+    for layer, record in zip(graph.layers, records, strict=True):
+        if record.string("layer") != layer.name:
+            raise record.wrong("layer", json.dumps(layer.name))
+        if record.whole("tasks") != layer.tasks:
+            raise record.wrong("tasks", str(layer.tasks))
+        per_task.append(record.whole("per_task", 0, LARGEST_TOTAL))
+        if _total(per_task, graph) > LARGEST_TOTAL:
+            raise record.wrong("per_task", f"{LARGEST_TOTAL} in all tasks together at most")
+        total = per_task[-1] * layer.tasks / units
+        if not math.isclose(record.number("total"), total, rel_tol=1e-6):
+            raise record.wrong("total", f"{total}, as per_task x tasks / units is (or change both)")
+    return Work(np.array(per_task, dtype=np.int64), unit, units, source)

@@ -1,0 +1,227 @@
+"""ChannelGraph + TracedModel -> Work: measured forward and backward seconds of each layer.
+
+Each layer runs on its own: a small GraphModule of its operators, on random operands of the shapes
+that they have in the model. So only one layer's tensors exist at a time, and a model on the meta
+device can be profiled.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from datetime import date
+from itertools import chain
+from pathlib import Path
+
+import torch
+from rich.progress import TaskProgressColumn, TimeRemainingColumn
+from torch import fx, nn
+
+from hgpart.errors import ArgumentError, ModelError
+from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.terminal import progress_bar
+from hgpart.tracing.batches import at_batch, has_dynamic_batch
+from hgpart.tracing.operator_calls import only_updated
+from hgpart.tracing.traced_model import TracedModel
+from hgpart.work.figures import Work, measured
+from hgpart.work.layer_module import LayerModule, layer_module
+
+clock = time.perf_counter
+
+
+def profile(
+    model: nn.Module,
+    traced: TracedModel,
+    graph: ChannelGraph,
+    *,
+    batch_size: int = 32,
+    device: str = "cpu",
+    repeats: int = 5,
+    warm_up: int = 2,
+) -> Work:
+    """Measure forward plus backward seconds of each layer, and divide them among its tasks.
+
+    A layer's time (thesis 5.1) is the median over `repeats` of running all its operators, fused
+    ones and the re-indexing in front of them included, and of computing the gradients that
+    training needs: those of its parameters, and of the maps that depend on any parameter.
+    Layers that compute nothing (inputs, parameters, the output) get 0.
+
+    Parameters
+    ----------
+    model : nn.Module
+        What was traced. Weights on the meta device are replaced by random ones, a layer at a time.
+    traced : TracedModel
+    graph : ChannelGraph
+        Of `traced`.
+    batch_size : int
+        Samples in a forward pass. A model that only runs with the batch size it was traced with
+        is measured at that one and its times are scaled; the work's `source` then says so.
+    device : str
+        "cpu", or an accelerator of this machine, such as "cuda" or "cuda:1".
+    repeats, warm_up : int
+        Runs that are measured, and runs before them that are not.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is out of range, or there is no such device.
+    ModelError
+        If a layer can't run on the device, for lack of memory for example.
+    """
+    for name, value, least in (
+        ("batch size", batch_size, 1),
+        ("repeats", repeats, 1),
+        ("warm-up runs", warm_up, 0),
+    ):
+        if value < least:
+            raise ArgumentError(f"{name} {value}: accepted is {least} or more")
+    where = _device(device)
+    batch = batch_size if has_dynamic_batch(traced) else traced.batch_size
+    operands = _Operands(model, traced, batch, where)
+    seconds = []
+    with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
+        bar = progress.add_task("profile", total=len(graph.layers))
+        for layer in graph.layers:
+            progress.update(bar, description=f"profile {layer.name}")
+            median = 0.0
+            if layer.operators:
+                alone = layer_module(traced, graph, layer, batch, where)
+                median = _median_seconds(layer, alone, operands, repeats, warm_up)
+            seconds.append(median * batch_size / batch)
+            progress.advance(bar)
+    return measured(graph, seconds, _source(where, batch_size, batch))
+
+
+# ------------------------------------------------------------------ operands and time
+
+
+class _Operands:
+    """Makes the tensors that layers run on."""
+
+    def __init__(
+        self, model: nn.Module, traced: TracedModel, batch_size: int, device: torch.device
+    ) -> None:
+        self.batch_size = batch_size
+        self.device = device
+        self.needs_gradient: set[fx.Node] = set()
+        for node in traced.graph_module.graph.nodes:
+            if node.name in traced.parameters or self.needs_gradient.intersection(
+                node.all_input_nodes
+            ):
+                self.needs_gradient.add(node)
+            # A shared batch norm takes the statistics that it left before: no gradient goes there.
+            self.needs_gradient -= set(only_updated(node))
+        tensors = dict(
+            chain(
+                model.named_parameters(remove_duplicate=False),
+                model.named_buffers(remove_duplicate=False),
+            )
+        )
+        self.own: Mapping[str, torch.Tensor] = {
+            placeholder: tensors[name]
+            for placeholder, name in (*traced.parameters.items(), *traced.buffers.items())
+            if name in tensors and not tensors[name].is_meta
+        }
+
+    def make(self, node: fx.Node) -> torch.Tensor:
+        """Take the model's own parameter or buffer, or a random tensor like the node's value."""
+        tensor = self.own.get(node.name)
+        made = self.random(node) if tensor is None else tensor.detach().to(self.device)
+        return made.requires_grad_(_is_differentiable(made) and node in self.needs_gradient)
+
+    def random(self, node: fx.Node) -> torch.Tensor:
+        """Draw numbers from 0 to 1, in the memory layout of the node's value; integers are 0.
+
+        So roots, variances and (the integers) indices are valid.
+        """
+        value = node.meta["val"]
+        shape = [at_batch(size, self.batch_size) for size in value.shape]
+        strides = [at_batch(stride, self.batch_size) for stride in value.stride()]
+        length = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+        draw = torch.rand if _is_differentiable(value) else torch.zeros
+        flat = draw(max(length, 0), dtype=value.dtype, device=self.device)
+        return flat.as_strided(shape, strides)
+
+
+def _is_differentiable(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _median_seconds(
+    layer: Layer, alone: LayerModule, operands: _Operands, repeats: int, warm_up: int
+) -> float:
+    try:
+        inputs = [operands.make(node) for node in alone.operands]
+        gradients = [operands.random(node) for node in alone.results]
+        seconds = [
+            _seconds(alone.module, inputs, gradients, operands.device)
+            for _ in range(warm_up + repeats)
+        ]
+    except (RuntimeError, IndexError) as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(
+            f"can't profile layer {layer.name!r} on {operands.device} with batch "
+            f"{operands.batch_size}: {why}"
+        ) from error
+    return statistics.median(seconds[warm_up:])
+
+
+def _seconds(
+    module: fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    device: torch.device,
+) -> float:
+    """Time one forward and backward pass; gradients are made anew, not added to earlier ones."""
+    leaves = [tensor for tensor in inputs if tensor.requires_grad]
+    _wait(device)
+    start = clock()
+    with torch.enable_grad():
+        results = module(*inputs)
+        pairs = [pair for pair in zip(results, gradients, strict=True) if pair[0].requires_grad]
+        if pairs:
+            outputs, upstream = zip(*pairs, strict=True)
+            torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)
+    _wait(device)
+    return clock() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+# ------------------------------------------------------------------ where it was measured
+
+
+def _device(name: str) -> torch.device:
+    found = torch.accelerator.current_accelerator(check_available=True)
+    devices = ["cpu"]
+    if found is not None:
+        devices += [found.type]
+        devices += [f"{found.type}:{at}" for at in range(torch.accelerator.device_count())]
+    if name not in devices:
+        raise ArgumentError(f"device {name!r}: accepted here are {', '.join(devices)}")
+    return torch.device(name)
+
+
+def _source(device: torch.device, batch_size: int, measured_batch: int) -> str:
+    if device.type == "cpu":
+        place, name = f"cpu ({torch.get_num_threads()} threads)", _cpu_name()
+    else:
+        place = str(device)
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    batch = f"batch {batch_size}"
+    if batch_size != measured_batch:
+        batch += f" (scaled from {measured_batch}, the only batch size that the model allows)"
+    return f"profile {place} {batch}, torch {torch.__version__}, {name}, {date.today()}"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown processor"

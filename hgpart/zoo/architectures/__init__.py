@@ -1,0 +1,1 @@
+"""Built-in architectures, a family a file."""

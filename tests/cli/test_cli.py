@@ -1,0 +1,621 @@
+"""The command line: what it writes, what it says of mistakes, and how it ends."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builtin_graphs import full_size_graph
+
+from hgpart.cli.commands import run
+from hgpart.errors import ModelError
+from hgpart.hypergraph.blocks import Modelling, single_blocks
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.formats import read_hmetis, read_partition, read_patoh
+from hgpart.partition import partition_graph
+from hgpart.partition.native.search import native_partition
+from hgpart.plan import load_plan, make_plan, restore, save_plan
+from hgpart.work.figures import flops
+
+OPTIONS = {
+    "coarse": [],
+    "fine": ["--grain", "fine"],
+    "thesis": ["--linear", "layer", "--bytes-per-element", "1"],
+    "bare": ["--no-input-vertex", "--no-output-vertex", "--batch-size", "1"],
+}
+MODELLINGS = {
+    "coarse": Modelling(),
+    "fine": Modelling(grain="fine"),
+    "thesis": Modelling(linear="layer", bytes_per_element=1),
+    "bare": Modelling(input_vertex=False, output_vertex=False, batch_size=1),
+}
+
+
+@pytest.fixture
+def graph():
+    return full_size_graph("lenet5")
+
+
+def hgpart(*arguments):
+    """Run a command that is to succeed."""
+    assert run([str(argument) for argument in arguments]) == 0
+
+
+def without_seconds(path):
+    figures = json.loads(path.read_text())
+    assert figures["seconds"].pop("total") > 0
+    del figures["seconds"]
+    return figures
+
+
+# ------------------------------------------------------------------ results
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_partition_export_and_evaluate_agree(options, graph, tmp_path):
+    files = {name: tmp_path / name for name in ("json", "parts", "patoh", "hmetis", "again")}
+    hgpart(
+        *("partition", "lenet5", "--k", 4, "--eps", 0.25, "--effort", 0.1, *OPTIONS[options]),
+        *("--json", files["json"], "--partition-file", files["parts"]),
+    )
+    shown = without_seconds(files["json"])
+    assert shown["feasible"]
+    assert shown["imbalance"] <= 0.25
+
+    # What any other tool would find, from the two files alone.
+    hgpart(*("export", "lenet5", *OPTIONS[options], "-o", files["patoh"]))
+    hypergraph = read_patoh(files["patoh"])
+    parts = read_partition(files["parts"], hypergraph.vertices, 4)
+    loads = np.bincount(parts, weights=hypergraph.weights, minlength=4)
+    assert [part["work"] for part in shown["parts"]] == loads.tolist()
+    ends = zip(hypergraph.pointers[:-1], hypergraph.pointers[1:], strict=True)
+    spread = [len(set(parts[hypergraph.pins[a:b]].tolist())) - 1 for a, b in ends]
+    assert shown["volume_bytes"] == int(hypergraph.costs @ np.array(spread))
+
+    # What hgpart says of that file.
+    hgpart(
+        *("evaluate", "lenet5", "--partition", files["parts"], "--eps", 0.25),
+        *(*OPTIONS[options], "--json", files["again"]),
+    )
+    again = without_seconds(files["again"])
+    assert (again["seed"], again["backend"]) == (None, None)
+    for same in ("k", "feasible", "imbalance", "volume_bytes", "messages", "parts", "layers"):
+        assert again[same] == shown[same], same
+    assert again["layerwise_volume_bytes"] == shown["layerwise_volume_bytes"]
+
+    # What was exported is the full hypergraph, in both formats.
+    modelling = MODELLINGS[options]
+    full = cnn_hypergraph(graph, flops(graph), single_blocks(graph, modelling), modelling)
+    hgpart(*("export", "lenet5", *OPTIONS[options], "--format", "hmetis", "-o", files["hmetis"]))
+    for found in (hypergraph, read_hmetis(files["hmetis"])):
+        for name in ("weights", "costs", "pointers", "pins"):
+            expected = getattr(full.hypergraph, name)
+            np.testing.assert_array_equal(getattr(found, name), expected)
+
+
+def test_a_seed_gives_the_same_partition_every_time(tmp_path):
+    files = [tmp_path / name for name in "ab"]
+    for file in files:
+        hgpart(
+            "partition",
+            "lenet5",
+            "--k",
+            5,
+            "--eps",
+            0.3,
+            "--seed",
+            7,
+            "--effort",
+            0.1,
+            "--json",
+            file,
+        )
+    first, second = map(without_seconds, files)
+    assert first == second
+    assert (first["seed"], first["eps"]) == (7, 0.3)
+
+
+def test_json_on_standard_output_is_all_that_is_printed_there(capsys):
+    hgpart("partition", "lenet5", "--k", 2, "--json", "-")
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["model"], shown["k"]) == ("lenet5", 2)
+    assert list(shown["seconds"])[-1] == "total"
+
+
+def test_tables_are_printed_and_a_csv_is_written(capsys, tmp_path):
+    hgpart("partition", "lenet5", "--k", 2, "--csv", tmp_path / "parts.csv", "--unit", "MiB")
+    out, err = capsys.readouterr()
+    assert out.startswith("lenet5 on 2 devices, coarse-grain: imbalance 0.0")
+    assert "MiB" in out
+    assert err == ""
+    assert len((tmp_path / "parts.csv").read_text().splitlines()) == 3
+
+
+def test_a_plan_restores_the_partition(graph, tmp_path):
+    plan, figures = tmp_path / "plan.json", tmp_path / "figures.json"
+    hgpart("partition", "lenet5", "--k", 3, "--speeds", "1,1,2", "-o", plan, "--json", figures)
+    shown, loaded = without_seconds(figures), load_plan(plan)
+    assert (loaded.model, loaded.input_shape) == ("lenet5", (1, 32, 32))
+    found = restore(loaded, graph)
+    assert found.evaluation.imbalance == shown["imbalance"]
+    assert found.evaluation.volume == shown["volume_bytes"]
+    assert list(found.speeds) == shown["speeds"] == [1, 1, 2]
+
+
+def test_work_is_measured_kept_and_passed_back(tmp_path):
+    kept = tmp_path / "work.json"
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    # Two layers may well take longer than the rest: any imbalance is fine here.
+    job = ("partition", "lenet5", "--k", 2, "--eps", 1, "--batch-size", 2)
+    hgpart(*job, "--work", "profile", "--save-work", kept, "--json", first)
+    hgpart(*job, "--work", kept, "--json", second)
+    assert without_seconds(first) == without_seconds(second)
+    shown = without_seconds(second)
+    assert shown["work_unit"] == "s"
+    assert shown["work_source"].startswith("profile cpu")
+
+
+def test_the_busiest_device_has_less_to_send_where_that_is_asked_for(capsys, tmp_path):
+    command = ["partition", "alexnet", "--k", 4, "--backend", "native", "--effort", "0.1"]
+    exchanged = []
+    for objective in ("volume", "largest"):
+        hgpart(*command, "--objective", objective, "--json", tmp_path / "figures.json")
+        shown = json.loads((tmp_path / "figures.json").read_text())
+        both = [part["send_bytes"] + part["receive_bytes"] for part in shown["parts"]]
+        exchanged.append(max(both))
+    assert shown["objective"] == "largest"
+    assert shown["objective_value"] == exchanged[1] <= exchanged[0]
+    assert "No device sends and receives more than" in capsys.readouterr().out
+
+
+def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_path):
+    topology, plan = tmp_path / "topology.json", tmp_path / "plan.json"
+    topology.write_text(
+        '{"format": "hgpart topology 1", "nodes": [2, 2], "inside": 1, "between": 50}'
+    )
+    hgpart(
+        *("partition", "alexnet", "--k", 4, "--backend", "native", "--effort", "0.1"),
+        *("--topology", topology, "--memory", "400MB,400MB,400MB,700MB", "-o", plan),
+    )
+    first = capsys.readouterr().out
+    assert "A byte costs" in first
+    assert "with 4 copies of its parameters" in first
+    hgpart("show", plan, "--json", tmp_path / "figures.json")
+    assert capsys.readouterr().out.split("Seconds")[0] == first.split("Seconds")[0]
+    shown = json.loads((tmp_path / "figures.json").read_text())
+    assert shown["objective"] == "links"
+    assert shown["volume_bytes"] < shown["objective_value"] < 50 * shown["volume_bytes"]
+    for part in shown["parts"]:
+        assert part["memory_bytes"] <= part["memory_limit_bytes"]
+
+
+def test_best_effort_shows_what_is_not_allowed(capsys):
+    hgpart("partition", "lenet5", "--k", 20, "--effort", 0.1, "--best-effort", "--json", "-")
+    shown = json.loads(capsys.readouterr().out)
+    assert not shown["feasible"]
+    assert shown["imbalance"] > 0.1
+
+
+def test_other_devices_than_the_file_names_are_idle(capsys, tmp_path):
+    parts = tmp_path / "parts"
+    hgpart("partition", "lenet5", "--k", 2, "--partition-file", parts)
+    capsys.readouterr()
+    hgpart("evaluate", "lenet5", "--partition", parts, "--k", 3, "--json", "-")
+    shown = json.loads(capsys.readouterr().out)
+    assert [part["work"] > 0 for part in shown["parts"]] == [True, True, False]
+    assert not shown["feasible"]
+
+
+def test_a_model_of_the_user_is_traced_with_what_was_kept_whole(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Sort(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.sort(dim=1).values\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 8, 3), Sort(), nn.Conv2d(8, 4, 3))\n"
+    )
+    hgpart("trace", f"{file}:net", "--input-shape", "3,16,16")
+    out = capsys.readouterr().out
+    assert "(1 kept whole)" in out.splitlines()[0]
+    assert out.splitlines()[-1] == "Kept whole (one task that reads everything): 1 (sort)"
+
+
+def test_models_lists_those_that_are_named(capsys):
+    hgpart("models", "lenet5", "alexnet")
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        *("model", "lenet5", "alexnet")
+    ]
+
+
+# ------------------------------------------------------------------ mistakes
+
+LENET = ["partition", "lenet5", "--k", "2"]
+NATIVE = [*LENET, "--backend", "native", "--effort", "0.01"]
+
+MISTAKES = {
+    "no command": (["partitoin"], 2, "No such command 'partitoin'"),
+    "unknown option": ([*LENET, "--fast"], 2, "--fast"),
+    "missing k": (["partition", "lenet5"], 2, "--k"),
+    "k is no number": (["partition", "lenet5", "--k", "two"], 2, "--k"),
+    "shape is no shape": ([*LENET, "--input-shape", "1x32x32"], 2, "3,224,224"),
+    "speeds are no numbers": ([*LENET, "--speeds", "1,fast"], 2, "1,1,2"),
+    "k < 1": (["partition", "lenet5", "--k", "0"], 3, "k is 0"),
+    "k > tasks": (["partition", "lenet5", "--k", "999"], 3, "999"),
+    "eps < 0": ([*LENET, "--eps", "-0.1"], 3, "-0.1"),
+    "eps is not a number": ([*LENET, "--eps", "nan"], 3, "nan"),
+    "grain": ([*LENET, "--grain", "medium"], 3, "coarse and fine"),
+    "linear": ([*LENET, "--linear", "block"], 3, "neuron and layer"),
+    "backend": ([*LENET, "--backend", "metis"], 3, "kahypar, mtkahypar"),
+    "unit": ([*LENET, "--unit", "mb"], 3, "MB, GB, MiB, GiB"),
+    "batch size": ([*LENET, "--batch-size", "0"], 3, "batch size 0"),
+    "speeds of others": ([*LENET, "--speeds", "1,1,2"], 3, "3 speeds for k=2"),
+    "speed 0": ([*LENET, "--speeds", "1,0"], 3, "0"),
+    "seed": ([*LENET, "--seed", "-1"], 3, "-1"),
+    "time limit": ([*LENET, "--time-limit", "0"], 3, "0"),
+    "work": ([*LENET, "--work", "guess"], 3, "flops, profile"),
+    "device without profile": ([*LENET, "--profile-device", "cpu"], 3, "--work profile"),
+    "one file for two": ([*LENET, "--json", "x", "--csv", "x"], 3, "--json and --csv"),
+    "format": (["export", "lenet5", "--format", "metis", "-o", "x"], 3, "patoh and hmetis"),
+    "unknown model": (["partition", "lenet6", "--k", "2"], 4, "nearest: lenet5"),
+    "unknown in models": (["models", "lenet5", "lenet6"], 4, "nearest: lenet5"),
+    "no such file": (["trace", "nowhere.py:net"], 4, "nowhere.py"),
+    "input shape": ([*LENET, "--input-shape", "3,32,32"], 5, "2x3x32x32"),
+    "no tensor is so large": ([*LENET, "--input-shape", f"{10**20},1,1"], 3, "bytes that a tensor"),
+    "no sum is so large": (["trace", "unet", "--input-shape", f"3,{10**8},{10**8}"], 3, "up to"),
+    "no partition file": (["evaluate", "lenet5", "--partition", "none"], 6, "none"),
+    "objective": ([*LENET, "--objective", "cut"], 3, "volume, largest"),
+    "objective of others": (
+        [*LENET, "--backend", "kahypar", "--objective", "largest"],
+        3,
+        "backend 'kahypar' takes no objective 'largest': native does",
+    ),
+    "memory": ([*NATIVE, "--memory", "2 GiBi"], 3, "memory '2 GiBi': accepted is a number"),
+    "memory of others": ([*NATIVE, "--memory", "1GB,1GB,1GB"], 3, "3 memory limits for k=2"),
+    "memory copies": ([*NATIVE, "--memory", "1GB", "--memory-copies", "-1"], 3, "copies are -1"),
+    "too little memory": ([*NATIVE, "--memory", "10kB"], 8, "bytes of 10000"),
+    "no topology": ([*NATIVE, "--topology", "none"], 6, "can't read none"),
+    "topology and objective": (
+        [*NATIVE, "--topology", "none", "--objective", "largest"],
+        3,
+        "--objective largest and --topology: accepted is one",
+    ),
+    "infeasible": (["partition", "lenet5", "--k", "20", "--effort", "0.1"], 8, "heaviest task"),
+    "no such folder": ([*LENET, "--json", "nowhere/x.json"], 11, "nowhere"),
+    "output is a folder": ([*LENET, "-o", "."], 11, "folder"),
+    "export to nowhere": (["export", "lenet5", "-o", "nowhere/x"], 11, "nowhere"),
+}
+
+
+def fails(capsys, arguments, status, said):
+    """The command fails with one line that says it, and leaves no file."""
+    assert run([str(argument) for argument in arguments]) == status
+    out, err = capsys.readouterr()
+    assert err.startswith("hgpart: error: ")
+    assert err.count("\n") == 1
+    assert said in err
+    return out
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_clear_line(mistake, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments, status, said = MISTAKES[mistake]
+    out = fails(capsys, arguments, status, said)
+    assert out == "" or arguments[0] == "models"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_calls_no_code_that_nobody_named(capsys, monkeypatch, tmp_path):
+    """`show` imported and called whatever a file said its model was."""
+    monkeypatch.chdir(tmp_path)
+    file, called, plan = tmp_path / "mine.py", tmp_path / "called", tmp_path / "plan.json"
+    file.write_text(
+        "from pathlib import Path\n"
+        "from torch import nn\n"
+        f"Path({str(called)!r}).touch()\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)), (3, 8, 8)\n"
+    )
+    hgpart("partition", "mine.py:net", "--k", 2, "--effort", 0.01, "-o", plan)
+    first = capsys.readouterr().out.split("Seconds")[0]
+    called.unlink()
+    fails(capsys, ["show", plan], 3, '"mine.py:net": accepted with --model')
+    assert not called.exists()
+    for trusted in (["--trust"], ["--model", "mine.py:net"]):
+        hgpart("show", plan, *trusted)
+        assert capsys.readouterr().out.split("Seconds")[0] == first
+        called.unlink()
+
+
+NASTY_NAMES = ["[/bold]", ":smile:", "\x1b[31m", "line\nend", 'q"', "\\", "\u202e"]
+
+
+def test_names_of_models_and_files_are_text_to_the_terminal(capsys, monkeypatch, tmp_path):
+    """They were taken for markup, and raised, or reached the terminal with their escapes."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "from collections import OrderedDict\n"
+        "from torch import nn\n"
+        "def net():\n"
+        f"    names = {NASTY_NAMES!r}\n"
+        "    layers = [(name, nn.Conv2d(2, 2, 1)) for name in names]\n"
+        "    return nn.Sequential(OrderedDict(layers)), (2, 3, 3)\n"
+    )
+    hgpart("partition", "mine.py:net", "--k", 2, "--eps", 1, "--effort", 0.01, "-o", "plan.json")
+    layers = capsys.readouterr().out.split("Layers (")[1].splitlines()[4:-3]
+    assert [line.split()[0] for line in layers] == [
+        *("[/bold]", ":smile:", r"\x1b[31m", r"line\nend", 'q"', "\\", r"\u202e")
+    ]
+    plan = json.loads(Path("plan.json").read_text())
+    for field in ("work_unit", "work_source", "backend", "start"):
+        plan[field] = "[/bold]\x1b[31m"
+    Path("plan.json").write_text(json.dumps(plan))
+    hgpart("show", "plan.json", "--trust")
+    hgpart("verify", "mine.py:net", "--plan", "plan.json")
+    assert capsys.readouterr().out.replace("\n", "").isprintable()
+    fails(capsys, ["show", "\x1b[31m"], 6, r"can't read \x1b[31m")
+
+
+def test_a_letter_that_the_output_has_not_is_written_as_an_escape(monkeypatch, tmp_path):
+    """Python raised where standard output was ASCII and a layer's name was not."""
+    monkeypatch.chdir(tmp_path)
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    hgpart("export", "lenet5", "-o", "größe")
+    out.flush()
+    assert out.buffer.getvalue().startswith(b"gr\\xf6\\xdfe: 238 vertices")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show", "--model", "lenet5"],
+        ["verify", "lenet5", "--plan"],
+        ["run", "lenet5", "--one-process", "--plan"],
+        ["train", "lenet5", "--one-process", "--steps", 1, "--plan"],
+        ["compare", "lenet5", "--html", "page", "--plan"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_model_on_the_command_line_is_the_one_that_is_called(
+    command, capsys, graph, monkeypatch, tmp_path
+):
+    plan = tmp_path / "plan.json"
+    found = partition_graph(graph, flops(graph), 2, 0.1, effort=0)
+    save_plan(make_plan(found, graph, flops(graph), "os:abort", (1, 32, 32)), plan)
+
+    def unloadable(spec, **options):
+        raise ModelError(f"was told to load {spec}")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hgpart.zoo.load_model", unloadable)
+    fails(capsys, [*command, plan], 4, "was told to load lenet5")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0\n1\nx\n", "line 3"),
+        ("0 1 0", "the end of the file after 3 of 238 parts"),
+        ("0\n" * 239, "line 239"),
+        ("0\n" * 237 + "2\n", "line 238"),
+    ],
+)
+def test_a_malformed_partition_file_names_the_line(text, said, capsys, tmp_path):
+    file = tmp_path / "parts"
+    file.write_text(text)
+    out = fails(capsys, ["evaluate", "lenet5", "--partition", file, "--k", 2], 6, said)
+    assert out == ""
+
+
+def test_one_large_number_of_a_part_is_no_number_of_devices(capsys, tmp_path):
+    """Tables for two million devices took 13 s and gigabytes, for a file of 476 bytes."""
+    file = tmp_path / "parts"
+    file.write_text("0\n" * 237 + "2655352\n")
+    fails(capsys, ["evaluate", "lenet5", "--partition", file], 6, "line 238: found part '2655352'")
+
+
+def test_work_of_another_model_or_no_work_is_refused(capsys, tmp_path):
+    kept, wrong = tmp_path / "work.json", tmp_path / "wrong.json"
+    hgpart(*LENET, "--save-work", kept)
+    capsys.readouterr()
+    fails(capsys, ["export", "alexnet", "--work", kept, "-o", wrong], 12, "another model")
+    wrong.write_text(kept.read_text()[:200])
+    fails(capsys, [*LENET, "--work", wrong], 6, "line")
+
+
+def test_a_model_that_can_not_be_traced_says_where(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Loop(nn.Conv2d):\n"
+        "    def forward(self, x):\n"
+        "        while x.sum() > 0:\n"
+        "            x = super().forward(x)\n"
+        "        return x\n"
+        "def net():\n"
+        "    return Loop(3, 3, 3), (3, 16, 16)\n"
+        "def shapeless():\n"
+        "    return nn.Conv2d(3, 3, 3)\n"
+    )
+    fails(capsys, ["trace", f"{file}:net"], 5, "mine.py:4")
+    fails(capsys, ["trace", f"{file}:shapeless"], 3, "--input-shape 3,224,224")
+    fails(capsys, ["models", f"{file}:shapeless"], 4, "shape")
+
+
+def test_a_model_that_ends_the_process_is_an_error(capsys, tmp_path, monkeypatch):
+    """`sys.exit(0)` in a model's code ended the command with status 0 and without its file."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import sys\n"
+        "from torch import nn\n"
+        "class Leaving(nn.Conv2d):\n"
+        "    def forward(self, x):\n"
+        "        sys.exit(0)\n"
+        "def net():\n"
+        "    return Leaving(3, 3, 3), (3, 16, 16)\n"
+        "def leaves():\n"
+        "    sys.exit(0)\n"
+    )
+    plan = tmp_path / "plan.json"
+    command = ["partition", f"{file}:net", "--k", "2", "-o", str(plan)]
+    fails(capsys, command, 5, "mine.py:5: its code ends the process: sys.exit(0)")
+    fails(capsys, ["trace", f"{file}:leaves"], 4, "SystemExit: 0")
+    assert not plan.exists()
+
+    def leave(*arguments):  # wherever else a command calls the model
+        sys.exit(0)
+
+    monkeypatch.setattr("hgpart.layers.layering.channel_graph", leave)
+    fails(capsys, ["trace", "lenet5"], 4, "the model's code ends the process: sys.exit(0)")
+
+
+def test_what_a_plan_does_not_say_is_a_warning(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\n"
+        "from numpy import random\n"
+        "class Halting(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x, module):\n"
+        "        return module(x)\n"
+        "class Net(torch.nn.Conv2d):\n"
+        "    def forward(self, x):\n"
+        "        x = super().forward(x) * random.rand()\n"
+        "        return Halting.apply(x, torch.relu).view(2, 3, -1)[:, :, :int(x.shape[0])]\n"
+        "def net():\n"
+        "    return Net(3, 3, 3), (3, 16, 16)\n"
+    )
+    hgpart("trace", f"{file}:net")
+    assert capsys.readouterr().err.splitlines() == [
+        "hgpart: warning: the model itself draws from NumPy's generator in each forward pass: the "
+        "model can be divided, but not placed",
+        "hgpart: warning: the backward pass has Halting, an autograd.Function that takes a "
+        "builtin_function_or_method: in parts the model runs, but can't be trained",
+        "hgpart: warning: the model computes with its batch size: in parts it takes batches of 2 "
+        "only",
+    ]
+
+
+def test_a_missing_package_names_its_install_command(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
+    fails(capsys, ["trace", "timm:resnet18"], 10, "pip install")
+
+
+def test_a_result_that_can_not_be_written_leaves_what_was_there(capsys, monkeypatch, tmp_path):
+    def full(report):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hgpart.report.as_json", full)
+    file = tmp_path / "figures.json"
+    file.write_text("old")
+    fails(capsys, [*LENET, "--json", file], 11, "No space left on device")
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+# ------------------------------------------------------------------ how it ends
+
+
+# In the root of the repository Python would import the source tree, which has no native core.
+ELSEWHERE = Path(__file__).parents[1]
+
+
+def process(*arguments, **options):
+    command = [sys.executable, "-c", "from hgpart.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd=ELSEWHERE, **options
+    )
+
+
+def test_the_process_ends_with_the_status_of_the_error():
+    ended = process("partition", "lenet5", "--k", 0)
+    assert ended.returncode == 3
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("hgpart: error: k is 0")
+    assert ended.stderr.count("\n") == 1
+
+
+def interrupt(*arguments):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr("hgpart.layers.layering.channel_graph", interrupt)
+    assert run(["trace", "lenet5"]) == 130
+    assert capsys.readouterr().err == "hgpart: interrupted\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--backend", "exact"]])
+def test_ctrl_c_in_a_search_keeps_its_best_and_says_so(options, capsys, monkeypatch, tmp_path):
+    """The status was 0, and nothing told the partition from what a whole search finds."""
+    start = functools.partial(native_partition, on_progress=interrupt)
+    monkeypatch.setattr("hgpart.partition.exact.counting.native_partition", start)
+    monkeypatch.setattr("hgpart.cli.stages.Stages.search", interrupt)  # of backend native
+    plan, first, second = (tmp_path / name for name in ("plan.json", "first", "second"))
+    job = ["partition", "lenet5", "--k", "3", *options]
+    assert run([*job, "-o", str(plan), "--json", str(first)]) == 130
+    out, err = capsys.readouterr()
+    said = "Ctrl-C ended the search: this is the best that it had found by then"
+    assert out.splitlines()[1] == said
+    assert err == "hgpart: interrupted in the search: the partition is the best by then\n"
+    assert load_plan(plan).interrupted
+    hgpart("show", plan, "--json", second)
+    assert capsys.readouterr().out.splitlines()[1] == said
+    assert without_seconds(first) == without_seconds(second)
+    assert json.loads(first.read_text())["interrupted"] is True
+
+
+def test_a_whole_search_was_not_interrupted(tmp_path):
+    hgpart("partition", "lenet5", "--k", 2, "--json", tmp_path / "figures")
+    assert json.loads((tmp_path / "figures").read_text())["interrupted"] is False
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "from hgpart.cli import main; main()", "trace", "lenet5"]
+    ended = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ELSEWHERE
+    )
+    os.close(writing)
+    assert ended.stderr == ""
+
+
+def test_a_full_disk_behind_standard_output_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", "from hgpart.cli import main; main()", "models", "lenet5"]
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ELSEWHERE
+        )
+    assert ended.returncode == 11
+    assert ended.stderr == "hgpart: error: can't write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_help_and_version_do_not_wait_for_torch(option):
+    code = (
+        "import sys; from hgpart.cli import run; status = run(sys.argv[1:]); "
+        "sys.exit(9 if 'torch' in sys.modules else status)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, option], capture_output=True, timeout=120, cwd=ELSEWHERE
+    )
+    assert ended.returncode == 0
+    assert b"hgpart" in ended.stdout
+
+
+def test_no_argument_at_all_shows_the_help(capsys):
+    hgpart()
+    out = capsys.readouterr().out
+    for command in ("partition", "models", "trace", "export", "evaluate"):
+        assert command in out

@@ -1,0 +1,54 @@
+"""Options of all commands: what no command can take is refused at the door."""
+
+from __future__ import annotations
+
+from typing import get_args, get_type_hints
+
+import pytest
+
+from hgpart.cli import app
+from hgpart.cli.commands import run
+from hgpart.cli.options import numbers
+
+FUNCTIONS = {each.name or each.callback.__name__: each.callback for each in app.registered_commands}
+
+
+def of_numbers(function):
+    """Names of the options that are numbers, whole ones apart."""
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        kind, *info = get_args(hint) or (None,)
+        if kind in (float, float | None) or (info and info[0].parser is numbers):
+            yield f"--{name.replace('_', '-')}"
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """Arguments that each command needs."""
+    folder = tmp_path_factory.mktemp("options")
+    plan, parts = str(folder / "plan.json"), str(folder / "parts.txt")
+    made = ("--effort", "0", "-o", plan, "--partition-file", parts)
+    assert run(["partition", "lenet5", "--k", "2", *made]) == 0
+    return {
+        "partition": ["--k", "2"],
+        "evaluate": ["--partition", parts],
+        "compare": ["--k", "2"],
+        "export": ["--output", str(folder / "graph")],
+        "verify": ["--k", "2"],
+        "run": ["--plan", plan],
+        "train": ["--plan", plan, "--steps", "1"],
+    }
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1"])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(name, option) for name, function in FUNCTIONS.items() for option in of_numbers(function)],
+)
+def test_a_number_is_finite_and_not_negative(command, option, value, given, capsys):
+    """A timeout that was not a number started the processes, or was not looked at."""
+    values = f"{value},1" if option == "--speeds" else value
+    assert run([command, "lenet5", *given[command], f"{option}={values}"]) in (2, 3)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("hgpart: error: ")
+    assert said.err.count("\n") == 1

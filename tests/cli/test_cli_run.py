@@ -1,0 +1,225 @@
+"""`hgpart run`: throughput, time and bytes of a placed model, in processes and in one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hgpart import load_model
+from hgpart.cli import main
+from hgpart.cli.commands import run
+from hgpart.cli.processes import device_of_each
+from hgpart.errors import ArgumentError, OutputError
+from hgpart.placement import Placement
+from hgpart.plan import load_plan
+from hgpart.run.heartbeats import Heartbeats
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch):
+    """One thread a process, and not as if torchrun had started the tests."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plans")
+    for k, grain in ((1, "coarse"), (2, "coarse"), (3, "fine")):
+        arguments = ["partition", "lenet5", "--k", k, "--grain", grain, "--batch-size", 8]
+        assert run([str(each) for each in (*arguments, "-o", folder / f"{k}.json")]) == 0
+    return folder
+
+
+def hgpart_run(plans, k, *arguments):
+    return run(["run", "lenet5", "--plan", str(plans / f"{k}.json"), *map(str, arguments)])
+
+
+def fails(capfd, status, said, code):
+    """The command failed with one line that says it."""
+    assert code == status
+    out, err = capfd.readouterr()
+    assert err.startswith("hgpart: error: ")
+    assert err.count("\n") == 1
+    assert said in err
+    assert out == ""
+
+
+def volume(plans, k):
+    return load_plan(plans / f"{k}.json").volume_bytes
+
+
+def check_figures(found, plans, k, steps, backward):
+    """The bytes are those of the plan, and each part's add up to them."""
+    assert found["as_planned"] is True
+    assert (found["k"], found["steps"], found["backward"]) == (k, steps, backward)
+    assert found["forward_bytes"] == found["planned_forward_bytes"] == volume(plans, k) * steps
+    assert found["backward_bytes"] == found["planned_backward_bytes"]
+    assert bool(found["backward_bytes"]) == backward
+    assert found["samples_per_second"] == pytest.approx(
+        steps * found["batch_size"] / found["seconds"]
+    )
+    assert [part["part"] for part in found["parts"]] == list(range(k))
+    for way in ("forward", "backward"):
+        for verb in ("sent", "received"):
+            total = sum(part[f"{verb}_{way}_bytes"] for part in found["parts"])
+            assert total == found[f"{way}_bytes"]
+    assert all(part["forward_busy"] > 0 for part in found["parts"])
+    assert all((part["backward_busy"] > 0) == backward for part in found["parts"])
+
+
+def test_in_processes(capfd, plans, tmp_path):
+    weights = tmp_path / "weights.pt"
+    torch.save(load_model("lenet5", seed=3)[0].state_dict(), weights)
+    options = ("--steps", 3, "--backward", "--weights", weights, "--json", tmp_path / "run.json")
+    assert hgpart_run(plans, 3, *options) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    found = json.loads((tmp_path / "run.json").read_text())
+    assert (found["backend"], found["batch_size"]) == ("gloo", 8)
+    check_figures(found, plans, 3, steps=3, backward=True)
+    lines = out.splitlines()
+    assert lines[0].startswith(f"{found['samples_per_second']:,.1f} samples/s, ")
+    assert lines[1] == (
+        "lenet5 on 3 devices (3 processes, gloo), 3 steps of 8 samples, forward and backward"
+    )
+    rows = [line.split() for line in lines if line.startswith(("0 (", "1 (", "2 ("))]
+    for row, part in zip(rows, found["parts"], strict=True):
+        sent = (part["sent_forward_bytes"] + part["sent_backward_bytes"]) / 3e6
+        assert float(row[-4]) == float(row[-3]) == pytest.approx(sent, abs=1e-4)
+        assert row[-2] == row[-1]
+    assert lines[-1].endswith("in a step, to the byte as the plan says")
+
+
+def test_in_one_process(capfd, plans):
+    options = ("--steps", 2, "--one-process", "--batch-size", 8, "--json", "-")
+    assert hgpart_run(plans, 2, *options) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    found = json.loads(out)
+    assert found["backend"] == "threads"
+    check_figures(found, plans, 2, steps=2, backward=False)
+
+
+def test_other_bytes_than_the_plans_are_an_error(capfd, plans, monkeypatch):
+    expected = Placement.expected
+
+    def one_byte_more(placement, batch_size):
+        found = expected(placement, batch_size)
+        traffic = found.traffic.copy()
+        traffic[1, 0] += 1
+        return replace(found, traffic=traffic)
+
+    monkeypatch.setattr(Placement, "expected", one_byte_more)
+    assert hgpart_run(plans, 2, "--steps", 1, "--one-process") == 14
+    out, err = capfd.readouterr()
+    assert "in a step, not as the plan says" in out
+    assert err.startswith(
+        "hgpart: error: other bytes travelled than the plan says: forward, part 1 sent "
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (("--steps", 0), 3, "--steps 0: accepted is 1 or more"),
+        (("--batch-size", -1), 3, "--batch-size -1: accepted is 1 to 1048576"),
+        (("--batch-size", 10**20), 3, "accepted is 1 to 1048576"),
+        (("--backend", "mpi"), 3, "backend 'mpi': accepted are gloo and nccl"),
+        (("--devices", "cpu,cpu,cpu"), 3, "--devices cpu,cpu,cpu: accepted are one for all and"),
+        (("--json", "/nowhere/run.json"), 11, "--json /nowhere/run.json: there is no folder"),
+        (("--unit", "TB"), 3, "unit 'TB': accepted are MB, GB, MiB, GiB"),
+        (("--one-process", "--weights", "/nowhere.pt"), 15, "/nowhere.pt"),
+        (("--one-process", "--devices", "gpu"), 13, "device 'gpu'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(capfd, plans, options, status, said):
+    fails(capfd, status, said, hgpart_run(plans, 2, *options))
+
+
+def test_a_plan_that_is_not_there(capfd, tmp_path):
+    fails(capfd, 6, "no.json", run(["run", "lenet5", "--plan", str(tmp_path / "no.json")]))
+
+
+def test_a_port_in_use(capfd, plans, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        fails(capfd, 14, "Address already in use", hgpart_run(plans, 2))
+
+
+def test_another_number_of_processes_than_parts(capfd, plans, monkeypatch):
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "3",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    code = hgpart_run(plans, 2)
+    fails(capfd, 14, "there are 3 processes, the plan has k=2: accepted is 2", code)
+
+
+@pytest.mark.parametrize("command", [("run", "--steps", 1), ("train", "--steps", 1)])
+def test_the_others_are_done_before_rank_0_prints(capfd, plans, monkeypatch, tmp_path, command):
+    """hgpart train | head: a reader that had enough failed the others, who waited for rank 0."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    failures = []
+    monkeypatch.setattr(Heartbeats, "tell", lambda self, cause: failures.append(cause))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        ranks = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": free.getsockname()[1]}
+    for name, value in {**ranks, "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, str(value))
+    name, *options = map(str, command)
+    with os.fdopen(writer, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        assert run([name, "lenet5", "--plan", str(plans / "1.json"), *options]) == 11
+    assert failures == []
+    assert capfd.readouterr().err == ""
+
+
+def test_a_reader_that_has_enough_is_told_nothing(capfd, plans, monkeypatch):
+    def launch(*arguments):
+        raise OutputError("nobody reads what rank 0 prints")
+
+    monkeypatch.setattr("hgpart.run.launch.launch", launch)
+    assert hgpart_run(plans, 2) == 11
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_rank_ends_before_python_does(monkeypatch):
+    """A thread of gloo, left where a run has failed, aborts a process that is at its end."""
+
+    class EndedError(Exception):
+        pass
+
+    def end(status):
+        raise EndedError(status)
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(sys, "argv", ["hgpart", "run", "lenet5", "--plan", "/nowhere.json"])
+    with pytest.raises(EndedError, match=r"^6$"):
+        main()
+
+
+def test_what_the_processes_find_wrong_is_one_line(capfd, plans):
+    """Here a device that is not there; found in each process, said once."""
+    fails(capfd, 13, "device cuda:99 is not there", hgpart_run(plans, 2, "--devices", "cuda:99"))
+
+
+def test_a_device_for_each_part():
+    assert device_of_each(("cuda",), 2) == ("cuda", "cuda")
+    assert device_of_each(["cpu", "cuda:1"], 2) == ("cpu", "cuda:1")
+    with pytest.raises(ArgumentError, match="one for each of 3 parts"):
+        device_of_each(("cpu", "cpu"), 3)

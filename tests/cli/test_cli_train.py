@@ -1,0 +1,312 @@
+"""hgpart train: in one process and in several, through checkpoints, deaths and mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hgpart.cli.commands import run
+from hgpart.run.learner import WholeModel
+from hgpart.run.training.checkpoints import LOCK, check, checkpoints
+from hgpart.run.training.data import load_data
+from hgpart.run.training.loop import TrainingOptions, train
+from hgpart.zoo import load_model
+
+OPTIONS = {
+    "sgd": TrainingOptions(20, 16, "sgd", lr=0.05, momentum=0.8, weight_decay=1e-3, seed=5),
+    "adam": TrainingOptions(20, 16, "adam", lr=0.002, weight_decay=1e-3, seed=5),
+}
+ON_DIGITS = ("--data", "digits", "--batch-size", 16, "--seed", 5)
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plans")
+    asked = {
+        "coarse": ("--k", 2, "--batch-size", 16),
+        "fine": ("--k", 3, "--grain", "fine", "--batch-size", 16, "--eps", 0.3),
+    }
+    found = {name: folder / f"{name}.json" for name in asked}
+    for name, options in asked.items():
+        hgpart("partition", "lenet5", *options, "-o", found[name])
+    return found
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_data("digits", (1, 32, 32), 10, seed=5)
+
+
+def hgpart(*arguments):
+    """Run a command that is to succeed."""
+    assert run([str(argument) for argument in arguments]) == 0
+
+
+def started(*arguments, **options):
+    """Start a command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "hgpart", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",  # not in the source tree, which has no native core
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **options,
+    )
+
+
+def on_one_device(options, data, double=False):
+    model, _ = load_model("lenet5", seed=options.seed)
+    return train(WholeModel(model.double() if double else model), data, options)
+
+
+def written(options):
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    return [text for name in given for text in (f"--{name.replace('_', '-')}", given[name])]
+
+
+# ------------------------------------------------------------------ the same as one device
+
+
+@pytest.mark.parametrize(
+    ("plan", "kind", "dtype", "tolerance"),
+    [
+        ("coarse", "adam", "float32", 1e-4),
+        ("fine", "sgd", "float64", 1e-9),
+        pytest.param("coarse", "sgd", "float32", 1e-4, marks=pytest.mark.full),
+        pytest.param("coarse", "sgd", "float64", 1e-9, marks=pytest.mark.full),
+        pytest.param("coarse", "adam", "float64", 1e-9, marks=pytest.mark.full),
+        pytest.param("fine", "sgd", "float32", 1e-4, marks=pytest.mark.full),
+        pytest.param("fine", "adam", "float32", 1e-4, marks=pytest.mark.full),
+        pytest.param("fine", "adam", "float64", 1e-9, marks=pytest.mark.full),
+    ],
+)
+def test_losses_are_those_of_one_device(plan, kind, dtype, tolerance, plans, digits, tmp_path):
+    options, file = OPTIONS[kind], tmp_path / "figures.json"
+    hgpart(
+        *("train", "lenet5", "--plan", plans[plan], "--one-process", "--data", "digits"),
+        *(*written(options), "--dtype", dtype, "--json", file),
+    )
+    shown = json.loads(file.read_text())
+    expected = on_one_device(options, digits, dtype == "float64")
+    assert shown["losses"] == pytest.approx(expected.losses, rel=tolerance)
+    assert shown["accuracy"] == expected.accuracy
+    assert shown["k"] == len(shown["parts"]) == {"coarse": 2, "fine": 3}[plan]
+    assert all(part["forward_busy"] > 0 for part in shown["parts"])
+    assert shown["volume_bytes"] * 20 == shown["forward_bytes"]
+    if dtype == "float32":
+        assert shown["volume_bytes"] == json.loads(plans[plan].read_text())["volume_bytes"]
+
+
+@pytest.mark.full
+def test_two_processes_learn_the_digits_as_one_device_does(plans, digits, tmp_path):
+    options = TrainingOptions(300, 16, "sgd", lr=0.02, seed=5)
+    file = tmp_path / "figures.json"
+    process = started(
+        *("train", "lenet5", "--plan", plans["coarse"], "--data", "digits", "--json", file),
+        *written(options),
+    )
+    output, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (0, "")
+    shown = json.loads(file.read_text())
+    expected = on_one_device(options, digits)
+    assert shown["losses"][:20] == pytest.approx(expected.losses[:20], rel=1e-4)
+    assert shown["losses"] == pytest.approx(expected.losses, rel=1e-2, abs=1e-3)
+    assert expected.accuracy >= 0.97
+    assert shown["accuracy"] >= 0.97
+    assert shown["processes"] == 2
+    assert shown["forward_bytes"] == 300 * shown["volume_bytes"]
+    first = output.splitlines()[0]
+    assert first.startswith(f"loss {shown['losses'][-1]:.4g}, test accuracy ")
+    assert f"{100 * shown['accuracy']:.2f} %" in first
+    for heading in ("Loss", "Time in the parts' forward and backward passes", "Traffic"):
+        assert heading in output.splitlines()
+
+
+# ------------------------------------------------------------------ death and resurrection
+
+
+def ranks_of(launcher):
+    """Process ids by rank, of the processes that a launcher has started."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and f"PPid:\t{launcher}\n" in (folder / "status").read_text():
+                environment = (folder / "environ").read_bytes().split(b"\0")
+                found |= {
+                    int(entry[5:]): int(folder.name)
+                    for entry in environment
+                    if entry.startswith(b"RANK=")
+                }
+        except OSError:
+            continue  # it has ended since
+    return found
+
+
+def wait_for_checkpoint(process, folder):
+    while not checkpoints(folder):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_rank_loses_nothing_but_the_steps_since(plans, digits, tmp_path):
+    folder = tmp_path / "checkpoints"
+    endless = ("--steps", 10**6, "--checkpoint", folder, "--every", 7)
+    process = started("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, *endless)
+    try:
+        wait_for_checkpoint(process, folder)
+        killed = time.monotonic()
+        os.kill(ranks_of(process.pid)[1], signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert time.monotonic() - killed < 10
+    assert process.returncode == 14
+    assert "hgpart: error: rank 1 was ended by SIGKILL" in errors
+    assert not ranks_of(process.pid)
+    done = check(checkpoints(folder)[0]).step
+    file = tmp_path / "figures.json"
+    hgpart(  # on another plan, in one process
+        *("train", "lenet5", "--plan", plans["fine"], *ON_DIGITS, "--one-process", "--resume"),
+        *("--steps", done + 3, "--checkpoint", folder, "--json", file),
+    )
+    shown = json.loads(file.read_text())
+    assert (shown["steps"], shown["steps_now"]) == (done + 3, 3)
+    expected = on_one_device(TrainingOptions(min(done + 3, 20), 16, seed=5), digits)
+    assert shown["losses"][:20] == pytest.approx(expected.losses, rel=1e-4)
+
+
+def test_ctrl_c_leaves_whole_checkpoints_only(plans, digits, tmp_path):
+    folder, file = tmp_path / "checkpoints", tmp_path / "figures.json"
+    process = started(
+        *("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, "--one-process"),
+        *("--steps", 10**6, "--checkpoint", folder, "--every", 1, "--json", file),
+    )
+    try:
+        wait_for_checkpoint(process, folder)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, output, errors) == (130, "", "hgpart: interrupted\n")
+    assert not file.exists()
+    assert sorted(folder.iterdir()) == [folder / LOCK, *sorted(checkpoints(folder))]
+    for path in checkpoints(folder):
+        check(path)
+
+
+@pytest.mark.full
+def test_resuming_in_processes_warns_of_a_damaged_checkpoint(plans, digits, tmp_path):
+    folder, file = tmp_path / "checkpoints", tmp_path / "figures.json"
+    training = ("train", "lenet5", *ON_DIGITS, "--checkpoint", folder, "--every", 4)
+    hgpart(*training, "--plan", plans["fine"], "--one-process", "--steps", 8)
+    damaged = folder / "step-000008" / "part-2.pt"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    process = started(
+        *(*training, "--plan", plans["coarse"], "--steps", 10, "--resume", "--json", file)
+    )
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert errors.startswith(f"hgpart: warning: {damaged} has ")
+    assert errors.endswith(f"going on from {folder / 'step-000004'}, the last that is whole\n")
+    assert "4 of them before it was resumed" in output
+    expected = on_one_device(TrainingOptions(10, 16, seed=5), digits)
+    assert json.loads(file.read_text())["losses"] == pytest.approx(expected.losses, rel=1e-4)
+
+
+TWO_MODELS = """
+from torch import nn
+
+def network(activation):
+    layers = nn.Conv2d(1, 4, 3), activation, nn.Flatten(), nn.Linear(4 * 36, 10)
+    return nn.Sequential(*layers)
+
+def relu():
+    return network(nn.ReLU())
+
+def tanh():
+    return network(nn.Tanh())
+"""
+
+
+def test_what_is_other_than_in_the_checkpoint_is_refused_or_said(tmp_path, capsys):
+    """A model of the same names and shapes, and other rates, passed in silence."""
+    (tmp_path / "models.py").write_text(TWO_MODELS)
+
+    def trained(name, *options):
+        model, plan = f"{tmp_path / 'models.py'}:{name}", tmp_path / f"{name}.json"
+        if not plan.exists():
+            hgpart("partition", model, "--k", 2, "--input-shape", "1,8,8", "-o", plan)
+        capsys.readouterr()
+        given = ("--plan", plan, "--one-process", "--batch-size", 4, "--checkpoint", tmp_path)
+        status = run([str(each) for each in ("train", model, *given, *options)])
+        return status, capsys.readouterr()
+
+    assert trained("relu", "--steps", 1, "--lr", 0.02)[0] == 0
+    status, said = trained("tanh", "--steps", 2, "--resume")
+    assert status == 15
+    assert said.err.startswith(f"hgpart: error: {tmp_path / 'step-000001'} is of another model: ")
+    status, said = trained("relu", "--steps", 2, "--resume", "--momentum", 0.5, "--json", "-")
+    assert said.err == (
+        "hgpart: warning: momentum 0.5 from step 2 on; "
+        f"{tmp_path / 'step-000001'} was written with 0.9\n"
+    )
+    assert (json.loads(said.out)["lr"], json.loads(said.out)["momentum"]) == (0.02, 0.5)
+
+
+# ------------------------------------------------------------------ mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--resume"], 3, "--resume needs the folder of --checkpoint"),
+        (["--optimizer", "rmsprop"], 3, "optimizer 'rmsprop': accepted are sgd and adam"),
+        (["--dtype", "int8"], 3, "dtype 'int8': accepted are float32 and float64"),
+        (["--backend", "mpi"], 3, "backend 'mpi': accepted are gloo and nccl"),
+        (["--devices", "cpu,cpu,cpu"], 3, "accepted are one for all and one for each of 2 parts"),
+        (["--devices", "tpu"], 13, "tpu"),
+        (["--data", "mnist"], 3, "data 'mnist': accepted are synthetic, digits and imagefolder"),
+        (["--data", "imagefolder:/none"], 3, "there is no such folder"),
+        (["--batch-size", "2000", "--data", "digits"], 3, "accepted is 1 to 1442"),
+        (["--lr", "-1"], 3, "lr -1.0: accepted is a number from 0"),
+        (["--lr", "1e308"], 3, "lr 1e+308: accepted is a number from 0 to 1e+30"),
+        (["--every", "0", "--checkpoint", "x"], 3, "every 0 steps: accepted is 1 or more"),
+        (["--unit", "bits"], 3, "unit 'bits': accepted are MB"),
+        (["--plan", "none.json"], 6, "can't read none.json"),
+        (["--json", "none/figures.json"], 11, "there is no folder"),
+        (["--weights", "none.pt"], 15, "none.pt"),
+    ],
+)
+def test_mistakes_are_one_line(options, status, message, plans, capsys):
+    given = ["train", "lenet5", "--plan", plans["coarse"], "--steps", 1, "--one-process", *options]
+    assert run([str(argument) for argument in given]) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("hgpart: error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_plan_of_another_model_is_refused(plans, capsys):
+    given = ["train", "resnet18", "--plan", str(plans["coarse"]), "--steps", "1", "--one-process"]
+    assert run(given) != 0
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_figures_can_be_printed_alone(plans, capsys):
+    given = ["--steps", 2, "--batch-size", 4, "--one-process", "--json", "-"]
+    hgpart("train", "lenet5", "--plan", plans["coarse"], *given)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["data"] == "synthetic"
+    assert shown["accuracy"] is None
+    assert len(shown["losses"]) == 2

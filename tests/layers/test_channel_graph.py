@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from builtin_graphs import builtin_graph, each_model
+from torch import nn
+
+from hgpart.layers.channel_graph import ChannelGraph, Read
+from hgpart.layers.layering import channel_graph
+from hgpart.tracing.traced_model import example_inputs, trace
+from hgpart.zoo import builtin_models, load_model
+
+
+class Network(nn.Module):
+    """Residual add, concatenation, grouped convolution, linear layer."""
+
+    def __init__(self, width: int = 4, groups: int = 2) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.block = nn.Conv2d(width, width, 3, padding=1)
+        self.grouped = nn.Conv2d(2 * width, 6, 1, groups=groups)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.stem(x))
+        z = y + self.block(y)
+        return self.head(torch.relu(self.grouped(torch.cat([z, y], 1))).mean((2, 3)))
+
+
+class Function(nn.Module):
+    def __init__(self, compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.compute = compute
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.compute(x)
+
+
+def graph_of(model: nn.Module, *shape: int) -> ChannelGraph:
+    return channel_graph(trace(model, example_inputs(model, shape or (3, 8, 8))))
+
+
+@pytest.mark.parametrize("name", each_model())
+def test_layers_of_built_in_models_are_in_topological_order(name: str) -> None:
+    _, graph = builtin_graph(name)
+    view = graph.to_networkx()
+    assert nx.is_directed_acyclic_graph(view)
+    place = {layer.name: at for at, layer in enumerate(graph.layers)}
+    assert len(place) == len(graph.layers) == len(view)
+    assert all(place[source] < place[reader] for source, reader in view.edges)
+    # everything is computed for a reason: all layers are between an input and the output
+    output = graph.layers[-1].name
+    assert nx.ancestors(view, output) | {output} == set(place)
+    assert all(view.in_degree(layer.name) for layer in graph.layers if layer.kind != "input")
+
+
+@pytest.mark.parametrize("name", each_model())
+def test_numbering_of_built_in_models(name: str) -> None:
+    _, graph = builtin_graph(name)
+    task = 0
+    channel = 0
+    for layer, first_task, first_channel in zip(
+        graph.layers, graph.first_task, graph.first_channel, strict=False
+    ):
+        assert (first_task, first_channel) == (task, channel)
+        made_by = graph.task_of_channel[channel : channel + layer.channels]
+        if layer.tasks > 1:
+            assert layer.channels == layer.tasks
+            assert made_by.tolist() == list(range(task, task + layer.tasks))
+        else:
+            assert set(made_by.tolist()) <= {task}
+        task += layer.tasks
+        channel += layer.channels
+        for read in layer.reads:
+            assert len(read.channels) == len(read.sizes)
+            assert len(read.channels) % read.groups == 0
+            assert layer.tasks % read.groups == 0
+            assert (read.channels >= -1).all()
+            assert (read.channels < first_channel).all()
+            assert (read.sizes >= 1).all()
+    assert (graph.first_task[-1], graph.first_channel[-1]) == (task, channel)
+
+
+def test_networkx_view() -> None:
+    graph = graph_of(Network())
+    view = graph.to_networkx()
+    assert list(view) == [layer.name for layer in graph.layers]
+    edges = {(source, reader): data["channels"] for source, reader, data in view.edges(data=True)}
+    assert edges == {
+        ("x", "stem"): 3,
+        ("stem", "block"): 4,  # as its input and as the shortcut, but the same 4 maps
+        ("block", "grouped"): 4,
+        ("stem", "grouped"): 4,
+        ("grouped", "head"): 6,
+        ("head", "output"): 5,
+    }
+    block = graph.layers[2]
+    assert view.nodes["block"] == {
+        "kind": "dense",
+        "operators": block.operators,
+        "tasks": 4,
+        "map_elements": 64,
+        "macs": 4 * 64 * 4 * 9,
+        "parameters": 4 * 4 * 9 + 4,
+    }
+
+
+def test_networkx_view_of_a_layer_that_reads_constants() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(6, 6, 1, groups=6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(nn.functional.pad(x, (0, 0, 0, 0, 1, 2)))
+
+    view = graph_of(Padded()).to_networkx()
+    assert view.edges["x", "conv"]["channels"] == 3
+
+
+def test_sources() -> None:
+    graph = graph_of(Network())
+    assert [graph.sources(layer) for layer in graph.layers] == [(), (0,), (1,), (1, 2), (3,), (4,)]
+
+
+def test_layer_of_channel() -> None:
+    graph = graph_of(Network())
+    numbers = np.arange(graph.first_channel[-1])
+    expected = [at for at, layer in enumerate(graph.layers) for _ in range(layer.channels)]
+    assert graph.layer_of_channel(numbers).tolist() == expected
+
+
+def test_bytes_of_a_map() -> None:
+    graph = graph_of(Network())
+    stem = graph.layers[1]
+    assert graph.map_bytes(stem, 32, None) == 64 * 32 * 4
+    assert graph.map_bytes(stem, 1, 1) == 64
+    parameter = dataclasses.replace(stem, kind="parameter")
+    assert graph.map_bytes(parameter, 32, None) == 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "kind"),
+    [(6, 1, "all"), (6, 6, "same index"), (6, 3, "group"), (1, 1, "all")],
+)
+def test_kind_of_a_read(channels: int, groups: int, kind: str) -> None:
+    read = Read(np.arange(channels), np.ones(channels, np.int64), groups)
+    assert read.kind == kind
+
+
+# ------------------------------------------------------------------ fingerprint
+
+
+def test_fingerprint_ignores_weights() -> None:
+    torch.manual_seed(1)
+    one = graph_of(Network())
+    torch.manual_seed(2)
+    two = graph_of(Network())
+    assert one.fingerprint == two.fingerprint
+    assert len(one.fingerprint) == 16
+
+
+def test_fingerprint_ignores_the_device() -> None:
+    model, shape = load_model("lenet5", device="meta")
+    meta = graph_of(model, *shape)
+    model, shape = load_model("lenet5", seed=3)
+    assert graph_of(model, *shape).fingerprint == meta.fingerprint
+
+
+def test_fingerprint_tells_models_apart() -> None:
+    class Reversed(Network):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.relu(self.stem(x))
+            z = y + self.block(y)
+            return self.head(torch.relu(self.grouped(torch.cat([y, z], 1))).mean((2, 3)))
+
+    class Renamed(Network):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = self.stem
+            del self.stem
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.__dict__["stem"] = self.first
+            return super().forward(x)
+
+    graphs = [
+        graph_of(Network()),
+        graph_of(Network(width=6)),
+        graph_of(Network(groups=1)),
+        graph_of(Network(), 3, 9, 9),
+        graph_of(Network().double()),
+        graph_of(Reversed()),
+        graph_of(Renamed()),
+    ]
+    assert len({graph.fingerprint for graph in graphs}) == len(graphs)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (nn.ReLU(), nn.Tanh()),
+        (nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=2, dilation=2)),
+        (nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)),
+        (nn.Sequential(nn.ReLU(), nn.Tanh()), nn.Sequential(nn.Tanh(), nn.ReLU())),
+        (Function(lambda x: x - x.flip(2)), Function(lambda x: x.flip(2) - x)),
+        (Function(lambda x: x.transpose(2, 3)), Function(lambda x: x)),
+        (Function(lambda x: x.flip(3)), Function(lambda x: x.flip(2))),
+        (nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 1)), nn.Conv2d(4, 4, 1)),
+    ],
+)
+def test_fingerprint_tells_operators_and_their_numbers_apart(
+    one: nn.Module, other: nn.Module
+) -> None:
+    """Channels, sizes and work are equal: plans and profiles of one were accepted for the other."""
+
+    def model(middle: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), middle, nn.Flatten(), nn.Linear(144, 2))
+
+    assert graph_of(model(one)).fingerprint != graph_of(model(other)).fingerprint
+    assert graph_of(model(one)).fingerprint == graph_of(model(one)).fingerprint
+
+
+def test_fingerprint_tells_parameters_apart() -> None:
+    class Other(Network):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(4))
+            self.shift = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + self.shift.sum()
+
+    class Another(Other):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Network.forward(self, x) + self.scale.sum()
+
+    assert graph_of(Other()).fingerprint != graph_of(Another()).fingerprint
+
+
+def test_operations_name_operators_numbers_parameters_and_layers() -> None:
+    graph = graph_of(Network())
+    assert graph.layers[1].operations == (
+        "aten.conv2d.default(x, stem.weight, stem.bias, [1, 1], [1, 1])",
+        "aten.relu.default(%0)",
+    )
+    assert graph.layers[2].operations == (
+        "aten.conv2d.default(stem, block.weight, block.bias, [1, 1], [1, 1])",
+        "aten.add.Tensor(stem, %0)",
+    )
+    assert graph.layers[3].operations[0] == "aten.cat.default([block, stem], 1)"
+    assert graph.layers[-1].operations == ()
+
+
+def test_operations_do_not_depend_on_the_batch_or_the_device() -> None:
+    class Reshaping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(192, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            noise = torch.zeros(x.shape[0], 192, device=x.device)
+            return self.head(x.reshape(x.shape[0], 192) + noise) * x.shape[0]
+
+    def operations(batch: int, device: str) -> list[tuple[str, ...]]:
+        model = Reshaping().to(device)
+        graph = channel_graph(trace(model, torch.zeros(batch, 3, 8, 8, device=device)))
+        return [layer.operations for layer in graph.layers]
+
+    assert operations(2, "cpu") == operations(7, "cpu") == operations(2, "meta")
+    assert any("[batch, 192]" in text for layer in operations(2, "cpu") for text in layer)
+
+
+@pytest.mark.full
+def test_fingerprints_of_built_in_models_differ() -> None:
+    prints = [builtin_graph(name)[1].fingerprint for name in builtin_models()]
+    assert len(set(prints)) == len(prints)
+
+
+def test_same_model_same_graph() -> None:
+    model, shape = load_model("lenet5", device="meta")
+    one, two = (channel_graph(trace(model, example_inputs(model, shape))) for _ in range(2))
+    assert one.fingerprint == two.fingerprint
+    assert [layer.operators for layer in one.layers] == [layer.operators for layer in two.layers]
+    assert one.ids.keys() == two.ids.keys()
+    assert all(torch.equal(one.ids[name], two.ids[name]) for name in one.ids)
+
+
+def test_fields_of_a_layer_are_all_in_the_fingerprint() -> None:
+    """What partitions depend on: changing any of these must not go unseen."""
+    graph = graph_of(Network())
+    seen = {graph.fingerprint}
+    changes = {
+        "name": "other",
+        "kind": "grouped",
+        "map_elements": 1,
+        "partial_elements": 1,
+        "bytes_per_element": 2,
+        "macs": 1,
+        "operations": ("other",),
+        "parameters": 1,
+        "weights": 1,
+        "parameter_names": ("other",),
+        "tied_to": 0,
+        "reads": (),
+    }
+    for name, value in changes.items():
+        layers = list(graph.layers)
+        layers[2] = dataclasses.replace(layers[2], **{name: value})
+        seen.add(ChannelGraph(tuple(layers), graph.ids).fingerprint)
+    assert len(seen) == 1 + len(changes)

@@ -1,0 +1,203 @@
+"""The best cut between layers, against trying all of them."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+from builtin_graphs import full_size_graph
+from hypothesis import given
+from hypothesis import strategies as st
+from partitioned_models import chain, channel_graphs, graph_of
+
+from hgpart.hypergraph.blocks import Modelling, layer_blocks
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.metrics import communication_volume
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition.baselines.layerwise import (
+    layerwise,
+    layerwise_by_count,
+    layerwise_by_parameters,
+    layerwise_within,
+)
+from hgpart.partitioned_model import evaluate_layerwise
+from hgpart.work.figures import Work, flops
+
+COARSE = Modelling(batch_size=1)
+
+
+def loads_of(graph: ChannelGraph, work: Work) -> list[int]:
+    pairs = zip(graph.layers, work.per_task.tolist(), strict=True)
+    return [each * layer.tasks for layer, each in pairs]
+
+
+def time_of(loads: list[int], parts: list[int], speeds: list[float]) -> float:
+    of_part = [0] * len(speeds)
+    for load, part in zip(loads, parts, strict=True):
+        of_part[part] += load
+    return max(load / speed for load, speed in zip(of_part, speeds, strict=True))
+
+
+def volume_of(graph: ChannelGraph, work: Work, k: int, parts: list[int]) -> int:
+    model = cnn_hypergraph(graph, work, layer_blocks(graph, COARSE), COARSE)
+    of_vertices = np.array(parts, dtype=np.int32)[model.vertex_layers]
+    return communication_volume(model.hypergraph, of_vertices, k)
+
+
+def every_cut(graph: ChannelGraph, loads: list[int], k: int) -> list[list[int]]:
+    """Every ascending assignment that keeps tied layers together and gives each part a load."""
+    layers = graph.layers
+    busy = {at for at, load in enumerate(loads) if load > 0}
+    return [
+        list(parts)
+        for parts in combinations_with_replacement(range(k), len(layers))
+        if len({parts[at] for at in busy}) == k
+        and all(parts[layer.tied_to] == parts[at] for at, layer in enumerate(layers))
+    ]
+
+
+def assert_best(graph: ChannelGraph, work: Work, k: int, speeds: list[float] | None) -> None:
+    found = layerwise(graph, work, COARSE, k, speeds).tolist()
+    assert_least(graph, work, loads_of(graph, work), found, speeds or [1.0] * k)
+
+
+def assert_least(
+    graph: ChannelGraph, work: Work, loads: list[int], found: list[int], rates: list[float]
+) -> None:
+    """No other cut has a smaller largest load, nor as small a one and less volume."""
+    k = len(rates)
+    cuts = every_cut(graph, loads, k)
+    if not cuts:
+        return
+    assert found in cuts
+    times = [time_of(loads, cut, rates) for cut in cuts]
+    assert time_of(loads, found, rates) == pytest.approx(min(times), rel=1e-9)
+    as_fast = [
+        cut for cut, time in zip(cuts, times, strict=True) if time <= min(times) * (1 + 1e-12)
+    ]
+    volumes = [volume_of(graph, work, k, cut) for cut in as_fast]
+    assert volume_of(graph, work, k, found) == min(volumes)
+
+
+def loads_of_parts(loads: list[int], parts: list[int], k: int) -> list[int]:
+    return [
+        sum(load for load, of in zip(loads, parts, strict=True) if of == part) for part in range(k)
+    ]
+
+
+@given(channel_graphs(max_layers=5), st.lists(st.integers(0, 400), min_size=1, max_size=3))
+def test_no_cut_that_has_room_has_less_volume(
+    graph_and_work: tuple[ChannelGraph, Work], room: list[int]
+) -> None:
+    graph, work = graph_and_work
+    k, loads = len(room), loads_of(graph, work)
+    with_room = [
+        list(parts)
+        for parts in combinations_with_replacement(range(k), len(graph.layers))
+        if all(parts[layer.tied_to] == parts[at] for at, layer in enumerate(graph.layers))
+        and all(map(int.__le__, loads_of_parts(loads, list(parts), k), room))
+    ]
+    found = layerwise_within(graph, work, COARSE, np.array(room))
+    if not with_room:
+        assert found is None
+        return
+    assert found is not None
+    assert found.tolist() in with_room
+    volumes = [volume_of(graph, work, k, parts) for parts in with_room]
+    assert volume_of(graph, work, k, found.tolist()) == min(volumes)
+
+
+def test_within_eps_a_cut_may_leave_a_device_idle() -> None:
+    """Least volume, not least load: all on one device where eps allows it."""
+    graph, work = chain([2, 2, 2], [10, 10, 10], [1, 1, 1])
+    assert evaluate_layerwise(graph, work, COARSE, 2, eps=1.0).volume == 0
+    assert evaluate_layerwise(graph, work, COARSE, 2).volume > 0
+
+
+@given(channel_graphs(max_layers=5), st.integers(1, 4))
+def test_no_cut_is_better(graph_and_work: tuple[ChannelGraph, Work], k: int) -> None:
+    assert_best(*graph_and_work, k, None)
+
+
+@given(
+    channel_graphs(max_layers=4), st.lists(st.sampled_from([0.5, 1, 2, 3]), min_size=2, max_size=3)
+)
+def test_no_cut_is_better_on_unequal_devices(
+    graph_and_work: tuple[ChannelGraph, Work], speeds: list[float]
+) -> None:
+    assert_best(*graph_and_work, len(speeds), speeds)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("name", ["plain", "residual", "grouped", "tied", "branches"])
+def test_no_cut_of_a_traced_model_is_better(name: str, k: int) -> None:
+    graph = graph_of(name)
+    assert_best(graph, flops(graph), k, None)
+
+
+def test_equal_loads_are_cut_where_least_travels() -> None:
+    graph, work = chain([4, 4, 4, 4], [0, 8, 8, 0], [9, 1, 5, 3])
+    # Input and first layer have no work: 9 x 4 travel behind it, 1 x 4 behind the second layer.
+    assert layerwise(graph, work, COARSE, 2).tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_more_parts_than_layers_that_compute_leaves_parts_empty() -> None:
+    graph, work = chain([4, 4], [8, 4], [1, 1])
+    assert layerwise(graph, work, COARSE, 5).max() == 1
+    assert evaluate_layerwise(graph, work, COARSE, 5).loads.tolist() == [8, 4, 0, 0, 0]
+
+
+def test_no_work_at_all_stays_together() -> None:
+    graph = graph_of("pooling")
+    assert layerwise(graph, flops(graph), COARSE, 2).tolist() == [0, 0, 0]
+    assert evaluate_layerwise(graph, flops(graph), COARSE, 2).volume == 0
+
+
+def test_tied_layers_are_never_parted() -> None:
+    graph = graph_of("tied")
+    for k in (1, 2, 3):
+        parts = layerwise(graph, flops(graph), COARSE, k)
+        for at, layer in enumerate(graph.layers):
+            assert parts[at] == parts[layer.tied_to]
+
+
+@given(channel_graphs(max_layers=5), st.integers(1, 4))
+def test_no_cut_balances_parameters_better(
+    graph_and_work: tuple[ChannelGraph, Work], k: int
+) -> None:
+    graph, work = graph_and_work
+    found = layerwise_by_parameters(graph, work, COARSE, k).tolist()
+    parameters = [layer.parameters for layer in graph.layers]
+    assert_least(graph, work, parameters, found, [1.0] * k)
+
+
+def test_parameters_and_work_ask_for_different_cuts() -> None:
+    graph, work = chain([2, 2, 4], [90, 8, 4], [1, 1, 1])
+    assert [layer.parameters for layer in graph.layers] == [0, 2, 2, 4, 0]
+    assert layerwise(graph, work, COARSE, 2).tolist() == [0, 0, 1, 1, 1]
+    assert layerwise_by_parameters(graph, work, COARSE, 2).tolist() == [0, 0, 0, 1, 1]
+
+
+@given(channel_graphs(max_layers=6), st.integers(1, 4))
+def test_equal_counts_differ_by_a_layer_at_most(
+    graph_and_work: tuple[ChannelGraph, Work], k: int
+) -> None:
+    graph, work = graph_and_work
+    busy = work.per_task > 0
+    parts = layerwise_by_count(graph, work, k)
+    assert len(parts) == len(graph.layers)
+    assert (np.diff(parts) >= 0).all()
+    counts = np.bincount(parts[busy], minlength=k)
+    if busy.sum() >= k:
+        assert counts.max() - counts.min() <= 1
+    for at in np.flatnonzero(~busy[1:]) + 1:
+        assert parts[at] == parts[at - 1]
+
+
+@pytest.mark.parametrize(("k", "printed"), [(2, 24.5), (4, 85.75), (16, 273.578125)])
+def test_vgg16_as_in_the_thesis(k: int, printed: float) -> None:
+    """Thesis table 5.2 prints 24.5, 85.7 and 273.5: 2^20 elements at batch 32, cut off."""
+    graph = full_size_graph("vgg16")
+    modelling = Modelling(batch_size=32, bytes_per_element=1)
+    assert evaluate_layerwise(graph, flops(graph), modelling, k).volume / 2**20 == printed

@@ -1,0 +1,86 @@
+"""Classes of units: what the native solver counts is what hgpart's metrics count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from partitioned_models import channel_graphs, modellings
+
+from hgpart.hypergraph.blocks import Modelling, single_blocks
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.metrics import evaluate
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition.native.annealing import Schedule, anneal
+from hgpart.partition.native.divisions import blocks_of, division_of
+from hgpart.partition.native.symmetry import symmetry
+from hgpart.partition.problem.goal import goal_of
+from hgpart.partition.problem.memory import MemoryLimits, part_memory
+from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
+from hgpart.work.figures import Work
+
+
+def objective_of(name: str, k: int, seed: int) -> Objective:
+    if name == "links":
+        costs = np.random.default_rng(seed).integers(0, 9, (k, k))
+        costs[-1, 0] = costs[0, -1] = 9
+        return over_links(costs.tolist())
+    return {"volume": VOLUME, "largest": LARGEST}[name]
+
+
+@given(
+    channel_graphs(max_layers=6, max_tasks=8),
+    modellings,
+    st.integers(1, 6),
+    st.integers(0, 9),
+    st.sampled_from([0, 20, 500]),
+    st.sampled_from(["volume", "largest", "links"]),
+    st.sampled_from([None, 0, 3]),
+)
+def test_costs_loads_and_memory_are_those_of_the_metrics(
+    graph_and_work: tuple[ChannelGraph, Work],
+    modelling: Modelling,
+    k: int,
+    seed: int,
+    steps: int,
+    name: str,
+    copies: int | None,
+) -> None:
+    graph, work = graph_and_work
+    model = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
+    if model.hypergraph.vertices == 0:
+        return
+    parts = np.random.default_rng(seed).integers(0, k, model.hypergraph.vertices).astype(np.int32)
+    objective = objective_of(name, k, seed)
+    memory = None
+    if copies is not None:
+        needed = part_memory(graph, model, modelling, parts, k, copies)
+        memory = MemoryLimits((int(needed.mean() * 0.9),) * k, copies)
+    found = symmetry(graph, work, modelling, copies or 0)
+    start = division_of(graph, found, modelling, model, parts)
+    total = int(model.hypergraph.weights.sum())
+    room = np.full(k, total // k + 1, dtype=np.int64)
+    goal = goal_of(room, objective, memory)
+    best = anneal(found, goal, [(start, Schedule(seed, steps, 0.1, 1e-4, 2.0, 8))], threads=1)[0][0]
+
+    blocks, block_parts = blocks_of(graph, work, found, modelling, best.division)
+    evaluation = evaluate(blocks.hypergraph, block_parts, k)
+    assert evaluation.loads.sum() == total
+    if name == "links":
+        assert (goal.links.reshape(k, k) * evaluation.traffic).sum() == best.cost
+        if k > 1:
+            step = objective.links.max() / goal.links.max()
+            assert objective.value(evaluation.traffic) == pytest.approx(best.cost * step, rel=1e-4)
+    else:
+        assert objective.value(evaluation.traffic) == best.cost
+    excess = np.maximum(evaluation.loads - room, 0).sum() / room.sum()
+    if memory is None:
+        assert best.excess == pytest.approx(excess)
+        return
+    needed = part_memory(graph, blocks, modelling, block_parts, k, memory.copies)
+    above = np.maximum(needed - memory.bytes, 0).sum() / max(1, sum(memory.bytes))
+    if copies == 0:
+        assert best.excess == pytest.approx(excess + above)
+    else:  # a unit's share of parameters is rounded up
+        assert best.excess >= excess + above - 1e-12

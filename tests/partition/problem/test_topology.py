@@ -1,0 +1,66 @@
+"""Topology files: nodes of devices, or a cost for each link."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgpart.errors import ArgumentError, FormatError
+from hgpart.partition.problem.topology import FORMAT, load_topology
+
+
+def written(path: Path, **fields: Any) -> Path:
+    path.write_text(json.dumps({"format": FORMAT, **fields}))
+    return path
+
+
+def test_devices_in_nodes(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.json", nodes=[1, 2], inside=0.5, between=4)
+    assert load_topology(path, 3).links.tolist() == [[0, 4, 4], [4, 0, 0.5], [4, 0.5, 0]]
+
+
+def test_a_cost_for_each_link(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.json", links=[[7, 1], [2, 7]])
+    assert load_topology(path, 2).links.tolist() == [[0, 1], [2, 0]]
+
+
+def test_another_number_of_devices_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.json", nodes=[2, 2], inside=1, between=4)
+    with pytest.raises(ArgumentError, match="is for 4 devices, expected k=3"):
+        load_topology(path, 3)
+
+
+@pytest.mark.parametrize("nodes", [[8000], [2**40], [2**62] * 100, [4000, 4000]])
+def test_devices_are_counted_before_there_is_room_for_their_links(
+    nodes: list[int], tmp_path: Path
+) -> None:
+    """67 bytes took 3.8 GB: a cost for each pair of 8000 devices, and only then a look at k."""
+    path = written(tmp_path / "t.json", nodes=nodes, inside=1, between=4)
+    tracemalloc.start()
+    with pytest.raises(ArgumentError, match=f"is for {sum(nodes)} devices, expected k=3"):
+        load_topology(path, 3)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10**7
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"links": [[0, 10**400], [1, 0]]}, "not a square of numbers"),
+        ({}, 'no "nodes"'),
+        ({"nodes": [2], "inside": 1}, 'no "between"'),
+        ({"nodes": [2, -1], "inside": 1, "between": 1}, "whole numbers from 0"),
+        ({"nodes": [2], "inside": -1, "between": 1}, '"inside": a number from 0'),
+        ({"nodes": [2], "inside": 0, "between": 1}, "all link costs are 0"),
+        ({"links": [[0, 1]]}, "not a square"),
+        ({"links": 3}, "a list"),
+    ],
+)
+def test_what_is_malformed_is_named(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=message):
+        load_topology(written(tmp_path / "t.json", **fields), 2)

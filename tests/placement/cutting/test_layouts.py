@@ -1,0 +1,71 @@
+"""Merging, unmerging and spreading, and where channels lie, against loops over the elements."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgpart.placement.cutting.layouts import channel_layout, merge, spread, unmerge, varying_axes
+
+
+@st.composite
+def shapes_and_axes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
+    dims = draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
+    return shape, tuple(sorted(dims))
+
+
+@given(shapes_and_axes())
+def test_merge_keeps_the_order_and_unmerge_undoes_it(case):
+    shape, axes = case
+    tensor = torch.arange(int(np.prod(shape))).reshape(shape)
+    merged = merge(tensor, axes)
+    sizes = [shape[dim] for dim in axes]
+    for place in itertools.product(*map(range, shape)):
+        along = int(np.ravel_multi_index([place[dim] for dim in axes], sizes))
+        others = [place[dim] for dim in range(len(shape)) if dim not in axes]
+        others.insert(axes[0], along)
+        assert merged[tuple(others)] == tensor[place]
+    assert torch.equal(unmerge(merged, axes, sizes), tensor)
+
+
+@given(shapes_and_axes(), st.data())
+def test_spread_puts_slices_in_their_places(case, data):
+    shape, axes = case
+    dim, size = axes[0], shape[axes[0]] + data.draw(st.integers(0, 3))
+    order = data.draw(st.permutations(range(size)))[: shape[dim]]
+    tensor = torch.randn(shape, requires_grad=True)
+    found = spread(tensor, dim, torch.tensor(order), size)
+    assert torch.equal(found.index_select(dim, torch.tensor(order)), tensor)
+    rest = [place for place in range(size) if place not in order]
+    assert not found.index_select(dim, torch.tensor(rest, dtype=torch.long)).any()
+    found.sum().backward()
+    assert bool((tensor.grad == 1).all())
+
+
+@given(shapes_and_axes(), st.data())
+def test_a_layout_says_where_channels_lie(case, data):
+    shape, axes = case
+    count, first = 5, 7
+    labels = st.integers(first, first + count - 1)
+    sizes = [shape[dim] if dim in axes else 1 for dim in range(len(shape))]
+    area = int(np.prod(sizes))
+    ids = torch.tensor(data.draw(st.lists(labels, min_size=area, max_size=area)))
+    ids = ids.reshape(sizes).expand(shape)
+    assert varying_axes(ids) == tuple(
+        dim
+        for dim in range(len(shape))
+        if any(not torch.equal(one, ids.select(dim, 0)) for one in ids.unbind(dim))
+    )
+    layout = channel_layout(ids, axes, first)
+    assert (layout.shape, layout.axes) == (shape, axes)
+    members = np.array(sorted(data.draw(st.sets(st.integers(0, count - 1)))), dtype=np.int64)
+    positions = layout.positions(members)
+    merged = merge(ids, axes).movedim(axes[0], 0)
+    merged = merged.reshape(len(merged), -1)
+    wanted = [at for at, row in enumerate(merged) if int(row[0]) - first in members]
+    assert positions.tolist() == wanted

@@ -1,0 +1,102 @@
+"""Shipments are what each task lacks, and add up to the traffic of the hypergraph."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from hypothesis import given
+from partitioned_graphs import partitioned_graphs
+
+from hgpart.layers.channel_graph import INPUT, ChannelGraph
+from hgpart.placement.cutting.ownership import Ownership, ownership
+from hgpart.placement.shipments import RESULT_PART, shipments
+
+
+@given(partitioned_graphs())
+def test_counted_shipments_add_up_to_the_traffic_and_the_messages(case):
+    graph, partition = case
+    modelling = partition.modelling
+    traffic = np.zeros((partition.k, partition.k), dtype=np.int64)
+    messages = np.zeros_like(traffic)
+    for item in shipments(graph, ownership(graph, partition)):
+        if not item.counted:
+            assert not modelling.output_vertex
+            continue
+        layer = graph.layers[item.layer]
+        element = modelling.bytes_per_element or layer.bytes_per_element
+        if item.partial:
+            each = layer.partial_elements * modelling.batch_size * element
+        else:
+            each = graph.map_bytes(layer, modelling.batch_size, modelling.bytes_per_element)
+        maps = 1 if layer.tasks == 1 else len(item.members)
+        traffic[item.sender, item.receiver] += each * maps
+        messages[item.sender, item.receiver] += 1
+    np.testing.assert_array_equal(traffic, partition.evaluation.traffic)
+    np.testing.assert_array_equal(messages, partition.evaluation.messages)
+
+
+@given(partitioned_graphs())
+def test_a_part_gets_what_its_tasks_read_and_it_does_not_make(case):
+    graph, partition = case
+    owners = ownership(graph, partition)
+    found = {}
+    for item in shipments(graph, owners):
+        key = (item.layer, item.partial, item.sender, item.receiver, item.counted)
+        assert key not in found
+        assert (np.diff(item.members) > 0).all()
+        found[key] = set(item.members.tolist())
+    assert list(found) == sorted(found, key=lambda key: (key[0], not key[1], not key[4], *key[2:4]))
+    assert found == wanted(graph, owners)
+
+
+def wanted(graph: ChannelGraph, owners: Ownership) -> dict[tuple, set[int]]:
+    """Task by task and position by position."""
+    found = defaultdict(set)
+    for at, layer in enumerate(graph.layers):
+        finish = owners.finish[at]
+        counted = finish is not None
+        for read in layer.reads:
+            count = len(read.channels)
+            for task in range(layer.tasks):
+                group = task * read.groups // layer.tasks
+                for position in range(
+                    group * count // read.groups, (group + 1) * count // read.groups
+                ):
+                    if read is owners.splits[at]:
+                        reader = holder(owners, at, task, position)
+                        if reader != finish[task]:
+                            found[at, True, reader, int(finish[task]), True].add(task)
+                    else:
+                        reader = int(finish[task]) if counted else RESULT_PART
+                    if read.channels[position] >= 0:
+                        add_map(graph, owners, found, int(read.channels[position]), reader, counted)
+    for layer, partial, sender, receiver, counted in list(found):
+        if not counted and (layer, partial, sender, receiver, True) in found:
+            members = found[layer, partial, sender, receiver, False]
+            members -= found[layer, partial, sender, receiver, True]
+            if not members:
+                del found[layer, partial, sender, receiver, False]
+    return dict(found)
+
+
+def add_map(graph, owners, found, channel, reader, counted):
+    source = int(graph.layer_of_channel(np.array([channel]))[0])
+    made, finish = graph.layers[source], owners.finish[source]
+    if finish is None:
+        assert made.kind == INPUT  # which is at hand everywhere
+        return
+    number = channel - int(graph.first_channel[source])
+    maker = int(finish[0 if made.tasks == 1 else number])
+    if maker != reader:
+        members = range(made.channels) if made.tasks == 1 else [number]
+        found[source, False, maker, reader, counted].update(members)
+
+
+def holder(owners: Ownership, at: int, task: int, position: int) -> int:
+    (part,) = [
+        part
+        for part, rectangles in enumerate(owners.cells[at])
+        if any(task in one.tasks and position in one.positions for one in rectangles)
+    ]
+    return part

@@ -1,0 +1,582 @@
+"""A page holds the figures of its records, and works in a real browser without a network."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import plotly.graph_objects
+import pytest
+from torch import nn
+
+from hgpart.compare.comparison import (
+    CONTESTED,
+    Comparison,
+    cell_of,
+    comparison_json,
+    verdict,
+    winners,
+)
+from hgpart.compare.strategies import Failed, NotApplicable, Outcome, strategies
+from hgpart.errors import MissingPackageError, OutputError
+from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.shares import part_shares
+from hgpart.layers.layering import channel_graph
+from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partitioned_model import evaluate_layerwise
+from hgpart.report import UNITS, Report, as_json, page
+from hgpart.report.page import comparison_page, plan_page, write_page
+from hgpart.report.page.figures import layer_figure, lines_figure, load_figure, traffic_figure
+from hgpart.tracing.traced_model import example_inputs, trace
+from hgpart.work.figures import flops
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next((path for path in map(shutil.which, BROWSERS) if path), None)
+in_a_browser = pytest.mark.skipif(
+    BROWSER is None, reason=f"none of {', '.join(BROWSERS)} is installed (apt-get install chromium)"
+)
+
+NASTY = "</script><script>throw 'x'</script><b title=\"&amp;'\">.py:f"
+KS = (2, 8, 128)
+
+
+def make_outcome(strategy, k, eps, number):
+    """Figures that are all different, and grow with the number."""
+    return Outcome(
+        strategy=strategy,
+        k=k,
+        eps=eps,
+        batch_size=32,
+        max_over_average=1 + 0.001 * number,
+        imbalance=0.001 * number,
+        forward_bytes=10**7 * number + k,
+        bytes_per_sample=10**6 * number + 0.25,
+        bytes_per_step=12345 * number,
+        largest_device_bytes=10**6 * number + 7,
+        messages=3 * number,
+        largest_parameters=10**5 * number + 1,
+        largest_activation_bytes=10**8 + number,
+        seconds=0.0123456789 * number,
+    )
+
+
+def make_comparison(names, ks=KS, epss=(0.1,), model=NASTY):
+    known = strategies()
+    rows = []
+    for k in ks:
+        for at, name in enumerate(names):
+            for eps in epss if name in known and known[name].uses_eps else (None,):
+                if name == "layerwise" and k == 128:
+                    rows.append(NotApplicable(name, k, eps, f"128 devices, <i>{NASTY}"))
+                else:
+                    number = 1 + (at * 11) % len(names) + len(names) * round(100 * (eps or 0))
+                    rows.append(make_outcome(name, k, eps, number))
+    return Comparison(model, (3, 224, 224), "f", 32, None, NASTY, 0, 64000, tuple(rows), epss)
+
+
+def make_report(layers, k, name=NASTY):
+    """A plan of a chain of layers, scattered at random."""
+    chain = [nn.Conv2d(8, 8, 1) for _ in range(layers)]
+    model = nn.Sequential()
+    for at, layer in enumerate(chain):
+        model.add_module(f"layer<{at}>&", layer)
+    graph = channel_graph(trace(model, example_inputs(model, (8, 4, 4))))
+    work, modelling = flops(graph), Modelling()
+    blocks, parts = random_parts(graph, work, modelling, k, 0)
+    found = evaluate(blocks.hypergraph, parts, k)
+    return Report(
+        model=name,
+        input_shape=(8, 4, 4),
+        graph=graph,
+        work=work,
+        modelling=modelling,
+        k=k,
+        eps=0.1,
+        speeds=None,
+        backend="random",
+        start="random",
+        seed=0,
+        blocks=blocks,
+        feasible=found.imbalance <= 0.1,
+        evaluation=found,
+        lower_bound=0,
+        shares=part_shares(graph, blocks, modelling, parts, k),
+        layerwise=evaluate_layerwise(graph, work, modelling, k),
+        seconds={"total": 1.0},
+    )
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return make_comparison(list(strategies()))
+
+
+@pytest.fixture(scope="module")
+def report():
+    return make_report(layers=5, k=4)
+
+
+class Page(HTMLParser):
+    """The tables of a page, what it refers to, and its text."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tables, self.policy, self.outside, self.text = {}, None, [], []
+        self.cell = None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        has = dict(attributes)
+        self.outside += [value for key, value in attributes if key in ("src", "href", "action")]
+        if has.get("http-equiv") == "Content-Security-Policy":
+            self.policy = has["content"]
+        if tag == "table":
+            self.rows = self.tables[has["id"]] = []
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.cell = {**has, "text": ""}
+            self.rows[-1].append(self.cell)
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.cell = None
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if self.cell is not None:
+            self.cell["text"] += data
+
+    def figures(self, table):
+        """The rows below the headings: what the row is of, and each exact figure by its key."""
+        return [
+            (
+                cells[0]["text"].split(" beyond eps ")[0],
+                {
+                    cell["data-key"]: json.loads(cell.get("data-value", "null"))
+                    for cell in cells
+                    if "data-key" in cell
+                },
+            )
+            for cells in self.tables[table][1:]
+        ]
+
+
+def check_comparison_table(page, comparison):
+    rows = json.loads(comparison_json(comparison))["rows"]
+    shown = page.figures("comparison-table")
+    assert len(shown) == len(rows)
+    for (name, figures), row in zip(shown, rows, strict=True):
+        assert name == row["strategy"]
+        assert figures == {key: row[key] for key in figures}
+        assert "why" in row or len(figures) == 14
+
+
+# ------------------------------------------------------------------ what is written
+
+
+@pytest.mark.parametrize("epss", [(0.1,), (0.03, 0.1, 0.2)])
+def test_the_table_holds_the_figures_of_the_json(epss):
+    comparison = make_comparison(list(strategies()), epss=epss)
+    check_comparison_table(Page(comparison_page(comparison)), comparison)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_what_is_read_is_the_figure_in_the_unit_of_its_heading(comparison, unit):
+    head, *rows = Page(comparison_page(comparison, unit=unit)).tables["comparison-table"]
+    sizes = {**UNITS, "M": 10**6}
+    for row in rows:
+        for heading, cell in zip(head, row, strict=False):
+            if "data-value" not in cell:
+                continue
+            size = sizes.get(heading["text"].split()[-1], 1)
+            text = cell["text"].removeprefix("★ ").replace(",", "")
+            exact = json.loads(cell["data-value"])
+            assert float(text) == pytest.approx(exact / size, rel=6e-4, abs=6e-4)
+
+
+def test_the_best_of_each_k_are_marked_by_a_sign(comparison):
+    page = Page(comparison_page(comparison))
+    for column in CONTESTED:
+        marked = {
+            at
+            for at, cells in enumerate(page.tables["comparison-table"][1:])
+            for cell in cells
+            if cell.get("data-key") == column and cell["text"].startswith("★ ")
+        }
+        best = winners(comparison, column)
+        assert marked == {at for at, row in enumerate(comparison.rows) if cell_of(row) in best}
+
+
+def test_a_strategy_that_cant_be_used_says_why(comparison):
+    rows = Page(comparison_page(comparison)).tables["comparison-table"]
+    (row,) = (cells for cells in rows if "can't be used" in cells[-1]["text"])
+    assert row[0]["text"] == "layerwise"
+    assert row[1]["data-value"] == "128"
+    assert row[-1]["text"] == f"can't be used: 128 devices, <i>{NASTY}"
+
+
+def test_text_of_the_user_is_text_of_the_page(comparison, report):
+    html = comparison_page(comparison, report)
+    assert NASTY not in html
+    text = " ".join(Page(html).text)
+    assert text.count(NASTY) >= 3
+    assert verdict(comparison) in text
+
+
+def test_the_unit_of_work_of_a_plan_file_is_text_of_the_page(report):
+    work = dataclasses.replace(report.work, unit=NASTY)
+    page = Page(html := plan_page(dataclasses.replace(report, work=work)))
+    assert NASTY not in html
+    assert not page.outside
+    figures = json.loads(re.search(r'id="figures">(.*?)</script>', html)[1])
+    texts = re.findall(r'"[^"]*script[^"]*"', json.dumps(figures))
+    assert texts
+    assert not any("<script" in text for text in texts)
+
+
+def test_nothing_is_asked_for_outside_the_file(comparison, report):
+    page = Page(comparison_page(comparison, report))
+    assert page.outside == []
+    assert page.policy.startswith("default-src 'none'; ")
+    assert not re.search(r"https?:", page.policy)
+
+
+def test_the_tables_of_a_plan_hold_the_figures_of_its_json(report):
+    page, figures = Page(plan_page(report)), json.loads(as_json(report))
+    parts = page.figures("parts-table")
+    assert [name for name, _ in parts] == ["0", "1", "2", "3"]
+    for (_, shown), part in zip(parts, figures["parts"], strict=True):
+        assert shown == {key: value for key, value in part.items() if key != "part"}
+    (_, plan), (_, layerwise) = page.figures("summary-table")
+    assert plan["max_load"] == figures["max_work"]
+    assert plan["volume"] == figures["volume_bytes"]
+    assert plan["message_count"] == figures["messages"]
+    assert layerwise["imbalance"] == figures["layerwise_imbalance"]
+    assert layerwise["volume"] == figures["layerwise_volume_bytes"]
+
+
+def test_what_decides_what_counts_is_said(comparison, report):
+    subject = "batch of 32 · 4 bytes per element · a linear layer is one task · inputs not counted"
+    changed = {"bytes_per_element": 4, "linear": "layer", "input_vertex": False}
+    html = comparison_page(dataclasses.replace(comparison, **changed))
+    assert subject in html
+    assert "not counted" not in comparison_page(comparison)
+    modelling = dataclasses.replace(report.modelling, **changed)
+    assert subject in plan_page(dataclasses.replace(report, modelling=modelling))
+
+
+def test_what_is_beyond_the_smallest_eps_is_hollow_grey_and_said():
+    rows = [
+        dataclasses.replace(make_outcome("coarse-kahypar", k, eps, 1), imbalance=imbalance)
+        for k, eps, imbalance in ((2, 0.1, 0.05), (2, 0.3, 0.25), (4, 0.1, 0.1), (4, 0.3, 0.01))
+    ]
+    comparison = dataclasses.replace(make_comparison([], epss=(0.3, 0.1)), rows=tuple(rows))
+    tight, loose = lines_figure(comparison, "step_bytes", "MB", 1).data
+    assert [symbol.endswith("-open") for symbol in tight["marker"]["symbol"]] == [False, False]
+    assert [symbol.endswith("-open") for symbol in loose["marker"]["symbol"]] == [True, False]
+    assert loose["customdata"] == ["<br>beyond eps 0.1", ""]
+    assert "%{customdata}" in loose["hovertemplate"]
+    html = comparison_page(comparison)
+    assert html.count('class="beyond"') == 1
+    assert "Hollow points are beyond eps 0.1" in html
+    names = [cells[0]["text"] for cells in Page(html).tables["comparison-table"][1:]]
+    assert names == ["coarse-kahypar", "coarse-kahypar beyond eps 0.1", *["coarse-kahypar"] * 2]
+
+
+def test_a_failed_row_and_a_batch_too_small_say_so():
+    rows = (
+        Failed("coarse-kahypar", 64, 0.1, "ran out of time"),
+        dataclasses.replace(
+            make_outcome("data-parallel", 64, None, 1), smallest_batch=64, batch_size=64
+        ),
+    )
+    comparison = dataclasses.replace(make_comparison([]), rows=rows)
+    failed, copies = Page(comparison_page(comparison)).tables["comparison-table"][1:]
+    assert failed[-1]["text"] == "failed: ran out of time"
+    cells = {cell["data-key"]: cell for cell in copies[1:]}
+    assert cells["step_bytes"]["text"] == "-"
+    assert "only 32 samples" in cells["step_bytes"]["title"]
+    assert cells["epoch_bytes_batch_64"]["text"] != "-"
+    assert lines_figure(comparison, "step_bytes", "MB", 1).data == []
+
+
+def test_a_plan_says_where_it_differs_from_the_comparison(comparison, report):
+    own = "This plan · batch of 32 · a linear layer is its neurons · the model's own element size"
+    text = " ".join(Page(comparison_page(comparison, report)).text)
+    assert own in text
+    assert "eps 0.1 · by random, seed 0" in text
+    assert "one to one" not in text
+    other = dataclasses.replace(
+        report, eps=0.3, modelling=dataclasses.replace(report.modelling, batch_size=4)
+    )
+    text = " ".join(Page(comparison_page(comparison, other)).text)
+    assert "it has batch of 4, not batch of 32; eps 0.3, not 0.1." in text
+
+
+def test_every_plot_is_an_image_with_a_name(comparison, report):
+    plots = re.findall(r'<div class="plot"[^>]*>', comparison_page(comparison, report))
+    assert len(plots) == 5
+    assert all(re.search(r'role="img" aria-label="[^"]+"', plot) for plot in plots)
+
+
+def test_a_comparison_without_a_usable_strategy_has_a_page():
+    why = NotApplicable("layerwise", 9, None, "too few layers")
+    for rows in ((), (why,)):
+        comparison = dataclasses.replace(make_comparison([]), rows=rows)
+        assert len(Page(comparison_page(comparison)).figures("comparison-table")) == len(rows)
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path):
+    write_page("<p>ü</p>", tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "<p>ü</p>"
+    with pytest.raises(OutputError):
+        write_page("", tmp_path / "nowhere" / "page.html")
+
+
+def test_without_plotly_the_error_says_how_to_install_it(comparison, monkeypatch):
+    page._plotly_script.cache_clear()
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'hgpart\[report\]'$"):
+        comparison_page(comparison)
+
+
+# ------------------------------------------------------------------ what is drawn
+
+
+def test_plotly_knows_every_property_of_the_figures(comparison, report):
+    for figure in (
+        lines_figure(comparison, "step_bytes", "MB per step", 10**6),
+        load_figure(report),
+        load_figure(dataclasses.replace(report, speeds=(1.0, 1.0, 2.0, 4.0))),
+        traffic_figure(report, "MB"),
+        layer_figure(report),
+    ):
+        plotly.graph_objects.Figure(figure.data, figure.layout)  # raises for any other
+
+
+@pytest.mark.parametrize("epss", [(0.1,), (0.03, 0.1, 0.2)])
+def test_lines_go_through_the_figures_and_look_different(epss):
+    comparison = make_comparison(list(strategies()), epss=epss)
+    lines = lines_figure(comparison, "step_bytes", "MB", 10**6).data
+    drawn = {
+        (line["name"].split(",")[0], k, value)
+        for line in lines
+        for k, value in zip(line["x"], line["y"], strict=True)
+    }
+    assert drawn == {(row.strategy, row.k, row.step_bytes / 10**6) for row in comparison.outcomes}
+    looks = {
+        (
+            line["line"]["color"],
+            line["line"]["dash"],
+            line["marker"]["symbol"][0].removesuffix("-open"),
+        )
+        for line in lines
+    }
+    assert len(looks) == len(lines)
+    # Without colours, too.
+    assert len({look[1:] for look in looks}) == len(lines)
+
+
+def test_a_logarithmic_axis_has_no_zero():
+    rows = [make_outcome("random", k, None, number) for k, number in ((1, 0), (2, 1), (4, 100))]
+    comparison = dataclasses.replace(make_comparison([]), rows=tuple(rows))
+    figure = lines_figure(comparison, "messages", "messages", 1)
+    assert figure.layout["yaxis"]["type"] == "log"
+    assert figure.data[0]["y"] == [None, 3, 300]
+
+
+def test_heat_maps_are_the_records(report):
+    (drawn,) = traffic_figure(report, "MB").data
+    sent = np.array(drawn["z"], dtype=float)  # None becomes nan
+    expected = np.where(report.evaluation.traffic > 0, report.evaluation.traffic / 1e6, np.nan)
+    np.testing.assert_allclose(sent, expected, rtol=1e-5)
+    assert drawn["customdata"] == report.evaluation.messages.tolist()
+
+    figure = layer_figure(report)
+    shares = np.nan_to_num(np.array(figure.data[0]["z"], dtype=float))
+    assert shares.shape == (7, 4)  # with the input and the output
+    np.testing.assert_allclose(shares.sum(axis=1), 100, rtol=1e-4)
+    layers = report.shares.layer_work[1:6]
+    np.testing.assert_allclose(shares[1:6], 100 * layers / layers.sum(axis=1)[:, None], rtol=1e-5)
+    assert figure.layout["yaxis"]["ticktext"][1] == "layer&lt;0&gt;&amp;"
+
+
+# ------------------------------------------------------------------ in a browser
+
+# What the page does is written into the page, where --dump-dom shows it.
+WATCH = """<script>
+const problems = [];
+addEventListener("error", (event) => problems.push(event.message));
+addEventListener("securitypolicyviolation", (event) => problems.push(event.blockedURI));
+</script>"""
+TELL = """<script>
+const seen = (() => { %s })();
+const output = document.createElement("output");
+output.textContent = JSON.stringify({ problems, seen });
+document.body.append(output);
+</script>"""
+
+# The plots, in this page's own words: the cells of heat maps are an image.
+PLOTS = """
+const plots = {};
+for (const plot of document.querySelectorAll(".plot")) {
+  plots[plot.id] = {
+    lines: plot.querySelectorAll(".scatterlayer .trace").length,
+    bars: plot.querySelectorAll(".barlayer .point").length,
+    maps: plot.querySelectorAll(".heatmaplayer image").length,
+    rows: [...plot.querySelectorAll(".ytick text")].map((text) => text.textContent),
+    background: plot.layout.paper_bgcolor,
+    width: plot.clientWidth,
+    buttons: [...plot.querySelectorAll(".modebar-btn")].map((button) => button.dataset.title),
+  };
+}
+"""
+
+
+def browse(html, folder, script, *options):
+    """Open a page, let a script look at it, and return what it saw and the page as it then is."""
+    path = folder / "page.html"
+    changed = html.replace("<head>", f"<head>{WATCH}", 1)
+    changed = changed.replace("</body>", f"{TELL % script}</body>", 1)
+    path.write_text(changed, encoding="utf-8")
+    done = subprocess.run(
+        [
+            *(BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+            *("--enable-logging=stderr", "--v=0", f"--user-data-dir={folder / 'profile'}"),
+            *("--virtual-time-budget=10000", *options, path.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    told = re.search("<output>(.*?)</output>", done.stdout.split("</footer>")[-1], re.DOTALL)
+    found = json.loads(HTMLText(told[1]).text)
+    return found["seen"], found["problems"] + complaints, Page(done.stdout)
+
+
+class HTMLText(HTMLParser):
+    """The text of a piece of HTML."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.text = ""
+        self.feed(html)
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@in_a_browser
+def test_a_broken_page_is_seen_to_be_broken(comparison, tmp_path):
+    html = comparison_page(comparison).replace('id="max-over-average"', 'id="elsewhere"')
+    _, problems, _ = browse(html, tmp_path, "return 0")
+    assert any("max-over-average" in problem for problem in problems)
+
+
+@in_a_browser
+def test_a_comparison_in_a_browser(comparison, report, tmp_path):
+    script = (
+        PLOTS
+        + """
+        const shown = () => [...document.querySelectorAll("#comparison-table tbody tr")]
+          .filter((row) => row.checkVisibility())
+          .map((row) => [row.cells[0].firstChild.textContent, row.dataset.k]);
+        const heading = (text) =>
+          [...document.querySelectorAll("#comparison-table thead button")]
+            .find((button) => button.textContent.startsWith(text));
+        const choice = (k) => document.querySelector(`.choice button[data-k="${k}"]`);
+        const hovered = (id, xval, yval) => {
+          Plotly.Fx.hover(id, { xval, yval });
+          return document.querySelector(`#${id} .hoverlayer`).textContent;
+        };
+        const result = { plots, eight: shown(), hovered: hovered("layers", 2, 3) };
+        choice("128").click();
+        heading("volume per step").click();
+        result.ascending = shown();
+        heading("volume per step").click();
+        result.descending = shown();
+        result.sort = heading("volume per step").parentNode.ariaSort;
+        heading("strategy").click();
+        result.named = shown();
+        choice("all").click();
+        heading("k").click();
+        result.all = shown();
+        return result;
+        """
+    )
+    html = comparison_page(comparison, report)
+    seen, problems, page = browse(html, tmp_path, script, "--window-size=1400,900")
+    assert problems == []
+    buttons = {button.lower() for plot in seen["plots"].values() for button in plot["buttons"]}
+    assert buttons == {"download plot as a png", "zoom", "pan", "reset axes"}  # none that shares
+    assert seen["plots"]["step-bytes"]["lines"] == len(strategies())
+    assert seen["plots"]["max-over-average"]["lines"] == len(strategies())
+    assert seen["plots"]["load"]["bars"] == 2 * 4
+    assert seen["plots"]["traffic"]["maps"] == 1
+    assert seen["plots"]["layers"]["maps"] == 1
+    assert [text for text in seen["plots"]["layers"]["rows"] if "&" in text] == [
+        f"layer<{at}>&" for at in range(5)
+    ]
+
+    part = report.shares.layer_work[3][2] / report.shares.layer_work[3].sum()
+    tasks = report.shares.layer_tasks[3][2]
+    assert seen["hovered"].startswith(f"layer<2>&, part 2{tasks} tasks, {100 * part:.4g} % of")
+
+    names = list(strategies())
+    assert seen["eight"] == [[name, "8"] for name in names]
+    of_128 = [row for row in comparison.outcomes if row.k == 128]
+    ranked = [row.strategy for row in sorted(of_128, key=lambda row: row.step_bytes)]
+    assert seen["ascending"] == [[name, "128"] for name in (*ranked, "layerwise")]
+    assert seen["descending"] == [[name, "128"] for name in (*ranked[::-1], "layerwise")]
+    assert seen["sort"] == "descending"
+    assert [name for name, _ in seen["named"]] == sorted(names)
+    assert [int(k) for _, k in seen["all"]] == sorted(row.k for row in comparison.rows)
+
+    # Whatever was clicked, every figure is still that of the JSON.
+    rows = tuple(sorted(comparison.rows, key=lambda row: (row.k, row.strategy)))
+    check_comparison_table(page, dataclasses.replace(comparison, rows=rows))
+
+
+@in_a_browser
+@pytest.mark.parametrize(("theme", "background"), [(1, "#ffffff"), (0, "#14171b")])
+def test_a_large_plan_in_a_narrow_window(theme, background, large, tmp_path):
+    script = (
+        PLOTS
+        + """
+        const body = getComputedStyle(document.body).backgroundColor;
+        const root = document.documentElement;
+        return { plots, body, overflow: root.scrollWidth - root.clientWidth };
+        """
+    )
+    seen, problems, page = browse(
+        plan_page(large),
+        tmp_path,
+        script,
+        "--window-size=500,900",
+        f"--blink-settings=preferredColorScheme={theme}",
+    )
+    assert problems == []
+    assert seen["overflow"] <= 0  # what is wide scrolls by itself
+    assert len(page.figures("parts-table")) == 128
+    assert {plot["background"] for plot in seen["plots"].values()} == {background}
+    red, green, blue = (int(background[at : at + 2], 16) for at in (1, 3, 5))
+    assert seen["body"] == f"rgb({red}, {green}, {blue})"
+    layers = seen["plots"]["layers"]
+    assert len(layers["rows"]) == 202
+    assert layers["width"] > 128 * 7
+    assert seen["plots"]["load"]["bars"] == 2 * 128
+
+
+@pytest.fixture(scope="module")
+def large():
+    return make_report(layers=200, k=128)

@@ -1,0 +1,270 @@
+"""What is printed and written is what was measured."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+from builtin_graphs import builtin_graph, full_size_graph
+from rich.console import Console
+
+from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.shares import part_shares
+from hgpart.partition import partition_graph
+from hgpart.partitioned_model import evaluate_layerwise
+from hgpart.report import UNITS, Report, as_csv, as_json, print_models, print_report, print_trace
+from hgpart.report.model_sizes import model_summary
+from hgpart.work.figures import flops, measured
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return full_size_graph("lenet5")
+
+
+def make_report(graph, k, work=None, best_effort=False, speeds=None, **modelling):
+    work = work or flops(graph)
+    modelling = Modelling(**modelling)
+    found = partition_graph(
+        graph, work, k, 0.1, modelling=modelling, best_effort=best_effort, speeds=speeds
+    )
+    report = Report(
+        model="lenet5",
+        input_shape=(1, 32, 32),
+        graph=graph,
+        work=work,
+        modelling=modelling,
+        k=k,
+        eps=0.1,
+        speeds=found.speeds,
+        backend="kahypar",
+        start=found.start,
+        seed=0,
+        blocks=found.model,
+        feasible=found.feasible,
+        evaluation=found.evaluation,
+        lower_bound=found.lower_bound,
+        shares=part_shares(graph, found.model, modelling, found.parts, k),
+        layerwise=evaluate_layerwise(graph, work, modelling, k, speeds, 0.1),
+        seconds={"partition": 0.25, "total": 1.5},
+    )
+    return report, found
+
+
+@pytest.fixture(scope="module", params=["coarse", "fine"])
+def result(request, graph):
+    return make_report(graph, 4, grain=request.param)
+
+
+@pytest.fixture(scope="module")
+def crowded(graph):
+    return make_report(graph, 20, best_effort=True)[0]
+
+
+def printed(report, width=100, unit="MB"):
+    text = io.StringIO()
+    print_report(
+        report, Console(file=text, width=width, markup=False, emoji=False, highlight=False), unit
+    )
+    return text.getvalue()
+
+
+def figures(report):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(as_json(report), parse_constant=refuse)
+
+
+def volume_of(hypergraph, parts):
+    """The definition: each net's cost times the number of its parts less one."""
+    nets = zip(hypergraph.costs, hypergraph.pointers[:-1], hypergraph.pointers[1:], strict=True)
+    return sum(int(cost) * (len(set(parts[hypergraph.pins[a:b]])) - 1) for cost, a, b in nets)
+
+
+def test_json_has_every_key_that_was_promised(result):
+    promised = (
+        "model grain linear k eps seed backend batch_size bytes_per_element feasible imbalance "
+        "volume_bytes lower_bound_bytes gap layerwise_imbalance layerwise_volume_bytes parts "
+        "seconds"
+    )
+    found = figures(result[0])
+    assert set(promised.split()) <= set(found)
+    assert {"work", "parameters", "send_bytes", "receive_bytes"} <= set(found["parts"][0])
+    assert found["seconds"] == {"partition": 0.25, "total": 1.5}
+
+
+def test_json_has_the_figures_of_the_partition(result):
+    report, found = result
+    shown, hypergraph = figures(report), found.model.hypergraph
+    loads = np.bincount(found.parts, weights=hypergraph.weights, minlength=4)
+    assert [part["work"] for part in shown["parts"]] == loads.tolist()
+    assert shown["imbalance"] == pytest.approx(loads.max() / loads.mean() - 1)
+    assert shown["volume_bytes"] == volume_of(hypergraph, found.parts)
+    assert sum(part["send_bytes"] for part in shown["parts"]) == shown["volume_bytes"]
+    assert sum(part["receive_bytes"] for part in shown["parts"]) == shown["volume_bytes"]
+    assert sum(part["work_share"] for part in shown["parts"]) == pytest.approx(1)
+    assert sum(part["parameters"] for part in shown["parts"]) == 61_706
+    assert sum(part["messages_sent"] for part in shown["parts"]) == shown["messages"]
+    assert shown["bytes_per_element"] == 4
+    for layer, entry in zip(report.graph.layers, shown["layers"], strict=True):
+        assert entry["layer"] == layer.name
+        assert sum(entry["tasks_by_part"]) == layer.tasks
+
+
+def test_json_gives_seconds_where_work_was_measured(graph):
+    work = measured(graph, [0.0, 0.5, 0.25, 0.25, 0.0, 0.0, 0.0], "a test")
+    shown = figures(make_report(graph, 2, work=work)[0])
+    assert shown["work_unit"] == "s"
+    assert sum(part["work"] for part in shown["parts"]) == pytest.approx(1.0)
+    assert shown["average_work"] == pytest.approx(0.5)
+
+
+def test_json_has_null_for_what_is_infinite(crowded):
+    idle = dataclasses.replace(crowded, evaluation=crowded.layerwise)
+    assert figures(idle)["max_over_min_work"] is None
+
+
+def test_csv_has_the_parts_of_the_json(result):
+    report, _ = result
+    rows = list(csv.DictReader(io.StringIO(as_csv(report))))
+    parts = figures(report)["parts"]
+    assert [{name: float(text) for name, text in row.items()} for row in rows] == parts
+
+
+def test_the_answer_comes_first(result):
+    report, _ = result
+    first, second, third, *_ = printed(report, width=1000).splitlines()
+    assert first.startswith(f"lenet5 on 4 devices, {report.modelling.grain}-grain: imbalance 0.0")
+    assert f"{report.evaluation.volume / 10**6:.4f} MB" in first
+    assert f"imbalance {report.layerwise.imbalance:.3f}" in second
+    ratio = report.layerwise.max_load / report.evaluation.max_load
+    assert f"the busiest device has {ratio:.1f} times less work, but " in third
+
+
+def test_what_is_known_of_the_least_volume_is_said(result):
+    report, found = result
+    volume = found.evaluation.volume
+    for bound, said in (
+        (0, " MB between devices"),
+        (volume // 2, f" MB (at least {volume // 2 / 10**6:.4f} MB: gap 50.0%) between devices"),
+        (volume, " MB (proven optimal) between devices"),
+    ):
+        shown = dataclasses.replace(report, lower_bound=bound)
+        assert f"{volume / 10**6:.4f}{said}" in printed(shown, width=1000).splitlines()[0]
+        assert figures(shown)["gap"] == pytest.approx(1 - bound / volume)
+
+
+def test_nothing_is_proven_of_what_is_not_allowed(crowded):
+    bound = crowded.evaluation.volume
+    first, *_ = printed(dataclasses.replace(crowded, lower_bound=bound)).splitlines()
+    assert "proven" not in first
+
+
+def test_an_imbalance_that_is_not_allowed_is_called_so(crowded):
+    assert "(more than the allowed 0.1)" in printed(crowded).splitlines()[0]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_bytes_are_printed_in_the_unit_asked_for(result, unit):
+    report, _ = result
+    text = printed(report, unit=unit)
+    assert f"Communication ({unit} per forward pass of 32 samples)" in text
+    row = [line.split() for line in text.splitlines() if line.startswith("partition ")][1]
+    assert float(row[1]) == pytest.approx(report.evaluation.volume / UNITS[unit], abs=5e-4)
+
+
+@pytest.mark.parametrize("width", [20, 80, 1000])
+def test_no_figure_is_cut_off(result, crowded, width):
+    for report in (result[0], crowded):
+        text = printed(report, width=width)
+        assert "…" not in text
+        for count in report.shares.parameters:
+            assert f" {count:,} " in text
+        for layer in report.graph.layers:
+            assert f"\n{layer.name} " in text
+
+
+def test_layers_show_the_share_of_each_part(result):
+    report, _ = result
+    lines = printed(report).splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("layer "))
+    for at, layer in enumerate(report.graph.layers):
+        name, tasks, *cells = lines[start + 2 + at].split()
+        assert (name, tasks) == (layer.name, str(layer.tasks))
+        shares = [0.0 if cell == "." else float(cell) for cell in cells]
+        held = report.shares.layer_work[at]
+        if held.any():
+            expected = 100 * held / held.sum()
+            assert shares == pytest.approx(expected.tolist(), abs=0.51)
+
+
+def test_many_parts_are_named_by_ranges(crowded):
+    lines = printed(crowded).splitlines()
+    conv1 = next(line for line in lines if line.startswith("conv1 ")).split(maxsplit=4)
+    holders = np.flatnonzero(crowded.shares.layer_tasks[1])
+    assert conv1[:3] == ["conv1", "6", str(len(holders))]
+    named = [
+        part
+        for run in conv1[4].split(", ")
+        for part in range(int(run.split("-")[0]), int(run.split("-")[-1]) + 1)
+    ]
+    assert named == holders.tolist()
+
+
+def test_speeds_show_the_share_that_each_device_should_get(graph):
+    text = printed(make_report(graph, 3, speeds=[1, 1, 2])[0])
+    assert "target" in text
+    assert "50.0%" in text
+    assert "work for its speed" in text
+
+
+def test_markup_in_a_name_is_printed_as_it_is(result):
+    report = dataclasses.replace(result[0], model="[bold]me[/bold].py:smile:")
+    assert printed(report).startswith("[bold]me[/bold].py:smile: on 4 devices")
+
+
+def test_a_trace_shows_layers_reads_and_operators(graph):
+    text = io.StringIO()
+    print_trace("lenet5", (1, 32, 32), graph, flops(graph), Console(file=text, width=200))
+    lines = text.getvalue().splitlines()
+    assert lines[0] == (
+        "lenet5 at 1 x 32 x 32: 7 layers (none kept whole), 238 tasks, 416,520 MAC per sample"
+    )
+    conv2 = next(line for line in lines if line.startswith("conv2 "))
+    assert "240,000" in conv2
+    assert "all: conv1" in conv2
+    assert conv2.endswith("conv2d + tanh + avg_pool2d + tanh")
+    assert lines[-1] == "Kept whole (one task that reads everything): none"
+
+
+def test_a_trace_tells_reads_apart():
+    (_, graph), shape = builtin_graph("shufflenet_v2_x1_0"), (3, 64, 64)
+    text = io.StringIO()
+    print_trace("shufflenet", shape, graph, flops(graph), Console(file=text, width=200))
+    lines = {line.split()[0]: line for line in text.getvalue().splitlines() if line}
+    assert "same index: stage2.0.branch2.0" in lines["stage2.0.branch2.3"]
+    assert (
+        "all, index list of 58 from 116 channels: stage2.0.branch1.2, stage2.0.branch2.5"
+        in lines["stage2.1.branch2.0"]
+    )
+
+
+def test_models_are_listed_with_their_sizes():
+    text = io.StringIO()
+    names = ["lenet5", "mobilenet_v2"]
+    print_models(map(model_summary, names), names, Console(file=text, width=100))
+    heading, *rows = text.getvalue().splitlines()
+    assert heading.split()[0] == "model"
+    assert rows[0].split() == ["lenet5", "1", "x", "32", "x", "32", "61,706", "416,520"]
+    assert rows[1].split()[-2:] == ["3,504,872", "300,774,272"]
+
+
+@pytest.mark.parametrize("name", ["lenet5", "squeezenet1_1"])
+def test_a_summary_counts_what_the_traced_model_does(name):
+    total = sum(layer.macs * layer.tasks for layer in full_size_graph(name).layers)
+    assert model_summary(name).macs == total

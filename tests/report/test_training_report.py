@@ -1,0 +1,87 @@
+"""What is said about a training, where it is not the ordinary."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+from rich.console import Console
+
+from hgpart.execution.engine import Timing, Traffic
+from hgpart.report.training import TrainingReport, print_training, training_json
+from hgpart.run.learner import Effort
+from hgpart.run.training.loop import TrainingOptions, TrainingResult
+
+
+def report(losses, accuracy=None, steps=None, seconds=1.0):
+    steps = len(losses) if steps is None else steps
+    traffic = Traffic.none(2)
+    traffic.forward_bytes[0, 1] = 3_000_000 * steps
+    traffic.backward_bytes[1, 0] = 2_000_000 * steps
+    timings = (Timing(1.0, 0.5, 1.0, 0.5), Timing())
+    speed = 4 * steps / seconds if steps else None
+    return TrainingReport(
+        model="net",
+        data="digits",
+        dtype="float32",
+        devices=("cpu", "cuda:0"),
+        processes=2,
+        result=TrainingResult(
+            tuple(losses),
+            accuracy,
+            steps,
+            speed,
+            Effort(timings, traffic),
+            TrainingOptions(len(losses), 4).completed({}),
+        ),
+        volume_bytes=3_000_000,
+    )
+
+
+def printed(shown, unit="MB"):
+    text = io.StringIO()
+    print_training(shown, Console(file=text, width=1000), unit)
+    return text.getvalue().splitlines()
+
+
+def test_what_matters_most_comes_first():
+    lines = printed(report([2.0, 1.0], accuracy=0.9812, steps=1, seconds=0.5))
+    assert lines[0] == "loss 1, test accuracy 98.12 %, 8.0 samples/s"
+    assert lines[1] == ("net on digits, 2 steps of 4 samples, 1 of them before it was resumed")
+    assert [line.split() for line in lines if line.startswith(("0 (", "1 ("))] == [
+        ["0", "(cpu)", "2.000", "1.000", "33.3"],
+        ["1", "(cuda:0)", "0.000", "0.000", "-"],
+    ]
+    assert [line.split() for line in lines if line.startswith(("forward", "backward", "the"))] == [
+        ["forward", "3.000", "3.000"],
+        ["backward", "2.000", "2.000"],
+        ["the", "plan's", "volume", "3.000"],
+    ]
+
+
+def test_the_curve_has_ten_rows_at_most_and_bars_in_proportion():
+    lines = printed(report(np.linspace(4.0, 1.0, 95).tolist()))
+    start = lines.index("Loss") + 3
+    rows = [line.split() for line in lines[start : start + 10]]
+    assert rows[0][0] == "1-9"
+    assert rows[-1][0] == "86-95"
+    assert len(rows[0][2]) == 40
+    assert [len(row[2]) for row in rows] == sorted((len(row[2]) for row in rows), reverse=True)
+    assert lines[start + 10] == ""
+
+
+def test_a_diverged_training_is_still_reported():
+    shown = report([1.0, float("inf"), float("nan")])
+    figures = json.loads(training_json(shown), parse_constant=lambda name: 1 / 0)
+    assert figures["losses"] == [1.0, None, None]
+    lines = printed(shown)
+    assert lines[0].startswith("loss nan")
+    assert any(line.split() == ["3-3", "nan"] for line in lines)
+
+
+def test_no_steps_are_no_error():
+    assert printed(report([], accuracy=0.1))[0] == "no steps, test accuracy 10.00 %"
+    shown = report([1.0], accuracy=0.5, steps=0)
+    assert printed(shown)[0] == "loss 1, test accuracy 50.00 %"
+    assert json.loads(training_json(shown))["samples_per_second"] is None

@@ -1,0 +1,120 @@
+"""Parts in processes of their own: `toy_ranks.py` runs in them and checks itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hgpart.errors import RunError
+from hgpart.run.launch import launch
+
+RANKS = str(Path(__file__).parents[1] / "toy_ranks.py")
+
+
+def kill_when_all_work(folder, k, victim):
+    """Kill one of k processes that are all in the middle of their steps."""
+
+    def wait():
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            files = [Path(folder, f"{rank}.pid") for rank in range(k)]
+            if all(file.exists() and file.read_text() for file in files):
+                os.kill(int(files[victim].read_text()), signal.SIGKILL)
+                return
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_parts_in_processes_do_what_the_model_does(capfd):
+    launch(RANKS, ["agree"], 3)
+    assert capfd.readouterr().out == "all agree\n"
+
+
+def test_a_rank_that_is_killed_is_named(capfd, tmp_path):
+    killer = kill_when_all_work(tmp_path, k=3, victim=0)
+    with pytest.raises(RunError, match=r"^rank 0 was ended by SIGKILL"):
+        launch(RANKS, ["forever", str(tmp_path)], 3)
+    killer.join()
+    for rank in range(3):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(Path(tmp_path, f"{rank}.pid").read_text()), 0)
+
+
+def started(*arguments):
+    """Three processes without a launcher; the first one keeps their store."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": "3",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, RANKS, *map(str, arguments)],
+            cwd="/",
+            env={**environment, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+
+
+def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
+    ranks = started("forever", tmp_path)
+    kill_when_all_work(tmp_path, k=3, victim=2).join()
+    said = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks[:2]]
+    ranks[2].communicate()
+    assert [rank.returncode for rank in ranks] == [RunError.exit_status] * 2 + [-signal.SIGKILL]
+    assert said[0] == said[1]  # the first who noticed told the other why
+    assert re.match(
+        r"hgpart: error: rank 2 is gone: seen when rank [01] (waited for|sent) ", said[0]
+    )
+
+
+@pytest.mark.parametrize("victim", [2, pytest.param(0, marks=pytest.mark.full)])
+def test_one_that_is_stopped_is_named_by_all(tmp_path, victim):
+    """Two of three named the one that they waited for, or that had left as it waited in vain."""
+    ranks = started("stopped", tmp_path, victim)
+    others = [rank for number, rank in enumerate(ranks) if number != victim]
+    said = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in others]
+    ranks[victim].kill()
+    ranks[victim].communicate()
+    for line in said:
+        assert re.match(rf"hgpart: error: rank {victim} is (silent|gone, or stopped)", line), said
+
+
+def test_one_that_does_not_answer_is_not_waited_for_longer_than_allowed(tmp_path):
+    with pytest.raises(RunError, match=r"^rank 1 is still at work, too long to be waited for: "):
+        launch(RANKS, ["silent", str(tmp_path)], 2)
+
+
+def test_out_of_memory_is_one_clear_line(capfd):
+    with pytest.raises(RunError, match=r"^rank 1: out of memory: DefaultCPUAllocator: can't alloc"):
+        launch(RANKS, ["memory"], 2)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.full
+def test_torchrun_starts_them_again(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += ["--nproc-per-node", "2", "--max-restarts", "1", RANKS, "elastic"]
+    done = subprocess.run(torchrun, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "agreed in attempt 1\n"

@@ -1,0 +1,271 @@
+"""Verification passes right placements, and finds everything that can be wrong with one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from partitioned_models import MODELS
+from placed_models import model_of, placed
+from torch import nn
+
+from hgpart.errors import ArgumentError, RunError
+from hgpart.execution.engine import PartRun
+from hgpart.placement import Placement
+from hgpart.placement.accounting import account, disagreements
+from hgpart.run import verifying
+from hgpart.run.verifying import verify
+
+
+def spoiled(placement, part, name, change):
+    """Change a tensor that a part holds."""
+    owner, _, attribute = name.rpartition(".")
+    tensor = getattr(placement.submodule(part).get_submodule(owner), attribute)
+    with torch.no_grad():
+        change(tensor)
+
+
+def held(placement, name):
+    """A part that holds some of a parameter or buffer, and what it calls that."""
+    for part in range(placement.k):
+        for attribute, one in placement.slices(part).items():
+            if one.name == name and math.prod(one.local_shape):
+                return part, attribute
+    raise AssertionError(name)
+
+
+# ------------------------------------------------------------------ what is right
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("name", [*MODELS, "forked"])
+def test_placements_pass(name, grain):
+    model, inputs = model_of(name)
+    placement = placed(model, inputs, grain=grain)
+    found = verify(model, placement, inputs)
+    assert found.passed
+    assert found.failures == found.misplaced == ()
+    assert (found.k, found.batch_size, found.training) == (3, 2, True)
+    assert (found.dtype, found.tolerance) == (torch.float64, 1e-10)
+    expected = placement.expected(2)
+    assert found.traffic.forward_bytes.sum() == expected.volume
+    # What comes back is what went there, but for the images.
+    images = sum(
+        transfer.nbytes(2) for transfer in placement.transfers if not transfer.differentiable
+    )
+    if any(parameter.requires_grad for parameter in model.parameters()):
+        assert found.traffic.backward_bytes.sum() == expected.volume - images
+
+
+def test_evaluation_mode_float32_and_one_part():
+    model, inputs = model_of("forked")
+    model, inputs = model.float().eval(), [one.float() for one in inputs]
+    found = verify(model, placed(model, inputs), inputs)
+    assert found.passed
+    assert (found.dtype, found.tolerance, found.training) == (torch.float32, 1e-4, False)
+    assert verify(model, placed(model, inputs, k=1), inputs).passed
+
+
+class Aside(nn.Module):
+    """In training it has a second head."""
+
+    def __init__(self, aside: nn.Module) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3)
+        self.norm = nn.BatchNorm2d(6)
+        self.head, self.aside = nn.Linear(6, 4), aside
+
+    def forward(self, image):
+        maps = self.norm(self.stem(image)).relu()
+        features = maps.mean((2, 3))
+        return (self.head(features), self.aside(maps)) if self.training else self.head(features)
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize(
+    ("first", "aside"), [(True, nn.Conv2d(6, 5, 1)), (True, nn.Softmax(1)), (False, nn.Softmax(1))]
+)
+def test_after_a_change_of_mode(first, aside, grain):
+    """The table was made of the plan's blocks, and the other mode has other layers."""
+    torch.manual_seed(0)
+    model, inputs = Aside(aside).double().train(first), [torch.randn(2, 3, 5, 5).double()]
+    placement = placed(model, inputs, grain=grain)
+    for mode in (first, not first, first):
+        model.train(mode)
+        placement.train(mode)
+        found = verify(model, placement, inputs)
+        assert found.failures == ()
+        assert found.training == mode
+        assert found.traffic.forward_bytes.sum() == placement.expected(2).volume
+        assert disagreements(account(placement, 2), placement) == ()
+        sizes = (sum(value.numel() for value in one.parameters()) for one in (model, placement))
+        assert len({*sizes}) == 1  # an optimizer has them all, whatever the mode
+
+
+def test_a_model_that_does_not_learn():
+    model, inputs = model_of("plain")
+    model.requires_grad_(False)
+    found = verify(model, placed(model, inputs), inputs)
+    assert found.passed
+    assert found.gradients.value == 0
+    assert found.traffic.forward_bytes.any()
+    assert not found.traffic.backward_bytes.any()
+
+
+def test_the_same_seed_gives_the_same_figures_and_the_random_state_stays():
+    model, inputs = model_of("forked")
+    placement = placed(model, inputs)
+    state = torch.get_rng_state()
+    first, second = (verify(model, placement, inputs, seed=5) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first.outputs == second.outputs
+    assert first.passed
+    assert second.passed  # the statistics of both moved on alike
+
+
+# ------------------------------------------------------------------ what is wrong
+
+
+def test_a_wrong_weight_fails():
+    model, inputs = model_of("residual")
+    placement = placed(model, inputs, grain="fine")
+    spoiled(placement, *held(placement, "head.weight"), lambda weight: weight.mul_(1 + 1e-6))
+    found = verify(model, placement, inputs)
+    assert not found.passed
+    assert found.outputs.name == "result"
+    assert 1e-9 < found.outputs.value < 1e-4
+    assert found.failures[0].startswith("outputs differ by ")
+    assert verify(model, placement, inputs, tolerance=1e-3).passed
+
+
+def test_a_wrong_statistic_fails():
+    model, inputs = model_of("forked")
+    placement = placed(model, inputs)
+    spoiled(placement, *held(placement, "norm.running_mean"), lambda mean: mean.add_(1e-3))
+    found = verify(model, placement, inputs)
+    assert found.buffers.name == "norm.running_mean"
+    assert [failure.split()[0] for failure in found.failures] == ["buffers"]
+
+
+def test_a_wrong_counter_fails():
+    model, inputs = model_of("forked")
+    placement = placed(model, inputs)
+    spoiled(placement, *held(placement, "norm.num_batches_tracked"), lambda count: count.add_(1))
+    found = verify(model, placement, inputs)
+    assert (found.buffers.name, found.buffers.value) == ("norm.num_batches_tracked", math.inf)
+
+
+def test_a_lost_gradient_fails(monkeypatch):
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs)
+    send = PartRun.send_gradient
+
+    def zeros(self, transfer, tensors):
+        send(self, transfer, [torch.zeros_like(tensor) for tensor in tensors])
+
+    monkeypatch.setattr(PartRun, "send_gradient", zeros)
+    found = verify(model, placement, inputs)
+    assert found.gradients.value > 0.1
+    assert [failure.split()[0] for failure in found.failures] == ["gradients"]
+
+
+def test_a_frozen_copy_fails():
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs)
+    for parameter in placement.parameters():
+        parameter.requires_grad_(False)
+    found = verify(model, placement, inputs)
+    assert found.gradients.value == 1
+    assert any(failure.startswith("backward, ") for failure in found.failures)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_an_uncounted_message_fails(monkeypatch, direction):
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs)
+    dropped = next(one for one in placement.transfers if one.differentiable)
+    count = PartRun._count
+
+    def lose(self, transfer, tensors, backward):
+        if transfer.number != dropped.number or backward != (direction == "backward"):
+            count(self, transfer, tensors, backward)
+
+    monkeypatch.setattr(PartRun, "_count", lose)
+    found = verify(model, placement, inputs)
+    assert len(found.failures) == 2
+    way = (dropped.sender, dropped.receiver)
+    sender, receiver = way if direction == "forward" else way[::-1]
+    for failure, unit in zip(found.failures, ("bytes", "messages"), strict=True):
+        assert failure.startswith(f"{direction}, part {sender} sent ")
+        assert f" {unit} to part {receiver}, by the table " in failure
+
+
+def test_another_table_fails(monkeypatch):
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs)
+    right = Placement.expected
+
+    def wrong(self, batch_size):
+        table = right(self, batch_size)
+        return replace(table, traffic=table.traffic + 8)
+
+    monkeypatch.setattr(Placement, "expected", wrong)
+    assert len(verify(model, placement, inputs).failures) == 9
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_an_element_that_not_exactly_one_part_holds_fails(monkeypatch, times):
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs)
+    right = verifying.held_by_parts
+
+    def wrong(placement):
+        for part, one, tensor in right(placement):
+            for _ in range(times if one.name == "0.weight" else 1):
+                yield part, one, tensor
+
+    monkeypatch.setattr(verifying, "held_by_parts", wrong)
+    found = verify(model, placement, inputs)
+    assert found.misplaced == ("0.weight",)
+    assert found.failures == ("an element of 0.weight is in no part, or in several",)
+
+
+def test_numbers_that_are_none_fail():
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs)
+    name = held(placement, "6.bias")
+    spoiled(placement, *name, lambda bias: bias.fill_(math.nan))
+    found = verify(model, placement, inputs)
+    assert found.outputs.value == math.inf
+    assert not found.passed
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+def test_arguments():
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs)
+    with pytest.raises(ArgumentError, match="the model is in evaluation mode, the placement in tr"):
+        verify(model.eval(), placement, inputs)
+    model.train()
+    with pytest.raises(ArgumentError, match="bfloat16: accepted without a tolerance are float64"):
+        verify(model.bfloat16(), placement, inputs)
+
+
+def test_results_of_another_kind_are_refused():
+    model, inputs = model_of("branches")
+    placement = placed(model, inputs)
+    model.forward = lambda left, right: model.left(left)
+    with pytest.raises(RunError, match=r"returns result\[0\], result\[1\]; the original result"):
+        verify(model, placement, inputs)
+
+
+def test_bias_in_front_of_a_norm_is_compared_on_the_scale_of_others():
+    """Its gradient is nothing but rounding, which no other order of adding up repeats."""
+    model, inputs = model_of("forked")
+    found = verify(model, placed(model, inputs, "horizontal"), inputs)
+    assert model.stem.bias.grad.abs().max() < 1e-12
+    assert found.passed

@@ -1,0 +1,421 @@
+"""The training loop: the same losses however the weights are divided, and across a resume."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.func import functional_call
+
+from hgpart.errors import ArgumentError, CheckpointError, RunError
+from hgpart.hypergraph.blocks import Modelling
+from hgpart.partitioned_model import partition_model
+from hgpart.placement import place
+from hgpart.placement.cutting.slices import Slice
+from hgpart.plan import make_plan
+from hgpart.run.learner import PlacedModel, WholeModel
+from hgpart.run.training import checkpoints as checkpoint_files
+from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
+from hgpart.run.training.data import Data, InMemory, load_data
+from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
+from hgpart.run.training.resuming import Checkpointing
+
+
+def network(dtype=torch.float32):
+    torch.manual_seed(11)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Flatten(),
+        nn.Linear(6 * 64, 10),
+    ).to(dtype)
+
+
+class Sliced(WholeModel):
+    """The weights of a model cut into slices that are trained; put together to compute."""
+
+    def __init__(self, model: nn.Module, parts: int) -> None:
+        super().__init__(model)
+        self.slices: list[tuple[int, Slice, torch.Tensor]] = []
+        generator = np.random.default_rng(parts)
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            owners = generator.integers(parts, size=tensor.shape)
+            for part in range(parts):
+                held = Slice(name, tuple(tensor.shape))  # a buffer of one number: every part has it
+                if tensor.dim():
+                    elements = np.flatnonzero(owners == part)
+                    held = Slice(name, tuple(tensor.shape), elements=elements)
+                local = held.take(tensor)
+                if isinstance(tensor, nn.Parameter):
+                    local = nn.Parameter(local)
+                self.slices.append((part, held, local))
+
+    def held(self) -> Iterator[tuple[int, Slice, torch.Tensor]]:
+        yield from self.slices
+
+    def forward(self, images, batch_size):
+        state = {}
+        for name, tensor in self.model.state_dict().items():
+            pieces = [(held, local) for _, held, local in self.slices if held.name == name]
+            if tensor.dim():
+                elements = torch.from_numpy(np.concatenate([held.elements for held, _ in pieces]))
+                values = torch.cat([local for _, local in pieces])
+                state[name] = values[elements.argsort()].view(tensor.shape)
+            else:
+                state[name] = pieces[0][1].clone()
+        images = images.to(dtype=self.dtype)
+        result = functional_call(self.model, state, (images,))
+        with torch.no_grad():
+            for _, held, local in self.slices:
+                if not isinstance(local, nn.Parameter):
+                    local.copy_(held.take(state[held.name]))
+        return result
+
+
+@lru_cache
+def plan(k, grain):
+    model, modelling = network(), Modelling(grain=grain)
+    done = partition_model(model, torch.zeros(2, 1, 8, 8), k, 0.5, modelling=modelling)
+    return make_plan(done.partition, done.graph, done.work, "network", (1, 8, 8))
+
+
+LEARNERS = {
+    "whole": WholeModel,
+    "slices": lambda model: Sliced(model, 5),
+    "placed coarse": lambda model: PlacedModel(place(model, plan(2, "coarse"))),
+    "placed fine": lambda model: PlacedModel(place(model, plan(3, "fine"))),
+}
+OPTIONS = {
+    "sgd": TrainingOptions(20, 16, "sgd", lr=0.05, weight_decay=1e-3, seed=4),
+    "plain sgd": TrainingOptions(20, 16, "sgd", lr=0.05, momentum=0, seed=4),
+    "adam": TrainingOptions(20, 16, "adam", lr=0.003, weight_decay=1e-3, seed=4),
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_data("digits", (1, 8, 8), 10, seed=2)
+
+
+def by_hand(model, data, options):
+    """The loop as any tutorial has it."""
+    options = options.completed({})
+    if options.optimizer == "adam":
+        decay = {"weight_decay": options.weight_decay}
+        optimizer = torch.optim.Adam(model.parameters(), lr=options.lr, **decay)
+    else:
+        decay = {"weight_decay": options.weight_decay, "momentum": options.momentum}
+        optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, **decay)
+    torch.manual_seed(options.seed)
+    losses = []
+    dtype = next(model.parameters()).dtype
+    for step in range(options.steps):
+        chosen = data.training_indices(step, options.batch_size)
+        images, labels = data.train.images(chosen), data.train.labels(chosen)
+        loss = nn.functional.cross_entropy(model(images.to(dtype)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [pytest.param(torch.float32, 1e-4, marks=pytest.mark.full), (torch.float64, 1e-9)],
+)
+def test_losses_are_those_of_the_original(kind, options, dtype, tolerance, data):
+    model = network(dtype)
+    expected = by_hand(copy.deepcopy(model), data, OPTIONS[options])
+    told = []
+    result = train(
+        LEARNERS[kind](model), data, OPTIONS[options], on_step=lambda *step: told.append(step)
+    )
+    assert result.losses == pytest.approx(expected, rel=tolerance)
+    assert result.losses[-1] < result.losses[0]
+    assert told == [*enumerate(result.losses, start=1)]
+    assert result.steps == 20
+    assert result.samples_per_second > 0
+
+
+def test_accuracy_counts_every_sample_once(data):
+    model = network()
+    options = TrainingOptions(60, 32, lr=0.05)
+    result = train(WholeModel(model), data, options)
+    everything = range(len(data.test))
+    model.eval()
+    right = model(data.test.images(everything)).argmax(1) == data.test.labels(everything)
+    assert result.accuracy == right.sum().item() / len(right) > 0.8
+    few = InMemory(data.test.images(range(5)), data.test.labels(range(5)))
+    small = Data("few", few, few, 10, 0)
+    assert accuracy(WholeModel(model), small, 64) == right[:5].sum().item() / 5
+
+
+def test_there_is_no_accuracy_without_a_test_set():
+    data = load_data("synthetic", (1, 8, 8), 10, seed=0)
+    assert train(WholeModel(network()), data, TrainingOptions(1, 4)).accuracy is None
+
+
+# ------------------------------------------------------------------ checkpoints
+
+
+class PulledPlugError(Exception):
+    pass
+
+
+def interrupted(learner, data, options, folder, at, every=4):
+    def pull(step, loss):
+        if step == at:
+            raise PulledPlugError
+
+    with pytest.raises(PulledPlugError):
+        train(learner, data, options, Checkpointing(folder, every), pull)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        *((kind, kind) for kind in LEARNERS),
+        ("whole", "placed fine"),
+        ("placed fine", "placed coarse"),
+        ("placed coarse", "slices"),
+        ("slices", "whole"),
+    ],
+)
+@pytest.mark.parametrize("options", [pytest.param("sgd", marks=pytest.mark.full), "adam"])
+def test_a_resumed_training_has_the_same_losses(options, before, after, data, tmp_path):
+    options = OPTIONS[options]
+    model = network()
+    expected = train(LEARNERS[after](copy.deepcopy(model)), data, options)
+    interrupted(LEARNERS[before](copy.deepcopy(model)), data, options, tmp_path, at=11)
+    torch.manual_seed(99)  # a new process
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    learner = LEARNERS[after](model)
+    result = train(learner, data, options, Checkpointing(tmp_path, 4, resume=True))
+    assert result.steps == 12
+    if before == after:
+        assert result.losses == expected.losses
+    assert result.losses == pytest.approx(expected.losses, rel=1e-4)
+    assert result.accuracy == expected.accuracy
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000020", "step-000016"]
+
+
+def test_the_last_that_is_whole_is_resumed_with_a_warning(data, tmp_path):
+    options = OPTIONS["sgd"]
+    expected = train(WholeModel(network()), data, options)
+    interrupted(WholeModel(network()), data, options, tmp_path, at=11)
+    newest = tmp_path / "step-000008" / "part-0.pt"
+    newest.write_bytes(newest.read_bytes()[:1000])
+    warnings = []
+    again = Checkpointing(tmp_path, 4, resume=True, warn=warnings.append)
+    result = train(WholeModel(network()), data, options, again)
+    assert (result.steps, result.losses) == (16, expected.losses)
+    (warning,) = warnings
+    assert f"{newest} has 1000 bytes" in warning
+    assert f"going on from {tmp_path / 'step-000004'}" in warning
+
+
+def test_resuming_from_nothing_begins_and_from_the_end_only_tests(data, tmp_path):
+    options = OPTIONS["adam"]
+    resuming = Checkpointing(tmp_path / "new", 100, resume=True)
+    first = train(WholeModel(network()), data, options, resuming)
+    again = train(WholeModel(network()), data, options, resuming)
+    assert (again.losses, again.accuracy) == (first.losses, first.accuracy)
+    assert (again.steps, again.samples_per_second) == (0, None)
+
+
+def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
+    train(WholeModel(network()), data, TrainingOptions(4, 16), Checkpointing(tmp_path, 2))
+
+    def refused(message, learner, options, error=CheckpointError, resume=True):
+        with pytest.raises(error, match=message):
+            train(learner, data, options, Checkpointing(tmp_path, 2, resume))
+
+    model = WholeModel(network())
+    refused("has checkpoints already", model, TrainingOptions(8, 16), ArgumentError, resume=False)
+    refused("batch size 16, not 8", model, TrainingOptions(8, 8))
+    refused("optimizer sgd, not adam", model, TrainingOptions(8, 16, "adam"))
+    refused("seed 0, not 1", model, TrainingOptions(8, 16, seed=1))
+    refused("has done 4 steps already, asked are 3", model, TrainingOptions(3, 16))
+    refused("dtype float32, not float64", WholeModel(network().double()), TrainingOptions(8, 16))
+    wider = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    refused("another model: 1.weight", WholeModel(wider), TrainingOptions(8, 16))
+
+
+def fingerprinted(folder, fingerprint):
+    return Checkpointing(folder, 2, resume=True, fingerprint=fingerprint)
+
+
+def test_the_checkpoint_of_another_model_is_refused_by_its_fingerprint(data, tmp_path):
+    """Names and shapes may be the same, and the fingerprint in the manifest was not looked at."""
+    train(WholeModel(network()), data, TrainingOptions(2, 16), fingerprinted(tmp_path, "a1"))
+    other = nn.Sequential(*network()[:2], nn.Sigmoid(), *network()[3:])
+    with pytest.raises(CheckpointError, match="another model: its fingerprint is a1, this one's b"):
+        train(WholeModel(other), data, TrainingOptions(4, 16), fingerprinted(tmp_path, "b2"))
+    for known in ("a1", None):  # None: a training from Python need not say
+        train(WholeModel(network()), data, TrainingOptions(4, 16), fingerprinted(tmp_path, known))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@settings(max_examples=10)
+@given(rates=st.data())
+def test_rates_are_the_checkpoints_unless_others_are_asked_for(rates, optimizer):
+    """Others passed in silence: one that is asked for is taken and said, the rest stay."""
+    data = load_data("synthetic", (1, 8, 8), 10, seed=0)
+    drawn = st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(RATES[optimizer], st.sampled_from([0.0, 0.03, 0.5]))
+    )
+    before, after = rates.draw(drawn), rates.draw(drawn)
+    said = []
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        first = TrainingOptions(1, 4, optimizer, **before)
+        train(WholeModel(network()), data, first, Checkpointing(folder, 2))
+        resuming = Checkpointing(folder, 2, resume=True, warn=said.append)
+        options = TrainingOptions(2, 4, optimizer, **after)
+        result = train(WholeModel(network()), data, options, resuming)
+        written = check(folder / "step-000002").about
+    earlier = {**RATES[optimizer], **before}
+    assert result.options.rates == {**earlier, **after}
+    assert {name: written[name] for name in RATES[optimizer]} == result.options.rates
+    changed = [name for name in after if after[name] != earlier[name]]
+    assert said == [
+        f"{name.replace('_', ' ')} {after[name]:g} from step 2 on; {folder / 'step-000001'} was "
+        f"written with {earlier[name]:g}"
+        for name in RATES[optimizer]
+        if name in changed
+    ]
+
+
+def test_a_momentum_that_was_switched_off_begins_anew(data, tmp_path):
+    """The last one was kept through the steps without one, and went on where it had been."""
+
+    def steps(count, momentum):
+        options = TrainingOptions(count, 16, lr=0.05, momentum=momentum)
+        resuming = Checkpointing(tmp_path, 9, resume=True, warn=lambda message: None)
+        return train(WholeModel(model), data, options, resuming)
+
+    model = network()
+    for count, momentum in ((1, 0.9), (2, 0.0)):
+        steps(count, momentum)
+    state = torch.load(tmp_path / "step-000002" / "part-0.pt")
+    assert all(item["tensors"].keys() == {"value"} for item in state["held"])
+
+
+def test_a_rate_that_is_no_number_is_refused(data, tmp_path):
+    train(WholeModel(network()), data, TrainingOptions(1, 4), Checkpointing(tmp_path, 2))
+    path = tmp_path / "step-000001"
+    about = {"lr": "fast"}
+    (path / MANIFEST).write_text(checkpoint_files._as_text(replace(check(path), about=about)))
+    with pytest.raises(CheckpointError, match="written with lr 'fast', which is no number"):
+        resuming = Checkpointing(tmp_path, 2, resume=True)
+        train(WholeModel(network()), data, TrainingOptions(2, 4), resuming)
+
+
+def test_two_trainings_do_not_write_to_one_folder(data, tmp_path):
+    """Each took the other's unfinished checkpoint for one that was left, and removed it."""
+    options, refused = TrainingOptions(2, 4), []
+
+    def another(step, loss):
+        for resume in (False, True):
+            with pytest.raises(CheckpointError) as caught:
+                train(WholeModel(network()), data, options, Checkpointing(tmp_path, 1, resume))
+            refused.append(str(caught.value))
+
+    train(WholeModel(network()), data, options, Checkpointing(tmp_path, 1), another)
+    assert len(refused) == 4
+    assert {line.partition(":")[0] for line in refused} == {
+        f"another training writes to {tmp_path}"
+    }
+    train(WholeModel(network()), data, TrainingOptions(3, 4), Checkpointing(tmp_path, 1, True))
+
+
+def test_ctrl_c_while_writing_leaves_nothing_half(data, tmp_path, monkeypatch):
+    options = TrainingOptions(8, 16)
+    monkeypatch.setattr("hgpart.run.training.checkpoints.MANIFEST", Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        train(WholeModel(network()), data, options, Checkpointing(tmp_path, 4))
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+class Interrupting:
+    """Ctrl-C between the parts' files and the manifest."""
+
+    def __rtruediv__(self, folder):
+        assert list(folder.iterdir()) == [folder / "part-0.pt"]
+        raise KeyboardInterrupt
+
+
+def test_tied_and_frozen_parameters_and_unused_ones(data, tmp_path):
+    model = network()
+    model[0].weight.requires_grad_(False)
+    model.again = model[5].bias  # a second name
+    model.unused = nn.Parameter(torch.ones(3))
+    model.forward = lambda images: nn.Sequential.forward(nn.Sequential(*list(model)[:6]), images)
+    frozen = model[0].weight.clone()
+    train(WholeModel(model), data, TrainingOptions(4, 16, "adam"), Checkpointing(tmp_path, 2))
+    assert torch.equal(model[0].weight, frozen)
+    train(WholeModel(model), data, TrainingOptions(6, 16, "adam"), Checkpointing(tmp_path, 2, True))
+    assert torch.equal(model.unused, torch.ones(3))
+
+
+# ------------------------------------------------------------------ results and options
+
+
+def test_maps_of_scores_are_averaged_and_first_results_count():
+    scores = torch.rand(2, 10, 3, 4)
+    assert torch.allclose(class_scores(scores), scores.mean((2, 3)))
+    assert class_scores((scores[:, :, 0, 0], scores)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("result", [{"out": torch.rand(2, 10)}, torch.rand(2), "scores"])
+def test_what_are_no_scores_is_refused(result):
+    with pytest.raises(RunError, match="does not return class scores"):
+        class_scores(result)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": -1},
+        {"batch_size": 0},
+        {"optimizer": "rmsprop"},
+        {"lr": -0.1},
+        {"lr": float("nan")},
+        {"lr": float("inf")},
+        {"lr": 1e308},  # no float32: torch's addition raises
+        {"momentum": 1.0},
+        {"momentum": float("nan")},
+        {"momentum": 0.5, "optimizer": "adam"},
+        {"weight_decay": -1.0},
+        {"seed": -1},
+    ],
+)
+def test_options_out_of_range_are_refused(wrong):
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(
+        ArgumentError, match=f"{name.replace('_', ' ')} .*{re.escape(str(value))}.*: "
+    ):
+        TrainingOptions(**{"steps": 1, "batch_size": 1, **wrong})
+
+
+def test_a_checkpoint_every_zero_steps_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match="every 0 steps: accepted is 1 or more"):
+        Checkpointing(tmp_path, 0)

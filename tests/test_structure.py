@@ -1,0 +1,83 @@
+"""Folders are in the order of the data: none imports from one behind it, no file in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import hgpart
+
+ROOT = Path(hgpart.__file__).parent
+
+# A folder's own file (its door) may import from its folders; it stands behind them, as the folder.
+ORDER = [
+    *("errors", "terminal", "cores", "sequences", "files"),
+    *("zoo.architectures", "zoo", "tracing", "layers", "work", "hypergraph", "hypergraph.formats"),
+    *("partition.problem", "partition.external", "partition.baselines", "partition.native"),
+    *("partition.bounds", "partition.exact", "partition", "plan", "partitioned_model"),
+    *("execution", "placement.cutting", "placement", "run", "run.training"),
+    *("compare", "report", "report.page", "cli.commands", "cli", "__main__"),
+]
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for file in ROOT.rglob("*.py"):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts).removesuffix("__init__").rstrip(".")] = file
+    return found
+
+
+MODULES = modules()
+
+
+def imported(name: str) -> Iterator[str]:
+    """Modules of hgpart that one imports as it runs, wherever in it; not for its types alone."""
+    waiting: list[ast.AST] = [ast.parse(MODULES[name].read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            waiting.extend(node.orelse)
+            continue
+        waiting.extend(ast.iter_child_nodes(node))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hgpart"):
+            package = node.module.removeprefix("hgpart").lstrip(".")
+            for alias in node.names:
+                inner = f"{package}.{alias.name}".lstrip(".")
+                yield inner if inner in MODULES else package
+
+
+def place(name: str) -> int:
+    """Where the folder of a module stands; the folder's own file stands at its end."""
+    if MODULES[name].name == "__init__.py" or "." not in name:
+        folder = name
+    else:
+        folder = name.rpartition(".")[0]
+    return ORDER.index(folder)
+
+
+SHARED_BY_COMMANDS = "cli"  # its files come before cli.commands, its door behind them
+
+
+def test_no_file_imports_itself_in_a_circle() -> None:
+    graph = {name: set(imported(name)) - {name} for name in MODULES}
+    assert len(list(TopologicalSorter(graph).static_order())) >= len(MODULES)
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - {""}))
+def test_a_folder_imports_from_folders_before_it(name: str) -> None:
+    for other in set(imported(name)) - {name, ""}:
+        if name.startswith("cli.commands.") and other.rpartition(".")[0] == SHARED_BY_COMMANDS:
+            continue
+        if MODULES[name].name == "__init__.py" and other.startswith(f"{name}."):
+            continue
+        assert place(other) <= place(name), f"{name} imports {other}"
+
+
+def test_folders_hold_a_dozen_files_or_so() -> None:
+    for folder in {file.parent for file in MODULES.values()}:
+        assert len(list(folder.glob("*.py"))) <= 16, folder

@@ -1,0 +1,263 @@
+"""What a forward pass does in Python: said by name, and refused where a placement can't do it."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import placements
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hgpart import Modelling, place
+from hgpart.errors import PlacementError, TraceError
+from hgpart.tracing.traced_model import trace
+
+
+class Inner(nn.Module):
+    """Does something beside its convolution, by the state that it has."""
+
+    def __init__(self, beside: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.register_buffer("steps", torch.zeros(4, 1, 1))
+        self.count, self.height, self.table, self.last = 0, 0, None, None
+        self.seen: list[Any] = []
+        self.cache: dict[Any, Any] = {}
+        self.rng = np.random.default_rng(0)
+        self.generator = torch.Generator()
+        self.beside = beside
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x) + self.beside(self, x)
+
+
+def model_of(beside: Callable[[Any, Tensor], Any]) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(Inner(beside), nn.ReLU(), nn.Conv2d(4, 3, 1)).double()
+
+
+IMAGES = torch.zeros(2, 3, 6, 6, dtype=torch.float64)
+
+
+def counting(module: Any, x: Tensor) -> Any:
+    module.count += 1
+    return module.count
+
+
+def counting_from_nothing(module: Any, x: Tensor) -> Any:
+    module.late = getattr(module, "late", 0) + 1
+    return module.late
+
+
+def appending(module: Any, x: Tensor) -> Any:
+    module.seen.append(1)
+    return len(module.seen)
+
+
+def recurrent(module: Any, x: Tensor) -> Any:
+    found = x.mean() if module.last is None else module.last
+    module.last = x.mean().detach()
+    return found
+
+
+def remembering(module: Any, x: Tensor) -> Any:
+    if "first" not in module.cache:
+        module.cache["first"] = x.mean().detach()
+    return module.cache["first"]
+
+
+def remembering_the_batch(module: Any, x: Tensor) -> Any:
+    if module.last is None:
+        module.last = x.shape[0]
+    return module.last
+
+
+def switching(module: Any, x: Tensor) -> Any:
+    module.training = not module.training
+    return float(module.training)
+
+
+def rescaling(module: Any, x: Tensor) -> Any:
+    with torch.no_grad():
+        module.conv.weight.mul_(0.5)
+    return 0
+
+
+def replacing(module: Any, x: Tensor) -> Any:
+    module.conv.bias = nn.Parameter(module.conv.bias * 2)
+    return 0
+
+
+def growing(module: Any, x: Tensor) -> Any:
+    module.more = nn.Identity()
+    return 0
+
+
+def seeding(module: Any, x: Tensor) -> Any:
+    torch.manual_seed(3)
+    return torch.rand(4, 1, 1)
+
+
+def drawing(module: Any, x: Tensor) -> Any:
+    return float(np.random.rand())  # noqa: NPY002 (what models draw from)
+
+
+UNHELD: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
+    "numpy": (drawing, "0 draws from NumPy's generator"),
+    "python": (lambda m, x: random.random(), "0 draws from Python's generator"),
+    "own generator": (lambda m, x: float(m.rng.random()), "0.rng changes from what it was before"),
+    "seed": (seeding, "the model seeds torch's generator"),
+    "count": (counting, "0.count changes from what it was before"),
+    "late count": (counting_from_nothing, "0.late changes from what it was before"),
+    "list": (appending, "0.seen changes from what it was before"),
+    "recurrent": (recurrent, "0.last changes from what it was before"),
+    "remembered": (remembering, "0.cache changes from what it was before"),
+    "batch": (remembering_the_batch, "0.last changes from what it was before"),
+    "mode": (switching, "0.training changes from what it was before"),
+    "in place": (rescaling, "0.conv.weight is changed in place"),
+    "replaced": (replacing, "0.conv.bias is replaced"),
+    "module": (growing, "0.more is made anew"),
+}
+
+
+@pytest.mark.parametrize("name", UNHELD)
+def test_what_no_trace_holds_is_refused_by_name_when_placed(name: str) -> None:
+    """The traced graph does in each pass what the model did in one: wrong, without a word."""
+    beside, said = UNHELD[name]
+    model = model_of(beside)
+    traced, graph = placements.traced_model(model, [IMAGES])
+    assert traced.unheld == (said,)
+    plan = placements.of_single_tasks(traced, graph, Modelling(), 2, 0)
+    with pytest.raises(PlacementError, match=f"^{said} in each forward pass"):
+        place(model, plan)
+
+
+def cached(module: Any, x: Tensor) -> Any:
+    if module.table is None:
+        module.table = torch.arange(4.0).view(4, 1, 1)
+    if x.shape[2:] not in module.cache:
+        module.cache[x.shape[2:]] = torch.ones(4, 1, 1)
+    return module.table * module.cache[x.shape[2:]]
+
+
+def noting(module: Any, x: Tensor) -> Any:
+    module.height, module.last, module.seen = x.shape[2], x, [x]
+    module.seen.append(x)
+    return module.height
+
+
+def frozen(module: Any, x: Tensor) -> Any:
+    module.conv.eval()
+    return 0
+
+
+@pytest.mark.parametrize("beside", [cached, noting, frozen])
+def test_what_every_pass_does_alike_is_placed(beside: Callable[[Any, Tensor], Any]) -> None:
+    model = model_of(beside)
+    traced, graph = placements.traced_model(model, [IMAGES])
+    assert traced.unheld == ()
+    plan = placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, 1)
+    placements.check_equal(model, [torch.randn(5, 3, 6, 6, dtype=torch.float64)], plan)
+
+
+def assigning(module: Any, x: Tensor) -> Any:
+    found = module.conv(x).mean((2, 3), keepdim=True) * module.steps
+    module.steps = module.steps + 1
+    module.steps = module.steps * module.factor
+    module.factor.mul_(1.5)
+    return found * module.steps
+
+
+def exchanging(module: Any, x: Tensor) -> Any:
+    """The pass reads but one of the two."""
+    module.steps, module.factor = module.factor + 1, module.steps * 2
+    return module.steps
+
+
+def assigning_beside_a_cache(module: Any, x: Tensor) -> Any:
+    """The second pass that a cache is watched in was one that torch.export failed in."""
+    return assigning(module, x) * cached(module, x)
+
+
+@pytest.mark.parametrize("beside", [assigning, exchanging, assigning_beside_a_cache])
+@pytest.mark.parametrize("nested", [True, False])
+def test_buffers_of_each_pass_are_those_of_the_model(nested: bool, beside: Any) -> None:
+    """Parts that read a buffer had its first value in every pass, but for the one that changed it.
+
+    Those that are assigned to, and not changed in place, were lost in modules of the model. One
+    that another gets its next value of had it before or after its own update, as it happened.
+    """
+    model = model_of(beside) if nested else Inner(beside).double()
+    inner = model[0] if nested else model
+    inner.register_buffer("factor", torch.rand(4, 1, 1, dtype=torch.float64))
+    traced, graph = placements.traced_model(model, [IMAGES])
+    for seed in range(3):
+        plan = placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, seed)
+        images = torch.randn(5, 3, 6, 6, dtype=torch.float64)
+        placed, whole = placements.check_equal(model, [images], plan), copy.deepcopy(model)
+        whole(images)
+        for _ in range(2):
+            torch.testing.assert_close(placed(images), whole(images))
+            for name, buffer in whole.named_buffers():
+                torch.testing.assert_close(placed.state_dict()[name], buffer)
+
+
+@pytest.mark.parametrize("at", ["before", "behind", "reset"])
+def test_statistics_that_are_read_beside_their_norm_are_refused_by_name(at: str) -> None:
+    """Parts had them after the norm, whenever they were read, and what set them was lost."""
+
+    def beside(module: Any, x: Tensor) -> Any:
+        norm = module.norm
+        before = norm.running_mean.clone() if at == "before" else 0.0
+        if at == "reset":
+            norm.reset_running_stats()
+        found = norm(module.conv(x)).mean((2, 3), keepdim=True)
+        behind = norm.running_mean if at == "behind" else torch.zeros(4, dtype=x.dtype)
+        return found + (before + behind).view(4, 1, 1)
+
+    model = Inner(beside).double()
+    model.norm = nn.BatchNorm2d(4).double()
+    traced, graph = placements.traced_model(model, [IMAGES])
+    with pytest.raises(PlacementError, match=r"reads or sets norm.running_\w+ beside the norm"):
+        place(model, placements.of_single_tasks(traced, graph, Modelling(), 2, 0))
+
+
+def test_a_generator_of_its_own_is_refused_by_name() -> None:
+    """Masks were drawn from torch's generator instead."""
+    model = model_of(lambda m, x: torch.rand((4, 1, 1), generator=m.generator))
+    traced, graph = placements.traced_model(model, [IMAGES])
+    with pytest.raises(PlacementError, match="generator"):
+        place(model, placements.of_single_tasks(traced, graph, Modelling(), 2, 0))
+
+
+def test_a_buffer_that_the_forward_pass_makes_is_refused_by_name() -> None:
+    """torch.export took it for a change of the input."""
+    model = Inner(lambda m, x: m.register_buffer("late", torch.ones(4, 1, 1)) or m.late).double()
+    with pytest.raises(TraceError, match="it makes late a buffer as it runs"):
+        trace(model, IMAGES)
+
+
+@pytest.mark.parametrize("beside", [one for one, _ in UNHELD.values()] + [cached, noting, frozen])
+def test_models_and_generators_are_as_before(beside: Callable[[Any, Tensor], Any]) -> None:
+    model = model_of(beside)
+    attributes = {name: dict(vars(one)) for name, one in model.named_modules()}
+    tensors = [*map(id, model.parameters()), *map(id, model.buffers())]
+
+    def states() -> tuple[Any, ...]:
+        keys = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 (models draw from it)
+        return random.getstate(), keys["pos"], keys["key"].tolist(), torch.get_rng_state().tolist()
+
+    before = states()
+    trace(model, IMAGES)
+    assert states() == before
+    assert [*map(id, model.parameters()), *map(id, model.buffers())] == tensors
+    for name, one in model.named_modules():
+        assert vars(one).keys() == attributes[name].keys()
+        assert (one.training, getattr(one, "count", 0)) == (True, 0)
+    assert not model[0].cache
+    assert model[0].table is None
