@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from builtin_graphs import full_size_graph
 
-from hgpart.cli.commands import run
+from hgpart.cli import run
 from hgpart.errors import ModelError
 from hgpart.hypergraph.blocks import Modelling, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph

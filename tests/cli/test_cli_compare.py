@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from hgpart.cli.commands import run
+from hgpart.cli import run
 from hgpart.compare.comparison import load_comparison
 from hgpart.compare.strategies import Failed, NotApplicable
 from hgpart.errors import BackendError

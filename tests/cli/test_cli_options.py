@@ -6,8 +6,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from hgpart.cli import app
-from hgpart.cli.commands import run
+from hgpart.cli import app, run
 from hgpart.cli.options import numbers
 
 FUNCTIONS = {each.name or each.callback.__name__: each.callback for each in app.registered_commands}

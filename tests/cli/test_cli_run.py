@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from hgpart import load_model
-from hgpart.cli import main
-from hgpart.cli.commands import run
+from hgpart.cli import main, run
 from hgpart.cli.processes import device_of_each
 from hgpart.errors import ArgumentError, OutputError
 from hgpart.placement import Placement

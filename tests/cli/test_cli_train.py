@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hgpart.cli.commands import run
+from hgpart.cli import run
 from hgpart.run.learner import WholeModel
 from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import load_data
