@@ -28,8 +28,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose how many examples Hypothesis tries."""
+    """Choose how many examples Hypothesis tries, and how traces are made."""
     settings.load_profile("full" if _is_full(config) else "quick")
+    if not (_is_full(config) or config.getoption("numprocesses", None)):  # the one that runs tests
+        import kept_overrides
+
+        kept_overrides.keep()
 
 
 @pytest.hookimpl(tryfirst=True)

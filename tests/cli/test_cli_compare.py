@@ -260,7 +260,7 @@ def test_a_page_without_its_package_names_the_install_command(capsys, monkeypatc
 STUCK = """
 import os, signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from hgpart import strategies
+from hgpart.compare import strategies
 from hgpart.cli import main
 
 def stuck(strategy, task):

@@ -337,7 +337,7 @@ LONG_RUN = textwrap.dedent(
     import signal
     signal.signal(signal.SIGINT, signal.default_int_handler)
     import numpy as np
-    from hgpart.hypergraph import Hypergraph
+    from hgpart.hypergraph.hypergraph import Hypergraph
     from hgpart.partition.backends import backend
 
     n, width = 3000, 60

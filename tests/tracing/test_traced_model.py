@@ -350,8 +350,8 @@ class Silent(nn.Module):
 @pytest.mark.parametrize(
     ("model", "shape", "says"),
     [
-        (Branching(), (2, 3), "test_tracing.py"),
-        (Looping(), (2, 3), "test_tracing.py"),
+        (Branching(), (2, 3), "test_traced_model.py"),
+        (Looping(), (2, 3), "test_traced_model.py"),
         (nn.Conv2d(3, 4, 3), (2, 5, 8, 8), "5 channels"),
         (nn.Sequential(nn.Flatten(), nn.Linear(10, 2)), (2, 3, 4), ""),
         (nn.MaxPool2d(9), (2, 3, 4, 4), ""),
