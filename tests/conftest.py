@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import defaultdict
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,8 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Count Hypothesis's tests among the full ones: they run there again, with more examples."""
+    """Choose the full tests, besides those that say that they are.
+
+    Of a test with several parameters, combinations of which each value was in another one; and
+    Hypothesis's tests, which run there again with more examples.
+    """
+    tried: dict[object, set[tuple[str, int]]] = defaultdict(set)
     for item in items:
+        if (spec := getattr(item, "callspec", None)) is not None:
+            values = {(name, id(value)) for name, value in spec.params.items()}
+            of_test = tried[item.path, getattr(item, "originalname", item.name)]
+            if len(values) > 1 and values <= of_test:
+                item.add_marker("full")
+            of_test |= values
         if _is_full(config) and item.get_closest_marker("hypothesis"):
             item.add_marker("full")
 
