@@ -26,28 +26,32 @@ def keep() -> None:
 
 def _kept(override: Callable[[dict[Any, Any]], Any]) -> Callable[[dict[Any, Any]], Any]:
     kept: dict[frozenset[Any], tuple[dict[Any, Any], dict[Any, Any]]] = {}
+    seen: set[frozenset[Any]] = set()
     rules = fake_impls.op_implementations_dict
 
     @contextmanager
     def kept_override(callables: dict[Any, Any]) -> Iterator[None]:
         key = frozenset(callables.items())
         if key not in kept:
-            before = set(rules)
             with override(callables):
-                kernels = {operator: operator.py_kernels.copy() for operator in callables}
-                kept[key] = kernels, {one: rules[one] for one in rules.keys() - before}
+                if key in seen:  # the first time takes rules away that are not there again
+                    kept[key] = (
+                        {operator: operator.py_kernels.copy() for operator in callables},
+                        {operator: rules[operator] for operator in callables if operator in rules},
+                    )
+                seen.add(key)
                 yield
             return
-        kernels, added = kept[key]
+        kernels, own_rules = kept[key]
         saved = {operator: operator.py_kernels.copy() for operator in callables}
         _put(kernels)
-        rules.update(added)
+        rules.update(own_rules)
         try:
             yield
         finally:
             _put(saved)
-            for operator in added:
-                del rules[operator]
+            for operator in own_rules:
+                rules.pop(operator, None)
 
     return kept_override
 
