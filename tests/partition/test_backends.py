@@ -22,7 +22,6 @@ from hgpart.partition.backends import BACKENDS, Backend, backend
 from hgpart.partition.external import isolated
 from hgpart.partition.problem.balance import capacities
 
-SECONDS = 4  # where `exact` would search for a minute
 
 # Each of these examples starts a process.
 processes = settings(max_examples=25, deadline=None)
@@ -83,6 +82,11 @@ def assert_fits(parts: np.ndarray, hypergraph: Hypergraph, most: np.ndarray) -> 
     assert all(load <= limit for load, limit in zip(sums, most.tolist(), strict=True))
 
 
+def enough(partition: Backend) -> float:
+    """Seconds within which any busy machine has an answer; `exact` would search for a minute."""
+    return 4 if partition is BACKENDS["exact"] else 600
+
+
 @pytest.fixture(params=sorted(BACKENDS))
 def partition(request: pytest.FixtureRequest) -> Backend:
     return BACKENDS[request.param]
@@ -104,7 +108,7 @@ def test_unknown_name_is_told_the_known_ones() -> None:
 def test_capacities_are_kept_and_volume_is_low(partition: Backend, k: int) -> None:
     hypergraph = layers(6, 24)
     most = room(hypergraph, k)
-    parts = partition(hypergraph, most, time_limit=SECONDS)
+    parts = partition(hypergraph, most, time_limit=enough(partition))
     assert_fits(parts, hypergraph, most)
     scattered = np.arange(hypergraph.vertices, dtype=np.int32) % k
     assert volume(hypergraph, parts) < volume(hypergraph, scattered) / 2
@@ -202,7 +206,7 @@ def test_weights_whose_sum_wraps_in_32_bits(partition: Backend) -> None:
     weights = generator.integers(2**28, 2**29, 60).tolist()
     hypergraph = build(weights, [[v, (v + 1) % 60, (v + 7) % 60] for v in range(60)])
     most = room(hypergraph, 4)
-    assert_fits(partition(hypergraph, most, time_limit=SECONDS), hypergraph, most)
+    assert_fits(partition(hypergraph, most, time_limit=enough(partition)), hypergraph, most)
 
 
 @pytest.mark.parametrize("speeds", [[1, 1, 2], [4, 1], [0.5, 1.5, 1, 1]])
@@ -278,7 +282,7 @@ def test_what_was_found_within_the_time_limit_counts(
     )
     monkeypatch.setattr(isolated, "COMMAND", (sys.executable, "-c", answers))
     hypergraph = layers(2, 3)
-    assert packaged(hypergraph, room(hypergraph, 2), time_limit=2).tolist() == [1] * 6
+    assert packaged(hypergraph, room(hypergraph, 2), time_limit=4).tolist() == [1] * 6
 
 
 def test_enough_time_changes_nothing(partition: Backend) -> None:

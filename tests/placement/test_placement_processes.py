@@ -30,8 +30,7 @@ def found(models):
         return json.loads(file.read_text())
 
 
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("grain_and_k", ["coarse 2", "coarse 3", "fine 2", "fine 3"])
 @pytest.mark.parametrize(
     ("models", "name"),
     [
@@ -39,8 +38,8 @@ def found(models):
         *(pytest.param(FULL, name, marks=pytest.mark.full) for name in FULL),
     ],
 )
-def test_parts_in_processes_are_the_model(models, name, grain, k):
-    findings = [Finding(*each) for each in found(models)[f"{name} {grain} {k}"]]
+def test_parts_in_processes_are_the_model(models, name, grain_and_k):
+    findings = [Finding(*each) for each in found(models)[f"{name} {grain_and_k}"]]
     assert [each.partition for each in findings] == ["blocks", *placement_ranks.MODELS[name]]
     for each in findings:
         assert max(each.outputs, each.gradients, each.buffers) <= placements.CLOSE, each
