@@ -22,7 +22,6 @@ from hgpart.partition.backends import BACKENDS, Backend, backend
 from hgpart.partition.external import isolated
 from hgpart.partition.problem.balance import capacities
 
-
 # Each of these examples starts a process.
 processes = settings(max_examples=25, deadline=None)
 
