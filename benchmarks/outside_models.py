@@ -235,13 +235,17 @@ def outcomes(model: str, mode: str, partition: str, seed: int) -> Iterator[dict[
 def own_rounding(model: nn.Module, inputs: list[torch.Tensor], seed: int) -> float:
     """Largest relative change of a result or gradient as weights move to numbers beside them."""
     stage("own rounding")
-    other = copy.deepcopy(model)
+    before = pass_of(model, inputs, seed)
+    weights = [weight.detach().clone() for weight in model.parameters()]
     torch.manual_seed(seed)
     with torch.no_grad():
-        for weight in other.parameters():
+        for weight in model.parameters():
             steps = torch.randint(-1, 2, weight.shape).to(weight)
             weight.mul_(1 + steps * torch.finfo(weight.dtype).eps)
-    pairs = list(zip(pass_of(model, inputs, seed), pass_of(other, inputs, seed), strict=True))
+    pairs = list(zip(before, pass_of(model, inputs, seed), strict=True))
+    with torch.no_grad():
+        for weight, kept in zip(model.parameters(), weights, strict=True):
+            weight.copy_(kept)
     floor = FLOOR * max(float(one.abs().max()) for one, _ in pairs)
     return max(
         float((one - moved).abs().max()) / max(float(one.abs().max()), floor, 1e-300)

@@ -54,7 +54,7 @@ def build_programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
     """
     if blueprint.traced.unheld:
         raise PlacementError(
-            f"{blueprint.traced.unheld[0]} in each forward pass, which a traced graph can't: "
+            f"{blueprint.traced.unheld[0]} in each forward pass, which a traced graph can't do: "
             "accepted are models that compute with inputs, parameters, buffers and torch's "
             "generator alone"
         )

@@ -191,7 +191,7 @@ class _Watch:
             module = self.before[key].module
             if (key, name) not in once or now != self._print(vars(module).get(name, _MISSING)):
                 path = _joined(self.before[key].path, name)
-                self.tell(f"{path} changes from what it was before")
+                self.tell(f"the attribute {path} changes from what it was before")
 
     def _pass_again(self, args: Any, kwargs: Any) -> None:
         """Run the model once more, of which nothing is recorded and no buffer kept."""
