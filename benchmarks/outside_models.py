@@ -21,7 +21,8 @@ Each run appends a line to benchmarks/results/outside_models.csv:
     not had  the model does not get as far as hgpart: it can't be built, or none of the inputs
              tried suits it, or it passes the limits by itself
 
-Runs that the file has are not repeated, but for those with an outcome of --again.
+Runs that the file has are not repeated, but for those with an outcome of --again. It rewrites the
+file: two at once would spoil it.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def outcome_of_parts(
     """Evaluate a partition as a strategy.
 
     A backward pass sends what the forward pass sent, the other way, except that no gradient goes
-    back to an input (design section 2).
+    back to an input.
     """
     k = task.k
     between = model.nets.of_parts(model.weights, parts, k)

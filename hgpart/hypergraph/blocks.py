@@ -2,7 +2,7 @@
 
 The tasks of a layer are equal (same work, same readers), so a hypergraph whose vertices are
 blocks of consecutive tasks is exact for every partition that keeps the blocks whole, and orders
-of magnitude smaller than the one with a vertex per task (design section 3).
+of magnitude smaller than the one with a vertex per task.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def halve(blocks: Blocks, graph: ChannelGraph, modelling: Modelling) -> Blocks:
 
 
 def linked_layers(graph: ChannelGraph) -> Int64:
-    """Per layer the first layer that it shares its division with (design section 3, point 2).
+    """Per layer the first layer that it shares its division with.
 
     Layers that are tied by a weight, or whose task j reads channel j of the other (residual add,
     depthwise), are divided alike, so that what belongs together can stay together.

@@ -111,7 +111,7 @@ class Layout:
 def cnn_hypergraph(
     graph: ChannelGraph, work: Work, blocks: Blocks, modelling: Modelling
 ) -> CnnHypergraph:
-    """Build the hypergraph of a model (design section 2; thesis 3.3 and 3.4).
+    """Build the hypergraph of a model (thesis 3.3 and 3.4).
 
     With `single_blocks` it is the full hypergraph: a vertex per task, fine-grain per channel of
     each task. With larger blocks it is exact for every partition that keeps blocks whole.

@@ -1,8 +1,8 @@
 """Nets by sets of readers that they share -> Hypergraph, of all pins or of parts.
 
 The maps of a dense layer are all read by the same tasks: what the full hypergraph has as maps x
-readers pins is one set here, whatever the blocks (design section 3: never materialise what is
-symmetric). Metrics need no more than the sets; pins are written out for partitioners and files.
+readers pins is one set here, whatever the blocks. Metrics need no more than the sets; pins are
+written out for partitioners and files.
 """
 
 from __future__ import annotations
@@ -89,9 +89,10 @@ class Nets:
     def of_parts(self, weights: Int64, parts: Int32, k: int) -> Hypergraph:
         """The hypergraph whose vertices are the parts: vertex p weighs what part p has to do.
 
-        Nets within a part are left out; those that are alike then are one. Loads, volume, cut-net,
-        traffic and messages stay what they are (`contract` says why), at a cost in the number of
-        vertices, not of pins.
+        Nets within a part are left out; those that are alike then are one, of the sum of their
+        costs. Loads, volume, cut-net, traffic and messages stay what they are: each depends only
+        on the parts of a net's root and readers. It costs time in the number of vertices, not of
+        pins.
 
         Raises
         ------

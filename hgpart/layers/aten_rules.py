@@ -34,6 +34,7 @@ from hgpart.layers.channels import (
     rule_of,
     same_place,
 )
+from hgpart.tracing.operator_calls import packet_of
 from hgpart.tracing.traced_nodes import elements_of
 
 Int64 = NDArray[np.int64]
@@ -413,12 +414,12 @@ _WITH_WEIGHTS = frozenset(
 def is_weight(value: fx.Node, user: fx.Node) -> bool:
     """Whether a node is the weight that a convolution or linear layer multiplies its input by."""
     weight = Call(user, user.args, dict(user.kwargs), ()).argument("weight")
-    return weight is value and getattr(user.target, "overloadpacket", None) in _WITH_WEIGHTS
+    return weight is value and packet_of(user) in _WITH_WEIGHTS
 
 
 def passes_on(user: fx.Node, elements: int) -> bool:
     """Whether a node moves what it reads, or changes each of so many elements by itself."""
-    joins = getattr(user.target, "overloadpacket", None) is aten.cat
+    joins = packet_of(user) is aten.cat
     if joins or user.target is operator.getitem or moves_only(user.target):
         return True
     pointwise = torch.Tag.pointwise in getattr(user.target, "tags", ())

@@ -52,7 +52,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Layer:
-    """A group of equal tasks, one per output channel (design section 2).
+    """A group of equal tasks, one per output channel.
 
     Attributes
     ----------

@@ -103,6 +103,32 @@ class Use:
         return pieces.expand(numbers.shape), count
 
 
+def tasks_met(constant: Constant, elements: torch.Tensor, tasks: torch.Tensor) -> torch.Tensor:
+    """The task that each element of a constant meets, where they are given by place."""
+    (elements, tasks), _ = narrowed([elements.expand(tasks.shape), tasks])
+    shape = np.broadcast_shapes(tuple(elements.shape), tuple(tasks.shape))
+    elements, tasks = elements.expand(shape), tasks.expand(shape)
+    found = torch.full((prod(constant.shape),), NOBODY, dtype=torch.int32)
+    found[elements.flatten().long()] = tasks.flatten()
+    return compact(found.reshape(constant.shape))
+
+
+def tasks_of_slices(constant: Constant, axis: int, tasks: int) -> torch.Tensor:
+    """The task of each element of a constant that is handed out in slices along `axis`."""
+    view = [1] * len(constant.shape)
+    view[axis] = tasks
+    return torch.arange(tasks, dtype=torch.int32).reshape(view)
+
+
+def tasks_of_channels(ids: torch.Tensor, start: int, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """The task of each statistic of a norm over channels with these ids; they begin at `start`."""
+    if ids.dim() < 2 or shape != (ids.shape[1],):
+        return None
+    while ids.dim() > 2:
+        ids = ids.select(2, 0)
+    return ids[0] - start
+
+
 def agree(uses: Sequence[Use], origin: fx.Node, shape: tuple[int, ...]) -> bool:
     """Whether no element of a parameter is held by one task here and by another there."""
     if all(use.manner == uses[0].manner for use in uses):

@@ -47,14 +47,20 @@ from hgpart.layers.element_owners import (
     channel_axis,
     cross,
     distinct_places,
-    narrowed,
     owned_by_one_task,
 )
-from hgpart.layers.holdings import Use, agree, count_needed
+from hgpart.layers.holdings import (
+    Use,
+    agree,
+    count_needed,
+    tasks_met,
+    tasks_of_channels,
+    tasks_of_slices,
+)
 from hgpart.layers.operations import operations_of
 from hgpart.sequences import distinct
 from hgpart.tracing.batches import elements_of_shape, has_dynamic_batch
-from hgpart.tracing.operator_calls import SHAPE_ONLY, module_of, only_updated
+from hgpart.tracing.operator_calls import SHAPE_ONLY, module_of, only_updated, packet_of
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
     all_tensors,
@@ -86,7 +92,7 @@ def channel_graph(traced: TracedModel) -> ChannelGraph:
     """Group the operators of a traced model into layers and say what each task reads.
 
     An operator that works channel by channel joins the layer of an operand that nothing else
-    reads; otherwise it is a layer of its own (design section 2, fusion rule). What no rule knows
+    reads; otherwise it is a layer of its own. What no rule knows
     is one task that reads everything.
 
     >>> from torch import nn
@@ -217,7 +223,7 @@ class _Layering:
         if not isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
             self.moved.add(node)
             return node.target(*args, **kwargs)  # type: ignore[operator]
-        packet = getattr(node.target, "overloadpacket", None)
+        packet = packet_of(node)
         if packet is torch.ops.aten.sym_size:
             return self._size(*args)
         call = Call(node, args, kwargs, shape_of(node))
@@ -246,7 +252,7 @@ class _Layering:
 
         Its elements are no neurons: all of them go to the one task that multiplies by them.
         """
-        if getattr(node.target, "overloadpacket", None) not in MATRIX_PRODUCTS:
+        if packet_of(node) not in MATRIX_PRODUCTS:
             return False
         met, waiting = {node}, [node]
         while waiting:
@@ -355,7 +361,7 @@ class _Layering:
             elif (channels != NO_CHANNEL).any():
                 self._same_index_read(owner, channels)
         numbers = (core(ids) - owner.start).expand(call.shape)
-        uses = [(one, None if owner.single else _tasks_met(one, at, numbers)) for one, at in held]
+        uses = [(one, None if owner.single else tasks_met(one, at, numbers)) for one, at in held]
         self._append(owner, call.node, uses, ids)
         return ids
 
@@ -394,7 +400,7 @@ class _Layering:
             return self._whole(call, known=False)
         partial = mix.partial and call.node.name not in self.exceptions.undivided
         partial = partial and self._elements(call.node, tasks)[1] == 0
-        if getattr(call.node.target, "overloadpacket", None) in MATRIX_PRODUCTS:
+        if packet_of(call.node) in MATRIX_PRODUCTS:
             kind = LINEAR
         elif mix.groups == 1:
             kind = "dense"
@@ -418,7 +424,7 @@ class _Layering:
             owner.reads.append(Read(held_by_one, _ones(len(held_by_one))))
         axes = {id(call.argument(name)): axis for name, axis in mix.slices.items()}
         held = [
-            (one, _slices(one, axes[id(one)], tasks) if id(one) in axes else None)
+            (one, tasks_of_slices(one, axes[id(one)], tasks) if id(one) in axes else None)
             for one in self._constants(call)
             if all(one is not shared for shared in mix.shared)
         ]
@@ -571,7 +577,7 @@ class _Layering:
                 layer.uses.setdefault(name, []).append(use)
         for buffer in updated_buffers(node):
             statistic = Constant(concrete(buffer.meta["val"].shape), frozenset({buffer.name}))
-            tasks = None if layer.single else _per_channel(ids, layer.start, statistic.shape)
+            tasks = None if layer.single else tasks_of_channels(ids, layer.start, statistic.shape)
             layer.uses[buffer.name] = [Use(statistic, buffer, operator, tasks)]
         if layer.operators:
             layer.fused.update(dict.fromkeys(layer.uses.keys() - before, node.name))
@@ -813,32 +819,6 @@ def _shared_out(ids: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | Non
             return ids
     distinct = core(ids).flatten()  # one number per channel, such as its mean
     return distinct.reshape(shape) if len(distinct) == math.prod(shape) else None
-
-
-def _tasks_met(constant: Constant, elements: torch.Tensor, tasks: torch.Tensor) -> torch.Tensor:
-    """The task that each element of a constant meets, where they are given by place."""
-    (elements, tasks), _ = narrowed([elements.expand(tasks.shape), tasks])
-    shape = np.broadcast_shapes(tuple(elements.shape), tuple(tasks.shape))
-    elements, tasks = elements.expand(shape), tasks.expand(shape)
-    found = torch.full((math.prod(constant.shape),), NO_CHANNEL, dtype=torch.int32)
-    found[elements.flatten().long()] = tasks.flatten()
-    return compact(found.reshape(constant.shape))
-
-
-def _slices(constant: Constant, axis: int, tasks: int) -> torch.Tensor:
-    """The task of each element of a constant that is handed out in slices along `axis`."""
-    view = [1] * len(constant.shape)
-    view[axis] = tasks
-    return torch.arange(tasks, dtype=torch.int32).reshape(view)
-
-
-def _per_channel(ids: torch.Tensor, start: int, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """The task of each statistic of a norm over channels with these ids; they begin at `start`."""
-    if ids.dim() < 2 or shape != (ids.shape[1],):
-        return None
-    while ids.dim() > 2:
-        ids = ids.select(2, 0)
-    return ids[0] - start
 
 
 def _columns(ids: torch.Tensor) -> bytes:

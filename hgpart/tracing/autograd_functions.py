@@ -31,8 +31,10 @@ aten = torch.ops.aten
 
 _BASE: Any = torch.autograd.Function.__base__  # whose `apply` all end in, however they are called
 _WeakStorage: Any = StorageWeakRef  # has no types
-_NUMBERS = (bool, int, float, complex, str, type(None))
-_PLAIN = (*_NUMBERS, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN = (
+    *(bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 
 
 @contextmanager
@@ -188,13 +190,10 @@ def operator_name(target: Any) -> str:
 def _operator(function: Any, args: Sequence[Any]) -> tuple[Any, list[Any]]:
     """The operator of an application, and its operands."""
     operands = [one for one in args if isinstance(one, (Tensor, torch.SymInt))]
-    for one in args:
-        leaves = pytree.tree_leaves(one)
-        if not isinstance(one, (Tensor, torch.SymInt)):
-            for leaf in leaves:
-                if not isinstance(leaf, _PLAIN):
-                    raise _NotKeptError(f"takes a {type(leaf).__name__}")
     arguments = tuple(None if isinstance(one, (Tensor, torch.SymInt)) else (one,) for one in args)
+    for leaf in pytree.tree_leaves(arguments):
+        if not isinstance(leaf, _PLAIN):
+            raise _NotKeptError(f"takes a {type(leaf).__name__}")
     application = _Application(function, arguments)
     signature = _signature(application, operands)
     key = (function, repr(arguments), signature)

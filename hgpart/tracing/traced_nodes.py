@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.errors import TraceError
 from hgpart.tracing.autograd_functions import operator_name
-from hgpart.tracing.operator_calls import only_updated, place_of
+from hgpart.tracing.operator_calls import only_updated, packet_of, place_of
 
 
 def concrete(shape: Sequence[Any]) -> tuple[int, ...]:
@@ -155,7 +155,7 @@ def is_norms_statistic(node: fx.Node) -> bool:
     if node.target is not operator.getitem:
         return False
     norm = torch.ops.aten._native_batch_norm_legit_functional
-    return getattr(node.all_input_nodes[0].target, "overloadpacket", None) is norm
+    return packet_of(node.all_input_nodes[0]) is norm
 
 
 def multiply_accumulates(node: fx.Node) -> int:

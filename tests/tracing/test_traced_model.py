@@ -15,7 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from hgpart.errors import ArgumentError, TraceError
-from hgpart.tracing import traced_model as tracing
+from hgpart.tracing import traced_model
 from hgpart.tracing.batches import has_dynamic_batch
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 from hgpart.zoo import load_model
@@ -398,14 +398,14 @@ def test_message_does_not_name_a_line_of_the_standard_library() -> None:
         (inspect.__file__, False),
         (contextlib.__file__, False),
         (nn.modules.conv.__file__, False),
-        (tracing.__file__, False),
+        (traced_model.__file__, False),
         ("<string>", False),
         ("<frozen importlib._bootstrap>", False),
         (str(Path(os.__file__).parent / "site-packages" / "timm" / "models" / "vgg.py"), True),
     ],
 )
 def test_places_are_in_the_models_code(filename: str, is_model: bool) -> None:
-    assert tracing._is_the_models(filename) == is_model
+    assert traced_model._is_the_models(filename) == is_model
 
 
 @pytest.mark.parametrize("result", [None, 3, ()])

@@ -1,7 +1,7 @@
 """ChannelGraph + work + capacities -> a volume below which no partition within them can be.
 
 A layer that is too much work for m - 1 parts lies in at least m, and each map that all of it reads
-goes to all of these but its own (design section 3, point 3). No more maps are made where they are
+goes to all of these but its own. No more maps are made where they are
 read than there is room beside the readers.
 """
 

@@ -2,7 +2,7 @@
 
 General partitioners see vertices and pins. This one sees classes of equal units (`symmetry`), of
 which only the number in each part counts, so that a step of the search costs about a microsecond
-whatever the number of tasks, and a layer's whole share can move at once (design section 3).
+whatever the number of tasks, and a layer's whole share can move at once.
 """
 
 from __future__ import annotations

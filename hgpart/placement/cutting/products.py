@@ -17,6 +17,7 @@ from hgpart.layers.constants import moved_elements
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
 from hgpart.placement.cutting.ownership import Rectangle
+from hgpart.tracing.operator_calls import packet_of
 
 if TYPE_CHECKING:
     from hgpart.placement.cutting.step_graph import StepGraph
@@ -54,7 +55,7 @@ class Product:
 
 def product_of(step: StepGraph, node: fx.Node) -> Product | None:
     """What is known of an operator, if it is a convolution or a product with a matrix."""
-    packet = getattr(node.target, "overloadpacket", None)
+    packet = packet_of(node)
     rank = len(step.facts.shape(node))
     if packet in CONVOLUTIONS or packet in TRANSPOSED:
         call = _call(node)

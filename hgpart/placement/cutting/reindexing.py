@@ -12,6 +12,7 @@ from torch import fx
 
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channels import Call
+from hgpart.tracing.operator_calls import packet_of
 
 if TYPE_CHECKING:
     from hgpart.placement.cutting.step_graph import Box, StepGraph
@@ -37,12 +38,12 @@ def takes_some(node: fx.Node) -> bool:
     """Whether an operator has some of its operand only, so that not all of that need be there."""
     if node.target is operator.getitem:
         return is_reindexing(node.all_input_nodes[0])
-    return getattr(node.target, "overloadpacket", None) in SELECTIONS
+    return packet_of(node) in SELECTIONS
 
 
 def is_reindexing(node: fx.Node) -> bool:
     """Whether an operator returns several pieces of its operand."""
-    packet = getattr(node.target, "overloadpacket", None)
+    packet = packet_of(node)
     return packet in PIECES or packet is aten.unbind
 
 
@@ -50,7 +51,7 @@ def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
     """The box of an operator's result, made of no more of its operands than it needs."""
     if node.target is operator.getitem:
         return _piece(step, node, box)
-    packet = getattr(node.target, "overloadpacket", None)
+    packet = packet_of(node)
     for operators, rule in _RULES:
         if packet in operators:
             return rule(step, node, box)
@@ -158,7 +159,7 @@ def _piece(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
     dim %= rank
     if not is_reindexing(parent) or not _is_fixed(operand, dim):
         return None
-    if getattr(parent.target, "overloadpacket", None) is aten.unbind:
+    if packet_of(parent) is aten.unbind:
         return _without(step, operand, dim, at, box)
     pieces = [int(piece.shape[dim]) for piece in parent.meta["val"]]
     first = sum(pieces[:at])

@@ -11,7 +11,7 @@ from torch import fx
 
 from hgpart.layers.channels import Call
 from hgpart.placement.cutting.reindexing import copied
-from hgpart.tracing.operator_calls import SHAPE_ONLY
+from hgpart.tracing.operator_calls import SHAPE_ONLY, packet_of
 
 if TYPE_CHECKING:
     from hgpart.placement.cutting.step_graph import Box, StepGraph
@@ -27,7 +27,7 @@ REPLACED = (*BATCH_NORMS, aten.native_dropout, aten.copy, *SHAPE_ONLY)
 
 def replace(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:
     """Emit an operator of `REPLACED`; the node stands for its first result."""
-    packet = getattr(node.target, "overloadpacket", None)
+    packet = packet_of(node)
     if packet in SHAPE_ONLY:
         return _filled(step, node)
     if packet is aten.copy:
@@ -49,7 +49,7 @@ _FILLED = {
 
 def _filled(step: StepGraph, node: fx.Node) -> fx.Node:
     """A new tensor; the operand that it is shaped after need not be there for that."""
-    packet = str(getattr(node.target, "overloadpacket", None)).rpartition(".")[2]
+    packet = str(packet_of(node)).rpartition(".")[2]
     made = _FILLED[packet.replace("_like", "").replace("new_", "")]
     value = Call(node, node.args, dict(node.kwargs), ()).argument("fill_value")
     return filled(step, node, made, {}, *([value] if made is aten.full.default else []))
@@ -72,7 +72,7 @@ def _batch_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) ->
         held = _first_version(value)
         return step.value(held, boxes.get(value, boxes.get(held, {})))
 
-    training = getattr(node.target, "overloadpacket", None) is BATCH_NORMS[0]
+    training = packet_of(node) is BATCH_NORMS[0]
     made = step.call(
         aten.batch_norm.default,
         *(operand(name) for name in ("input", "weight", "bias", "running_mean", "running_var")),
