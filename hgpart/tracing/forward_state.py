@@ -2,7 +2,8 @@
 
 torch.export runs a model's forward once and keeps the operators. What the code reads and changes
 besides is in every pass as it was in this one: an attribute that counts, numbers that NumPy drew.
-`watched` tells of that, and leaves the model and the generators as they were before.
+`watched` tells of that, and leaves the model and the generators as they were before. What is not
+kept in the model shows in further passes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from torch.nn.modules.module import (
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import TraceError
+from hgpart.tracing.operator_calls import SHAPE_ONLY, packet_of
+from hgpart.tracing.repeated_passes import SEEDS, compare_passes
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 # What torch keeps in every module, and of the parameters of recurrent ones.
@@ -36,29 +39,40 @@ _LARGEST = 2**20  # bytes of an attribute that is compared by its content
 
 
 @contextmanager
-def watched(model: nn.Module, tell: Callable[[str], None]) -> Iterator[None]:
-    """Watch the forward pass of a model that is exported inside the block, once."""
+def watched(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    tell: Callable[[str], None],
+    lost: Callable[[str], None],
+) -> Iterator[None]:
+    """Watch the forward pass of a model that is exported inside the block, once, with its inputs.
+
+    `tell` is told what the graph can't hold, `lost` what becomes of gradients that it can't.
+    """
     watch = _Watch(model, tell)
     drawn, seeded = _generators(), torch.get_rng_state()
-    with ExitStack() as stack:
-        stack.callback(watch.reading.close)
-        hooks = (
-            model.register_forward_pre_hook(watch.begin, prepend=True, with_kwargs=True),
-            register_module_forward_pre_hook(watch.enter),
-            register_module_forward_hook(watch.leave),
-            model.register_forward_hook(watch.end, with_kwargs=True),
-        )
-        for hook in hooks:
-            stack.callback(hook.remove)
-        try:
+    try:
+        with ExitStack() as stack:
+            stack.callback(watch.reading.close)
+            hooks = (
+                model.register_forward_pre_hook(watch.begin, prepend=True, with_kwargs=True),
+                register_module_forward_pre_hook(watch.enter),
+                register_module_forward_hook(watch.leave),
+                model.register_forward_hook(watch.end, with_kwargs=True),
+            )
+            for hook in hooks:
+                stack.callback(hook.remove)
+            stack.callback(watch.restore)
             yield
-        finally:
-            watch.restore()
-            if not torch.equal(seeded, torch.get_rng_state()):
-                tell("the model seeds torch's generator")
-            torch.set_rng_state(seeded)
-            random.setstate(drawn["Python"])
-            np.random.set_state(pickle.loads(drawn["NumPy"]))  # noqa: NPY002 (models draw from it)
+        if not torch.equal(seeded, torch.get_rng_state()):
+            watch.tell(SEEDS)
+        if not watch.has_told:  # what is not in the model has no name
+            compare_passes(model, inputs, watch.is_given, tell, lost)
+    finally:
+        watch.restore()
+        torch.set_rng_state(seeded)
+        random.setstate(drawn["Python"])
+        np.random.set_state(pickle.loads(drawn["NumPy"]))  # noqa: NPY002 (models draw from it)
 
 
 # ------------------------------------------------------------------ generators
@@ -103,15 +117,21 @@ class _Before:
 
 class _Watch:
     def __init__(self, model: nn.Module, tell: Callable[[str], None]) -> None:
-        self.model, self.tell = model, tell
+        self.model, self._tell = model, tell
+        self.has_told = False
         self.alive: list[Any] = []  # so that no other object gets the id of one that is compared
         self.original = self._modules()
         self.before: dict[int, _Before] = {}  # as the forward pass begins, tensors without data
         self.stale: set[tuple[int, str]] = set()  # attributes of which the old value was read
         self.inputs: list[Any] = []
+        self.tracer: Any = None
         self.generators = _generators()
         self.running: list[str] = []  # modules whose forward pass has begun
         self.reading = ExitStack()  # in which attributes that are read are noted
+
+    def tell(self, said: str) -> None:
+        self._tell(said)
+        self.has_told = True
 
     def _modules(self) -> dict[int, _Before]:
         """By their `vars`: as a model is exported, other objects with these stand for modules."""
@@ -150,7 +170,8 @@ class _Watch:
 
     def begin(self, model: Any, args: Any, kwargs: Any) -> None:
         """Note what the forward pass is given."""
-        self.inputs = [_node_of(one) for one in pytree.tree_leaves((args, kwargs))]
+        self.tracer = _tracer()
+        self.inputs = [_node_of(one, self.tracer) for one in pytree.tree_leaves((args, kwargs))]
         self.before = self._modules()
         read = mock.patch.object(nn.Module, "__getattribute__", self.reader(), create=True)
         self.reading.enter_context(read)
@@ -215,8 +236,12 @@ class _Watch:
             items = before.items[name]
             kept = all(name in new and new[name] is value for name, value in items.items())
             added = [value for name, value in new.items() if name not in items]
-            return kept and not _depends_on(added, self.inputs)
-        return old is None and not _depends_on(new, self.inputs)
+            return kept and not self.is_given(added)
+        return old is None and not self.is_given(new)
+
+    def is_given(self, value: Any) -> bool:
+        """Whether a value that the forward pass has made is made of what it was given."""
+        return _depends_on(value, self.inputs, self.tracer)
 
     def _compare_registries(self, before: _Before) -> None:
         module = before.module
@@ -253,12 +278,16 @@ class _Watch:
             now = vars(before.module)
             for name in now.keys() - before.state.keys() - _NO_STATE:
                 del now[name]
-            for name in before.state.keys() - now.keys() | {"training"}:
-                now[name] = before.state[name]
-            for registry, entries in before.registries.items():
-                if list(map(id, now[registry].values())) != list(map(id, entries.values())):
-                    now[registry].clear()
-                    now[registry].update(entries)
+            now.update(before.state)
+            kept = {**before.items, **before.registries}
+            for name, entries in kept.items():
+                if _identities(now[name]) != _identities(entries):
+                    now[name].clear()
+                    now[name].update(entries)
+
+
+def _identities(entries: dict[Any, Any]) -> list[tuple[Any, int]]:
+    return [(key, id(value)) for key, value in entries.items()]
 
 
 class _Digest:
@@ -301,25 +330,31 @@ def _joined(path: str, name: str) -> str:
 # ------------------------------------------------------------------ what a value is made of
 
 
-def _node_of(value: Any) -> torch.fx.Node | None:
-    """The node of a tensor in the graph that is being recorded."""
+def _tracer() -> Any:
+    """What records the graph now."""
     mode = proxy_tensor.get_proxy_mode()
-    if mode is None or not isinstance(value, Tensor):
+    return None if mode is None else mode.tracer
+
+
+def _node_of(value: Any, tracer: Any) -> torch.fx.Node | None:
+    """The node of a tensor in the graph that is being recorded."""
+    if tracer is None or not isinstance(value, Tensor):
         return None
-    slot: Any = proxy_tensor.get_proxy_slot(value, mode.tracer, None)
+    slot: Any = proxy_tensor.get_proxy_slot(value, tracer, None)
     return None if slot is None else slot.proxy.node
 
 
-def _depends_on(value: Any, sources: list[Any]) -> bool:
+def _depends_on(value: Any, sources: list[Any], tracer: Any) -> bool:
     """Whether a value, or a tensor in it, was made of nodes, or is a size that inputs give."""
     leaves = pytree.tree_leaves(value)
     if any(isinstance(one, torch.SymInt) for one in leaves):
         return True
-    waiting: list[Any] = [_node_of(one) for one in leaves]
+    waiting: list[Any] = [_node_of(one, tracer) for one in leaves]
     seen: set[Any] = {None}
     while waiting:
         node = waiting.pop()
         if node not in seen:
             seen.add(node)
-            waiting.extend(node.all_input_nodes)
+            if packet_of(node) not in SHAPE_ONLY:
+                waiting.extend(node.all_input_nodes)
     return not seen.isdisjoint(one for one in sources if one is not None)

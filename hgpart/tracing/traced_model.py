@@ -272,7 +272,7 @@ def _exported(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> _Export
     with (
         torch.inference_mode(False),
         torch.enable_grad(),  # so that what the model says of gradients is to be seen
-        forward_state.watched(model, unheld.setdefault),
+        forward_state.watched(model, inputs, unheld.setdefault, lost.setdefault),
         autograd_functions.functions_kept(model, lost.setdefault),
     ):
         program = torch.export.export(model, inputs, dynamic_shapes=shapes)
