@@ -2,11 +2,13 @@
 
 Each process of the runner computes in one thread, and so do the commands that tests start: the
 machines that run the tests are shared, and busy at times. Hypothesis has no deadline for that
-reason. Ctrl-C arrives: a runner in the background ignores it, and the commands would too.
+reason. Ctrl-C arrives: a runner in the background ignores it, and the commands would too. Garbage
+is looked for less often than Python does: each time it goes through all that torch holds.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import defaultdict
@@ -16,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 
-for name, examples in (("quick", 8), ("full", 100)):
+for name, examples in (("quick", 6), ("full", 20)):
     settings.register_profile(
         name,
         max_examples=examples,
@@ -52,8 +54,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if len(values) > 1 and values <= of_test:
                 item.add_marker("full")
             of_test |= values
-        if _is_full(config) and item.get_closest_marker("hypothesis"):
+        if _is_full(config) and hasattr(getattr(item, "obj", None), "hypothesis"):
             item.add_marker("full")
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage seldom, and not in what was imported."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _is_full(config: pytest.Config) -> bool:

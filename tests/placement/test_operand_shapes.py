@@ -155,7 +155,7 @@ def traced_model(name: str):
 # dimensions are alike was cut along the first; and what a parameter is part of by a softmax was
 # computed of that part: in parts these did not run, or computed something else.
 @pytest.mark.parametrize("name", OPERATORS)
-@settings(max_examples=3)
+@settings(max_examples=settings().max_examples // 3)
 @given(
     grain=st.sampled_from(["coarse", "fine"]),
     k=st.integers(2, 4),
