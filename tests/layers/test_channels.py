@@ -517,6 +517,7 @@ def test_statistics_that_training_replaces_are_no_data() -> None:
     assert norm(no_training, mean, variance, *rest) == frozenset()
 
 
+@pytest.mark.full  # a process of its own
 def test_a_rule_of_the_user_comes_before_the_built_in_one_whenever_it_is_registered() -> None:
     """The built-in rules are registered when the first graph is made, after the user's."""
     code = (

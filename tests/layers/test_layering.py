@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import random
 import re
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
-from builtin_graphs import builtin_graph, each_model, full_size_graph
-from perturbation import LayerRun, check_all, check_results, read_of_task
+from perturbation import check_all, read_of_task
 from torch import fx, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.flop_counter import FlopCounterMode
@@ -21,9 +18,8 @@ from hgpart.layers import channels
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.layers.channels import Call, SameIndex, channel_rule
 from hgpart.layers.layering import channel_graph
-from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
+from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.layer_module import layer_module
-from hgpart.zoo import load_model
 
 
 class Net(nn.Module):
@@ -133,60 +129,6 @@ def unnumbered(name: str) -> str:
 
 def parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.rand(shape))
-
-
-# ------------------------------------------------------------------ the built-in models
-
-
-@pytest.mark.parametrize("name", each_model(quick=["lenet5", "resnet18", "googlenet"]))
-def test_exactly_the_readers_of_a_channel_depend_on_it(name: str) -> None:
-    traced, graph = builtin_graph(name)
-    targets = {node.name: str(node.target) for node in traced.graph_module.graph.nodes}
-    alike = defaultdict(list)  # layers of one kind with the same operators
-    for at, layer in enumerate(graph.layers):
-        if layer.operators:
-            alike[layer.kind, tuple(map(targets.get, layer.operators)), len(layer.reads)].append(at)
-    rng = random.Random(name)
-    for members in alike.values():
-        light = [at for at in members if graph.layers[at].parameters < 2**25] or members
-        for at in rng.sample(light, min(2, len(light))):
-            run = LayerRun(traced, graph, at)
-            of_each_read = [int(rng.choice(read.channels)) for read in run.layer.reads]
-            run.check([*of_each_read, int(rng.choice(run.channels_at_hand()))])
-    check_results(traced, graph)
-
-
-@pytest.mark.parametrize("name", each_model())
-def test_built_in_models_hold_every_parameter_and_keep_nothing_whole(name: str) -> None:
-    _, graph = builtin_graph(name)
-    model, _ = load_model(name, device="meta")
-    held = [parameter for layer in graph.layers for parameter in layer.parameter_names]
-    assert sorted(held) == sorted(name for name, _ in model.named_parameters())
-    assert sum(layer.parameters for layer in graph.layers) == sum(
-        parameter.numel() for parameter in model.parameters()
-    )
-    assert not [layer.name for layer in graph.layers if layer.kind in ("whole", "reduce")]
-
-
-@pytest.mark.parametrize(
-    ("name", "published"),
-    [  # torchvision's table of models, GFLOPS column (it counts multiply-accumulates)
-        *each_model(0.71, names=["alexnet"]),
-        *each_model(15.47, names=["vgg16"], quick=["vgg16"]),
-        *each_model(4.09, names=["resnet50"]),
-        *each_model(0.35, names=["squeezenet1_1"]),
-        *each_model(0.30, names=["mobilenet_v2"], quick=[]),
-        *each_model(0.14, names=["shufflenet_v2_x1_0"]),
-    ],
-)
-def test_multiply_accumulates_are_the_published_ones(name: str, published: float) -> None:
-    graph = full_size_graph(name)
-    work = sum(layer.macs * layer.tasks for layer in graph.layers)
-    assert abs(work / 1e9 - published) <= 0.0101
-    model, shape = load_model(name, device="meta")
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(*example_inputs(model, shape))
-    assert work == counter.get_total_flops() // 2 // 2
 
 
 # ------------------------------------------------------------------ fusion

@@ -9,15 +9,19 @@ import json
 
 import numpy as np
 import pytest
-from builtin_graphs import builtin_graph, full_size_graph
+import torch
+from builtin_graphs import full_size_graph
 from rich.console import Console
+from torch import nn
 
 from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.shares import part_shares
+from hgpart.layers.layering import channel_graph
 from hgpart.partition import partition_graph
 from hgpart.partitioned_model import evaluate_layerwise
 from hgpart.report import UNITS, Report, as_csv, as_json, print_models, print_report, print_trace
 from hgpart.report.model_sizes import model_summary
+from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops, measured
 
 
@@ -29,9 +33,8 @@ def graph():
 def make_report(graph, k, work=None, best_effort=False, speeds=None, **modelling):
     work = work or flops(graph)
     modelling = Modelling(**modelling)
-    found = partition_graph(
-        graph, work, k, 0.1, modelling=modelling, best_effort=best_effort, speeds=speeds
-    )
+    options = {"modelling": modelling, "best_effort": best_effort, "speeds": speeds}
+    found = partition_graph(graph, work, k, 0.1, **options, effort=0.1)
     report = Report(
         model="lenet5",
         input_shape=(1, 32, 32),
@@ -242,16 +245,25 @@ def test_a_trace_shows_layers_reads_and_operators(graph):
     assert lines[-1] == "Kept whole (one task that reads everything): none"
 
 
+class Shuffled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.third = nn.Conv2d(8, 4, 1)
+
+    def forward(self, image):
+        maps = self.first(image)
+        both = torch.cat([maps, self.second(maps)], 1)
+        return self.third(nn.functional.channel_shuffle(both, 2)[:, :8])
+
+
 def test_a_trace_tells_reads_apart():
-    (_, graph), shape = builtin_graph("shufflenet_v2_x1_0"), (3, 64, 64)
+    graph = channel_graph(trace(Shuffled(), torch.zeros(2, 3, 4, 4)))
     text = io.StringIO()
-    print_trace("shufflenet", shape, graph, flops(graph), Console(file=text, width=200))
+    print_trace("shuffled", (3, 4, 4), graph, flops(graph), Console(file=text, width=200))
     lines = {line.split()[0]: line for line in text.getvalue().splitlines() if line}
-    assert "same index: stage2.0.branch2.0" in lines["stage2.0.branch2.3"]
-    assert (
-        "all, index list of 58 from 116 channels: stage2.0.branch1.2, stage2.0.branch2.5"
-        in lines["stage2.1.branch2.0"]
-    )
+    assert "same index: first" in lines["second"]
+    assert "all, index list of 8 from 16 channels: first, second" in lines["third"]
 
 
 def test_models_are_listed_with_their_sizes():

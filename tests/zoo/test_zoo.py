@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from builtin_graphs import each_model
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -131,7 +132,7 @@ def test_computes_what_its_peer_computes(name: str) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.std().item())
 
 
-@pytest.mark.parametrize("name", builtin_models())
+@pytest.mark.parametrize("name", each_model())
 def test_trains_on_images_of_its_default_shape(name: str) -> None:
     model, shape = load_model(name, device="meta")
     assert model.training
