@@ -191,7 +191,7 @@ def test_only_standard_output_is_said_not_to_be_writable(error, status, said, ca
 
 def test_a_page_holds_the_rows_and_a_plan(tmp_path):
     page, plan = tmp_path / "page.html", tmp_path / "plan.json"
-    hgpart("partition", "lenet5", "--k", 2, "-o", plan)
+    hgpart("partition", "lenet5", "--k", 2, "--effort", 0, "-o", plan)
     hgpart(*LENET, "--k", 2, "--html", page, "--plan", plan)
     text = page.read_text()
     assert text.lower().startswith("<!doctype html>")
@@ -304,6 +304,7 @@ def test_an_interrupt_keeps_what_is_done(jobs, count, tmp_path):
     assert set(done.rows) <= set(after.rows)
 
 
+@pytest.mark.full
 def test_a_killed_process_leaves_the_rows_that_were_done(tmp_path):
     file = tmp_path / "rows.json"
     child = subprocess.Popen(
@@ -349,7 +350,7 @@ def without_seconds(path):
 )
 def test_a_plan_shows_what_the_partition_showed(options, net, capsys, tmp_path):
     plan, first, second = (tmp_path / name for name in ("plan.json", "first", "second"))
-    hgpart("partition", net, "--k", 3, *options, "-o", plan, "--json", first)
+    hgpart("partition", net, "--k", 3, "--effort", 0, *options, "-o", plan, "--json", first)
     printed = capsys.readouterr().out
     hgpart("show", plan, "--model", net, "--json", second)
     again = capsys.readouterr().out
@@ -359,7 +360,7 @@ def test_a_plan_shows_what_the_partition_showed(options, net, capsys, tmp_path):
 
 def test_a_plan_has_a_page_a_csv_and_units(capsys, tmp_path):
     plan, page, parts = (tmp_path / name for name in ("plan.json", "page.html", "parts.csv"))
-    hgpart("partition", "lenet5", "--k", 2, "-o", plan)
+    hgpart("partition", "lenet5", "--k", 2, "--effort", 0, "-o", plan)
     capsys.readouterr()
     hgpart("show", plan, "--unit", "MiB", "--html", page, "--csv", parts)
     assert "MiB" in capsys.readouterr().out
@@ -371,7 +372,7 @@ def test_a_plan_has_a_page_a_csv_and_units(capsys, tmp_path):
 
 def test_a_plan_of_another_model_is_refused(net, capsys, tmp_path):
     plan = tmp_path / "plan.json"
-    hgpart("partition", net, "--k", 2, "-o", plan)
+    hgpart("partition", net, "--k", 2, "--effort", 0, "-o", plan)
     capsys.readouterr()
     page = tmp_path / "x.html"
     job = ["compare", "alexnet", "--strategies", "random", "--html", page, "--plan", plan]

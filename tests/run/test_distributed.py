@@ -43,11 +43,11 @@ def test_parts_in_processes_do_what_the_model_does(capfd):
 
 
 def test_a_rank_that_is_killed_is_named(capfd, tmp_path):
-    killer = kill_when_all_work(tmp_path, k=3, victim=0)
+    killer = kill_when_all_work(tmp_path, k=2, victim=0)
     with pytest.raises(RunError, match=r"^rank 0 was ended by SIGKILL"):
-        launch(RANKS, ["forever", str(tmp_path)], 3)
+        launch(RANKS, ["forever", str(tmp_path)], 2)
     killer.join()
-    for rank in range(3):
+    for rank in range(2):
         with pytest.raises(ProcessLookupError):
             os.kill(int(Path(tmp_path, f"{rank}.pid").read_text()), 0)
 
@@ -76,6 +76,7 @@ def started(*arguments):
     ]
 
 
+@pytest.mark.full
 def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
     ranks = started("forever", tmp_path)
     kill_when_all_work(tmp_path, k=3, victim=2).join()
@@ -100,11 +101,13 @@ def test_one_that_is_stopped_is_named_by_all(tmp_path, victim):
         assert re.match(rf"hgpart: error: rank {victim} is (silent|gone, or stopped)", line), said
 
 
+@pytest.mark.full
 def test_one_that_does_not_answer_is_not_waited_for_longer_than_allowed(tmp_path):
     with pytest.raises(RunError, match=r"^rank 1 is still at work, too long to be waited for: "):
         launch(RANKS, ["silent", str(tmp_path)], 2)
 
 
+@pytest.mark.full
 def test_out_of_memory_is_one_clear_line(capfd):
     with pytest.raises(RunError, match=r"^rank 1: out of memory: DefaultCPUAllocator: can't alloc"):
         launch(RANKS, ["memory"], 2)

@@ -154,7 +154,9 @@ def test_a_reader_that_has_enough_is_no_failure(tmp_path):
         launch(str(file), [], 1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
+)
 def test_no_process_outlives_its_launcher(tmp_path, program, number):
     arguments = [sys.executable, "-c", LAUNCH, "", program, "wait", str(tmp_path)]
     launcher = subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
