@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from partitioned_models import built
@@ -14,8 +14,10 @@ from hgpart.hypergraph.blocks import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
-from hgpart.tracing.traced_model import trace
+from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import flops
+
+TRACES: dict[Hashable, TracedModel] = {}  # by all that is other in the models of these tests
 
 
 class Forked(nn.Module):
@@ -53,7 +55,10 @@ def placed(
     output_vertex: bool = True,
     parts: Sequence[int] | None = None,
 ) -> Placement:
-    traced = trace(model, inputs)
+    learned = tuple(one.requires_grad for one in model.parameters())
+    key = (str(model), model.training, learned, *((one.shape, one.dtype) for one in inputs))
+    if (traced := TRACES.get(key)) is None:
+        traced = TRACES[key] = trace(model, inputs)
     graph = channel_graph(traced)
     modelling = Modelling(grain=grain, batch_size=4, output_vertex=output_vertex)
     partition = partition_of_kind(kind, graph, flops(graph), k, 0.1, modelling=modelling)

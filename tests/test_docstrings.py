@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+from importlib.util import find_spec
 
 import pytest
 
@@ -14,6 +15,7 @@ MODULES = [
     module.name
     for module in pkgutil.walk_packages(hgpart.__path__, "hgpart.")
     if not module.name.endswith("__main__")  # importing it runs the command line
+    and ">>>" in (find_spec(module.name).loader.get_source(module.name) or "")
 ]
 
 

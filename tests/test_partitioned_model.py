@@ -25,7 +25,15 @@ def test_one_call_is_stage_by_stage(grain: str) -> None:
     modelling = Modelling(grain=grain, batch_size=4)
     seen: list[str] = []
     result = partition_model(
-        model, example, 3, 0.2, modelling=modelling, seed=3, speeds=[1, 1, 2], on_stage=seen.append
+        model,
+        example,
+        3,
+        0.2,
+        modelling=modelling,
+        seed=3,
+        speeds=[1, 1, 2],
+        on_stage=seen.append,
+        effort=0,
     )
     assert seen == STAGES
     assert list(result.seconds) == STAGES
@@ -33,7 +41,9 @@ def test_one_call_is_stage_by_stage(grain: str) -> None:
 
     graph = channel_graph(trace(model, example))
     work = flops(graph)
-    found = partition_graph(graph, work, 3, 0.2, modelling=modelling, seed=3, speeds=[1, 1, 2])
+    found = partition_graph(
+        graph, work, 3, 0.2, modelling=modelling, seed=3, speeds=[1, 1, 2], effort=0
+    )
     compared = evaluate_layerwise(graph, work, modelling, 3, [1, 1, 2])
     assert result.graph.fingerprint == graph.fingerprint
     assert result.work.per_task.tolist() == work.per_task.tolist()
@@ -49,7 +59,7 @@ def test_one_call_is_stage_by_stage(grain: str) -> None:
 
 def test_a_single_tensor_is_an_example() -> None:
     model, (image,) = built("plain")
-    result = partition_model(model, image, 2, 0.1)
+    result = partition_model(model, image, 2, 0.1, effort=0)
     assert result.partition.modelling == Modelling()
     assert result.partition.feasible
 
@@ -61,8 +71,8 @@ def test_work_is_given_or_computed_from_the_graph() -> None:
     def twice(graph: ChannelGraph) -> Work:
         return Work(2 * flops(graph).per_task, "MAC", 1, "twice")
 
-    assert partition_model(model, example, 2, 0.1, work=given).work is given
-    doubled = partition_model(model, example, 2, 0.1, work=twice)
+    assert partition_model(model, example, 2, 0.1, work=given, effort=0).work is given
+    doubled = partition_model(model, example, 2, 0.1, work=twice, effort=0)
     assert doubled.work.source == "twice"
     loads = doubled.partition.evaluation.loads
     assert loads.sum() == 2 * 16 * (1728 + 2304 + 256)
@@ -71,7 +81,7 @@ def test_work_is_given_or_computed_from_the_graph() -> None:
 def test_best_effort_reaches_the_driver() -> None:
     model, example = built("heavy")
     with pytest.raises(InfeasibleError):
-        partition_model(model, example, 2, 0)
+        partition_model(model, example, 2, 0, effort=0)
     assert not partition_model(model, example, 2, 0, best_effort=True).partition.feasible
 
 

@@ -124,9 +124,8 @@ def test_any_plan_comes_back_whole(
 @pytest.mark.parametrize("speeds", [None, [1, 1, 2]])
 def test_a_found_partition_comes_back(tmp_path: Path, speeds: list[float] | None) -> None:
     graph = graph_of("residual")
-    found = partition_graph(
-        graph, flops(graph), 3, 0.2, modelling=Modelling(grain="fine"), speeds=speeds, seed=7
-    )
+    options = {"modelling": Modelling(grain="fine"), "speeds": speeds, "seed": 7, "effort": 0.1}
+    found = partition_graph(graph, flops(graph), 3, 0.2, **options)
     save_plan(make_plan(found, graph, flops(graph), "residual", (3, 8, 8)), tmp_path / "p.json")
     loaded = load_plan(tmp_path / "p.json")
     assert plain(restore(loaded, graph)) == plain(found)

@@ -380,7 +380,7 @@ def test_bytes_of_more_than_64_bits_are_refused(mixed: ChannelGraph) -> None:
     with pytest.raises(ArgumentError, match=r"feature maps of \d+ bytes in a batch of 1048576"):
         cnn_hypergraph(large, flops(large), single_blocks(large, modelling), modelling)
     with pytest.raises(ArgumentError, match=r"feature maps of \d+ bytes in a batch of 1048576"):
-        partition_graph(large, flops(large), 2, 0.1, modelling=modelling)
+        partition_graph(large, flops(large), 2, 0.1, modelling=modelling, effort=0)
 
 
 def test_blocks_of_another_graph_are_refused(mixed: ChannelGraph) -> None:

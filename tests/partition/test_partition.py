@@ -285,10 +285,10 @@ def test_an_eps_that_cannot_be_met_names_one_that_can(
     with pytest.raises(
         InfeasibleError, match=re.escape(f"the heaviest task, {heaviest}, is")
     ) as raised:
-        partition_graph(graph, work, k, 0.0001, modelling=modelling)
+        partition_graph(graph, work, k, 0.0001, modelling=modelling, effort=0.1)
     assert "\n" not in str(raised.value)
     enough = eps_that_would_do(raised.value)
-    found = partition_graph(graph, work, k, enough, modelling=modelling)
+    found = partition_graph(graph, work, k, enough, modelling=modelling, effort=0.1)
     assert_within_eps(graph, work, found, enough)
 
 

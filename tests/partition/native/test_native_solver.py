@@ -75,7 +75,7 @@ def test_any_graph_is_within_eps_or_it_is_said_why_not(
     graph, work = graph_and_work
     k = max(1, min(k, full_vertices(graph, modelling)))
     try:
-        found = solve(graph, work, k, eps, modelling=modelling)
+        found = solve(graph, work, k, eps, modelling=modelling, effort=0.05)
     except InfeasibleError:
         return
     assert found.feasible
