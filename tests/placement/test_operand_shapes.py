@@ -127,6 +127,14 @@ OPERATORS = {
 }
 
 
+# What is wrong with these would be wrong with another one too: they are for the full tests.
+ALIKE = (
+    *("where", "addcmul", "linear of one", "mm", "transposed convolution", "running sum"),
+    *("layer norm of channels in front", "layer norm of channels between"),
+    *("rms norm of channels behind", "bias of its own weights", "computed weight of a norm"),
+)
+
+
 class Cases(nn.Module):
     """An operator with parameters of each of its shapes, behind a convolution for each."""
 
@@ -154,7 +162,9 @@ def traced_model(name: str):
 # A bias of one element, or of one for each sample, was cut like one of each filter; a weight whose
 # dimensions are alike was cut along the first; and what a parameter is part of by a softmax was
 # computed of that part: in parts these did not run, or computed something else.
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.full] * (n in ALIKE)) for n in OPERATORS]
+)
 @settings(max_examples=settings().max_examples // 3)
 @given(
     grain=st.sampled_from(["coarse", "fine"]),
