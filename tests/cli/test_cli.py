@@ -529,10 +529,10 @@ def process(*arguments, **options):
 
 
 def test_the_process_ends_with_the_status_of_the_error():
-    ended = process("partition", "lenet6", "--k", 2)
-    assert ended.returncode == 4
+    ended = process("partition", "lenet5", "--k", 0)
+    assert ended.returncode == 3
     assert ended.stdout == ""
-    assert ended.stderr.startswith("hgpart: error: ")
+    assert ended.stderr.startswith("hgpart: error: k is 0")
     assert ended.stderr.count("\n") == 1
 
 
