@@ -6,12 +6,18 @@ The public names, in the order of the stages, are listed in ``__init__.pyi``::
         --cnn_hypergraph--> CnnHypergraph --partition_graph--> Partition --save_plan--> plan file
 """
 
-from importlib.metadata import version
+from typing import Any
 
 import lazy_loader
 
 # A name is imported when it is asked for: torch takes a second, which `hgpart --help` and a wrong
-# option need not wait for.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# option need not wait for, and Ctrl-C meets a command that can answer.
+_import_name, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-__version__ = version("hgpart")
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("hgpart")
+    return _import_name(name)

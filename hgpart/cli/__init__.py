@@ -94,9 +94,9 @@ class _StandardOutput:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status; every error is one line on standard error."""
-    command = typer.main.get_command(app)
     output = cast(TextIO, _StandardOutput(sys.stdout))
     try:
+        command = typer.main.get_command(app)
         with redirect_stdout(output):
             with command.make_context("hgpart", list(arguments) or ["--help"]) as context:
                 command.invoke(context)

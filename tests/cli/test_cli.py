@@ -546,6 +546,22 @@ def test_an_interrupt_is_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err == "hgpart: interrupted\n"
 
 
+def test_an_interrupt_of_the_imports_is_one_line():
+    """Ctrl-C in the first half second was a traceback, and status 1."""
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'hgpart.cli.options':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from hgpart.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", code, "models"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ELSEWHERE)
+    assert (ended.returncode, ended.stderr) == (130, "hgpart: interrupted\n")
+
+
 @pytest.mark.parametrize("options", [[], ["--backend", "exact"]])
 def test_ctrl_c_in_a_search_keeps_its_best_and_says_so(options, capsys, monkeypatch, tmp_path):
     """The status was 0, and nothing told the partition from what a whole search finds."""
