@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -202,8 +202,14 @@ def step_of(path: Path) -> int | None:
     return int(digits) if digits.isdecimal() else None
 
 
-def newest(folder: Path) -> tuple[Path, Manifest, list[str]]:
+def newest(folder: Path, settings: Collection[str] = ()) -> tuple[Path, Manifest, list[str]]:
     """Find the newest checkpoint that is whole, and say why newer ones were refused.
+
+    Parameters
+    ----------
+    folder : Path
+    settings : collection of str, optional
+        Names that those of a whole one have among them.
 
     Raises
     ------
@@ -213,7 +219,7 @@ def newest(folder: Path) -> tuple[Path, Manifest, list[str]]:
     refused: list[str] = []
     for path in checkpoints(folder):
         try:
-            return path, check(path), refused
+            return path, check(path, settings), refused
         except CheckpointError as error:
             refused.append(str(error))
     if refused:
@@ -223,15 +229,17 @@ def newest(folder: Path) -> tuple[Path, Manifest, list[str]]:
     )
 
 
-def check(path: Path) -> Manifest:
+def check(path: Path, settings: Collection[str] = ()) -> Manifest:
     """Read a checkpoint's manifest, and all of its files to see that they have not changed.
+
+    Its settings must have some names, as of `newest`.
 
     Raises
     ------
     CheckpointError
         If it is truncated, changed or not a checkpoint.
     """
-    manifest = _read_manifest(path)
+    manifest = _read_manifest(path, settings)
     for name, (size, digest) in manifest.files.items():
         file = path / name
         try:
@@ -353,7 +361,7 @@ def _as_text(manifest: Manifest) -> str:
     return json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n"
 
 
-def _read_manifest(path: Path) -> Manifest:
+def _read_manifest(path: Path, settings: Collection[str]) -> Manifest:
     try:
         what = "the manifest of a checkpoint"
         head = read_json(path / MANIFEST, what, FORMAT, LARGEST_MANIFEST)
@@ -362,12 +370,12 @@ def _read_manifest(path: Path) -> Manifest:
             raise CheckpointError(
                 f"{path / MANIFEST} was changed: its SHA-256 is not the one that it says"
             )
-        return _manifest(head, step_of(path))
+        return _manifest(head, step_of(path), settings)
     except FormatError as error:
         raise CheckpointError(str(error)) from error
 
 
-def _manifest(head: JsonObject, step: int | None) -> Manifest:
+def _manifest(head: JsonObject, step: int | None, settings: Collection[str]) -> Manifest:
     """What a manifest says, if each field is what it should be."""
     if head.whole("step") != step:
         raise head.wrong("step", f"{step}, as the folder's name says")
@@ -378,11 +386,13 @@ def _manifest(head: JsonObject, step: int | None) -> Manifest:
         record = head.fields.get(name)
         if not isinstance(record, dict) or {*map(type, record.values())} - {str, int, float}:
             raise head.wrong(name, "an object of texts and numbers")
+    if lacking := sorted({*settings} - head.fields["settings"].keys()):
+        raise head.wrong("settings", f"an object that says {', '.join(lacking)}")
     random_state = head.string("random_state")
-    if re.fullmatch("([0-9a-f]{2})*", random_state) is None:
+    if re.fullmatch("([0-9a-f]{2})+", random_state) is None:
         raise head.wrong("random_state", "bytes in hexadecimal digits")
     files = head.fields.get("files")
-    if not isinstance(files, dict) or not all(map(_describes_file, files.items())):
+    if not (isinstance(files, dict) and files and all(map(_describes_file, files.items()))):
         raise head.wrong("files", f'an object as {{"{part_file(0)}": [size, SHA-256]}}')
     return Manifest(
         step=len(losses),

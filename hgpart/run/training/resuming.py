@@ -128,7 +128,7 @@ def last(
                 "training takes another folder"
             )
         return None
-    found = newest(folder) if learner.first and checkpoints(folder) else None
+    found = newest(folder, settings) if learner.first and checkpoints(folder) else None
     shared: tuple[Path, Manifest, list[str]] | None = learner.gather(found)[0]
     if shared is None:
         return None

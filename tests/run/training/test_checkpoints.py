@@ -197,17 +197,13 @@ def test_a_field_that_is_missing_or_wrong_is_refused(data, tmp_path_factory):
     name = data.draw(st.sampled_from(sorted(content)))
     if data.draw(st.booleans()):
         wrong = data.draw(WRONG)
-        assume(name not in ("settings", "about") or type(wrong) is not dict)
+        assume(name != "about" or type(wrong) is not dict)
         content[name] = wrong
-        assume((name, wrong) != ("random_state", ""))
     else:
         del content[name]
     content["sha256"] = checkpoints._digest(content)
     (newer / "manifest.json").write_text(json.dumps(content))
-    path, found, refused = newest(folder)
-    if name == "files" and path == newer:
-        assert found.files == {} == content["files"]
-        return
+    path, found, refused = newest(folder, {"optimizer", "seed"})
     assert (path, found.step, len(refused)) == (older, 3, 1)
     assert str(newer) in refused[0]
     assert name in refused[0]
@@ -228,6 +224,8 @@ def test_a_field_that_is_missing_or_wrong_is_refused(data, tmp_path_factory):
         {"files": {"part-0.pt": [1, 2]}},
         {"files": {"part-0.pt": ["1", "2"]}},
         {"files": {"../part-0.pt": [1, "2"]}},
+        {"files": {}},
+        {"settings": {"seed": 3}},
     ],
 )
 def test_a_field_that_is_nearly_right_is_refused(tmp_path, wrong):
@@ -237,7 +235,7 @@ def test_a_field_that_is_nearly_right_is_refused(tmp_path, wrong):
     content["sha256"] = checkpoints._digest(content)
     (path / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=f"manifest.json.*{next(iter(wrong))}"):
-        check(path)
+        check(path, {"optimizer", "seed"})
 
 
 @pytest.mark.parametrize(
