@@ -16,6 +16,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.channels import Call
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.step_graph import StepGraph
+from hgpart.tracing.autograd_functions import operator_name
 from hgpart.tracing.operator_calls import SHAPE_ONLY, module_of, packet_of
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import holds_tensors
@@ -37,18 +38,15 @@ def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]
     for node in traced.graph_module.graph.nodes:
         if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             continue
+        named = f"{operator_name(node.target)} ({module_of(node) or 'the model itself'})"
         if node.kwargs.get("generator") is not None:
-            raise PlacementError(
-                f"{node.target} ({module_of(node) or 'the model itself'}) draws from a generator "
-                "of its own: accepted is torch's"
-            )
+            raise PlacementError(f"{named} draws from a generator of its own: accepted is torch's")
         if packet_of(node) is aten.native_dropout or not _depends_on_data(node, graph):
             found[node] = f"draw_{len(found)}"
         elif _draws(node):
             raise PlacementError(
-                f"{node.target} ({module_of(node) or 'the model itself'}) draws random numbers "
-                "that depend on maps, parameters or buffers: accepted are dropout, and numbers "
-                "drawn for a shape"
+                f"{named} draws random numbers that depend on maps, parameters or buffers: "
+                "accepted are dropout, and numbers drawn for a shape"
             )
     return found
 

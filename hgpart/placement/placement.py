@@ -410,9 +410,13 @@ class Placement(nn.Module):
         Raises
         ------
         PlacementError
-            If names are missing or unknown (unless not `strict`), a shape is another, or an index
-            is that the parts do not fit.
+            If names are missing or unknown (unless not `strict`), a value is no tensor or of
+            another shape, or an index is that the parts do not fit.
         """
+        if not isinstance(state_dict, Mapping):
+            raise PlacementError(
+                f"the state is a {type(state_dict).__name__}, expected tensors by name"
+            )
         missing = [name for name in self._original if name not in state_dict]
         unknown = [name for name in state_dict if name not in self._original]
         if strict and (missing or unknown):
@@ -426,10 +430,11 @@ class Placement(nn.Module):
         for name, one in self._original.items():
             if name not in state_dict or (one.held_as not in here and name not in values):
                 continue
-            if tuple(state_dict[name].shape) != one.shape:
-                raise PlacementError(
-                    f"{name} has shape {tuple(state_dict[name].shape)}, expected {one.shape}"
-                )
+            value = state_dict[name]
+            if not isinstance(value, torch.Tensor):
+                raise PlacementError(f"{name} is a {type(value).__name__}, expected a tensor")
+            if tuple(value.shape) != one.shape:
+                raise PlacementError(f"{name} has shape {tuple(value.shape)}, expected {one.shape}")
         for programs in self._modes.values():
             check_values(programs.blueprint.traced, programs.blueprint.graph, state_dict)
         given = {one.held_as: name for name, one in self._original.items() if name in state_dict}

@@ -231,6 +231,7 @@ def test_state_round_trip_through_another_k():
         (lambda state: state.pop("head.bias"), "lacks head.bias"),
         (lambda state: state.update(other=torch.zeros(1)), "unknown other"),
         (lambda state: state.update({"head.bias": torch.zeros(6)}), r"\(6,\), expected \(5,\)"),
+        (lambda state: state.update({"head.bias": [0.0] * 5}), "head.bias is a list, expected a t"),
     ],
 )
 def test_foreign_state_is_refused(change, message):
@@ -241,6 +242,12 @@ def test_foreign_state_is_refused(change, message):
     with pytest.raises(PlacementError, match=message):
         placed.load_state_dict(state)
     assert all(torch.equal(before[name], value) for name, value in placed.state_dict().items())
+
+
+def test_a_state_that_is_no_mapping_is_refused():
+    _, _, placed = everything("coarse")
+    with pytest.raises(PlacementError, match="the state is a list, expected tensors by name"):
+        placed.load_state_dict([*placed.state_dict()])
 
 
 def test_inside_another_module_it_loads_what_that_saves():
