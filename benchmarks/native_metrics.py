@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.hypergraph.hypergraph import Hypergraph
-from hgpart.hypergraph.metrics import communication_volume, connectivity, traffic
+from hgpart.hypergraph.metrics import communication_volume, traffic
 
 K = 16
 LAYERS = 26
@@ -53,12 +53,8 @@ def incidence(hypergraph: Hypergraph, parts: NDArray[np.int32], k: int) -> NDArr
     return present
 
 
-def numpy_connectivity(hypergraph: Hypergraph, parts: NDArray[np.int32], k: int) -> NDArray:
-    return incidence(hypergraph, parts, k).sum(axis=1)
-
-
 def numpy_volume(hypergraph: Hypergraph, parts: NDArray[np.int32], k: int) -> int:
-    return int(hypergraph.costs @ (numpy_connectivity(hypergraph, parts, k) - 1))
+    return int(hypergraph.costs @ (incidence(hypergraph, parts, k).sum(axis=1) - 1))
 
 
 def numpy_traffic(hypergraph: Hypergraph, parts: NDArray[np.int32], k: int) -> NDArray:
@@ -85,7 +81,6 @@ def best_of_three(function: Callable[[], object]) -> tuple[float, object]:
 
 def main() -> None:
     metrics = {
-        "connectivity": (numpy_connectivity, connectivity),
         "volume": (numpy_volume, communication_volume),
         "traffic": (numpy_traffic, traffic),
     }

@@ -283,16 +283,12 @@ NB_MODULE(_native, module) {
   scalar("communication_volume", hgpart::communication_volume);
   scalar("cut_net", hgpart::cut_net);
 
-  const auto vector = [&](const char* name, auto metric) {
-    module.def(
-        name,
-        [metric](nb::handle hypergraph, nb::handle parts, std::int64_t k) {
-          return to_numpy(compute(metric, hypergraph, parts, k));
-        },
-        "hypergraph"_a, "parts"_a, "k"_a);
-  };
-  vector("connectivity", hgpart::connectivity);
-  vector("part_loads", hgpart::part_loads);
+  module.def(
+      "part_loads",
+      [](nb::handle hypergraph, nb::handle parts, std::int64_t k) {
+        return to_numpy(compute(hgpart::part_loads, hypergraph, parts, k));
+      },
+      "hypergraph"_a, "parts"_a, "k"_a);
 
   const auto table = [&](const char* name, auto metric) {
     module.def(

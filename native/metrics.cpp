@@ -103,16 +103,6 @@ std::vector<std::int64_t> nets_by_layer(const Hypergraph& hypergraph) {
 
 }  // namespace
 
-std::vector<std::int32_t> connectivity(const Hypergraph& hypergraph, const Partition& partition) {
-  check(hypergraph, partition);
-  std::vector<std::int32_t> lambdas(hypergraph.nets());
-  PartsFinder parts_of_net(hypergraph, partition);
-  for (std::int64_t net = 0; net < hypergraph.nets(); ++net) {
-    lambdas[net] = static_cast<std::int32_t>(parts_of_net(net).lambda());
-  }
-  return lambdas;
-}
-
 std::int64_t communication_volume(const Hypergraph& hypergraph, const Partition& partition) {
   check(hypergraph, partition);
   std::int64_t volume = 0;

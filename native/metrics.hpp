@@ -8,10 +8,7 @@
 
 namespace hgpart {
 
-// Lambda of each net: the number of distinct parts among its pins.
-std::vector<std::int32_t> connectivity(const Hypergraph& hypergraph, const Partition& partition);
-
-// Sum over nets of cost * (lambda - 1).
+// Sum over nets of cost * (lambda - 1); lambda is the number of distinct parts among a net's pins.
 std::int64_t communication_volume(const Hypergraph& hypergraph, const Partition& partition);
 
 // Sum of the costs of the nets with lambda > 1.

@@ -120,39 +120,12 @@ def imbalance(loads: Int64 | Sequence[int], speeds: Sequence[float] | None = Non
     return float(longest * sum(exact) / total - 1)
 
 
-def connectivity(hypergraph: Hypergraph, parts: Int32, k: int) -> Int32:
-    """Count the distinct parts among the pins of each net.
-
-    Parameters
-    ----------
-    hypergraph : Hypergraph
-    parts : int32 array, shape (vertices,)
-        Part of each vertex, 0 to k - 1.
-    k : int
-        Number of parts.
-
-    Returns
-    -------
-    int32 array, shape (nets,)
-        Lambda of each net; a net is cut when it is more than 1.
-
-    Raises
-    ------
-    HypergraphError
-        If an array is not as documented.
-
-    Notes
-    -----
-    Thesis 2.5.
-    """
-    return _native.connectivity(hypergraph, parts, k)
-
-
 def communication_volume(hypergraph: Hypergraph, parts: Int32, k: int) -> int:
     """Bytes that cross between parts in one forward pass (connectivity - 1, ``km1``).
 
-    The sum over nets of cost * (lambda - 1): each other part that takes part in a net receives
-    the root's map once, or sends the root its partial sum once.
+    The sum over nets of cost * (lambda - 1), with lambda the number of parts among a net's pins:
+    each other part that takes part in a net receives the root's map once, or sends the root its
+    partial sum once.
 
     Parameters
     ----------

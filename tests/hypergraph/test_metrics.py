@@ -50,14 +50,6 @@ cases = st.builds(in_other_parts, partitioned_hypergraphs(), st.sampled_from([0,
 
 
 @given(cases)
-def test_connectivity_counts_the_parts_of_a_net(case):
-    hypergraph, parts, _ = case
-    lambdas = metrics.connectivity(*case)
-    assert lambdas.dtype == np.int32
-    assert lambdas.tolist() == [len(found) for found in parts_of_nets(hypergraph, parts)]
-
-
-@given(cases)
 def test_volume_is_cost_times_connectivity_minus_one(case):
     hypergraph, parts, _ = case
     found = parts_of_nets(hypergraph, parts)
@@ -144,7 +136,6 @@ def test_nets_that_share_their_readers_keep_their_own_roots():
         net_layers=np.zeros(4, dtype=np.int32),
     )
     parts = np.array([0, 1, 2, 0, 0, 1, 1], dtype=np.int32)
-    assert metrics.connectivity(hypergraph, parts, 3).tolist() == [2, 2, 3, 2]
     table = [[0, 1001, 0], [10, 0, 0], [100, 100, 0]]
     assert metrics.traffic(hypergraph, parts, 3).tolist() == table
 
