@@ -127,6 +127,12 @@ HtmlFile = Annotated[
     Path | None,
     typer.Option("--html", metavar="FILE", help="A page to look at: one file, no network."),
 ]
+GraphmlFile = Annotated[
+    Path | None, typer.Option("--graphml", metavar="FILE", help="As a graph, for other programs.")
+]
+DotFile = Annotated[
+    Path | None, typer.Option("--dot", metavar="FILE", help="As a graph, for Graphviz to draw.")
+]
 CsvFile = Annotated[
     Path | None, typer.Option("--csv", metavar="FILE", help="The figures of each part.")
 ]

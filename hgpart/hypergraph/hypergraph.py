@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-
-from hgpart.errors import ArgumentError
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
@@ -54,32 +51,3 @@ class Hypergraph:
     def nets(self) -> int:
         """Number of nets."""
         return len(self.costs)
-
-    def to_networkx(self, max_pins: int = 1_000_000) -> nx.Graph:
-        """Return the bipartite graph of vertices ``("v", i)`` and nets ``("n", e)``.
-
-        Vertices carry `weight`, nets `cost` and `gathers`; a net's edge to its root has
-        ``root=True``.
-
-        Raises
-        ------
-        ArgumentError
-            If there are more than `max_pins` pins: networkx takes about 1 kB for each.
-        """
-        if len(self.pins) > max_pins:
-            raise ArgumentError(
-                f"{len(self.pins)} pins are too many for networkx: accepted are up to {max_pins} "
-                "(divide the layers into fewer blocks, or raise max_pins)"
-            )
-        graph = nx.Graph()
-        for vertex, weight in enumerate(self.weights.tolist()):
-            graph.add_node(("v", vertex), bipartite=0, weight=weight)
-        for net in range(self.nets):
-            name = ("n", net)
-            graph.add_node(
-                name, bipartite=1, cost=int(self.costs[net]), gathers=bool(self.gathers[net])
-            )
-            pins = self.pins[self.pointers[net] : self.pointers[net + 1]].tolist()
-            for at, pin in enumerate(pins):
-                graph.add_edge(name, ("v", pin), root=at == 0)
-        return graph

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 from builtin_graphs import full_size_graph
@@ -179,13 +180,14 @@ def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_
     first = capsys.readouterr().out
     assert "A byte costs" in first
     assert "with 4 copies of its parameters" in first
-    hgpart("show", plan, "--json", tmp_path / "figures.json")
+    hgpart("show", plan, "--json", tmp_path / "figures.json", "--dot", tmp_path / "graph")
     assert capsys.readouterr().out.split("Seconds")[0] == first.split("Seconds")[0]
     shown = json.loads((tmp_path / "figures.json").read_text())
     assert shown["objective"] == "links"
     assert shown["volume_bytes"] < shown["objective_value"] < 50 * shown["volume_bytes"]
     for part in shown["parts"]:
         assert part["memory_bytes"] <= part["memory_limit_bytes"]
+    assert 'fillcolor="2"' in (tmp_path / "graph").read_text()
 
 
 def test_best_effort_shows_what_is_not_allowed(capsys):
@@ -215,7 +217,10 @@ def test_a_model_of_the_user_is_traced_with_what_was_kept_whole(capsys, tmp_path
         "def net():\n"
         "    return nn.Sequential(nn.Conv2d(3, 8, 3), Sort(), nn.Conv2d(8, 4, 3))\n"
     )
-    hgpart("trace", f"{file}:net", "--input-shape", "3,16,16")
+    graph = tmp_path / "graph"
+    hgpart("trace", f"{file}:net", "--input-shape", "3,16,16", "--graphml", graph)
+    labels = nx.get_node_attributes(nx.read_graphml(graph), "label")
+    assert [*labels.values()] == ["input", "0", "1", "2", "output"]
     out = capsys.readouterr().out
     assert "(1 kept whole)" in out.splitlines()[0]
     assert out.splitlines()[-1] == "Kept whole (one task that reads everything): 1 (sort)"

@@ -325,39 +325,6 @@ def test_layers_in_one_block_each(mixed: ChannelGraph) -> None:
     assert built.vertex_layers.tolist() == sorted(distinct)
 
 
-# ------------------------------------------------------------------ the networkx view
-
-
-@given(channel_graphs(), modellings())
-def test_networkx_view_holds_everything(graph: ChannelGraph, modelling: Modelling) -> None:
-    hypergraph = cnn_hypergraph(
-        graph, flops(graph), single_blocks(graph, modelling), modelling
-    ).hypergraph
-    view = hypergraph.to_networkx()
-    assert sum(kind == "v" for kind, _ in view) == hypergraph.vertices
-    assert sum(kind == "n" for kind, _ in view) == hypergraph.nets
-    assert view.number_of_edges() == len(hypergraph.pins)
-    for vertex, weight in enumerate(hypergraph.weights.tolist()):
-        assert view.nodes["v", vertex] == {"bipartite": 0, "weight": weight}
-    for net in range(hypergraph.nets):
-        pins = hypergraph.pins[hypergraph.pointers[net] : hypergraph.pointers[net + 1]].tolist()
-        assert view.nodes["n", net] == {
-            "bipartite": 1,
-            "cost": hypergraph.costs[net],
-            "gathers": hypergraph.gathers[net],
-        }
-        assert {vertex for _, vertex in view["n", net]} == set(pins)
-        roots = [vertex for (_, vertex), data in view["n", net].items() if data["root"]]
-        assert roots == pins[:1]
-
-
-def test_networkx_view_is_limited(mixed: ChannelGraph) -> None:
-    hypergraph = figure_3_5().hypergraph
-    with pytest.raises(ArgumentError, match="38 pins are too many"):
-        hypergraph.to_networkx(max_pins=37)
-    assert hypergraph.to_networkx(max_pins=38).number_of_edges() == 38
-
-
 # ------------------------------------------------------------------ what is refused
 
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hgpart.cli.options import CsvFile, HtmlFile, JsonFile, Unit, checked_unit
+from hgpart.cli.options import (
+    CsvFile,
+    DotFile,
+    GraphmlFile,
+    HtmlFile,
+    JsonFile,
+    Unit,
+    checked_unit,
+)
 from hgpart.cli.outputs import check_outputs, check_page_package, show_report
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import ArgumentError
@@ -34,9 +42,15 @@ def show(
     json: JsonFile = None,
     csv: CsvFile = None,
     html: HtmlFile = None,
+    graphml: GraphmlFile = None,
+    dot: DotFile = None,
 ) -> None:
-    """Show a plan again: build its model, check that it has not changed, print its tables."""
-    check_outputs({"--json": json if json != "-" else None, "--csv": csv, "--html": html})
+    """Show a plan again: build its model, check that it has not changed, print its tables.
+
+    As a graph it is the parts' shares of the layers, and what each takes of the others.
+    """
+    files = {"--csv": csv, "--html": html, "--graphml": graphml, "--dot": dot}
+    check_outputs({"--json": json if json != "-" else None, **files})
     if html is not None:
         check_page_package()
     with Stages() as stage:
@@ -54,6 +68,11 @@ def show(
         from hgpart.report.page import plan_page, write_page
 
         write_page(plan_page(report, unit), html)
+    if graphml is not None or dot is not None:
+        from hgpart.hypergraph.dependencies import dependencies
+        from hgpart.report.graphs import write_graph
+
+        write_graph(dependencies(report.blocks, loaded.parts), graphml, dot)
     show_report(report, unit, json, csv)
 
 

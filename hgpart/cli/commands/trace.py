@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from hgpart.cli.options import InputShape, Model
-from hgpart.cli.outputs import plain_console
+from hgpart.cli.options import DotFile, GraphmlFile, InputShape, Model
+from hgpart.cli.outputs import check_outputs, plain_console
 from hgpart.cli.stages import Stages, traced_model
 
 
-def trace(model: Model, input_shape: InputShape = None) -> None:
+def trace(
+    model: Model, input_shape: InputShape = None, graphml: GraphmlFile = None, dot: DotFile = None
+) -> None:
     """Show the layers of a model: their tasks, what they read, and what was kept whole."""
+    check_outputs({"--graphml": graphml, "--dot": dot})
     with Stages() as stage:
         with stage("import"):
             from hgpart.report import print_trace
+            from hgpart.report.graphs import write_graph
             from hgpart.work.figures import flops
         _, shape, _, graph = traced_model(stage, model, input_shape)
+    write_graph(graph.to_networkx(), graphml, dot)
     print_trace(model, shape, graph, flops(graph), plain_console())

@@ -1,0 +1,54 @@
+"""CnnHypergraph + parts -> the graph of the parts' shares of layers: who needs maps of whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import networkx as nx
+import numpy as np
+
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.hypergraph.hypergraph import Int32
+
+
+def dependencies(model: CnnHypergraph, parts: Int32) -> nx.DiGraph:
+    """Return the graph whose nodes are shares of layers: their names and parts.
+
+    A node has the layer's `kind`, the `part`, and the `tasks` and `work` of the share. An edge runs
+    from a share to each that takes maps or partial sums of it; `bytes` are those of a batch, which
+    travel if the parts differ: once to a part, where several of its shares take the same. Layers
+    that share a weight are one, by the name of the first.
+
+    Parameters
+    ----------
+    model : CnnHypergraph
+    parts : int32 array, shape (model.vertices,)
+        Part of each vertex.
+
+    Raises
+    ------
+    HypergraphError
+        If there is not a part >= 0 for each vertex.
+    """
+    most = max(1, int(parts.max(initial=0)) + 1)
+    placed = model.vertex_layers.astype(np.int64) * most + parts
+    keys, shares = np.unique(placed, return_inverse=True)
+    between = model.nets.of_parts(model.weights, shares.astype(np.int32), len(keys))
+    tasks = np.zeros(len(keys), dtype=np.int64)
+    for layer, vertices in zip(model.graph.layers, model.task_vertices, strict=True):
+        if layer is model.graph.layers[layer.tied_to]:
+            np.add.at(tasks, shares[vertices], 1)
+    layers = [model.graph.layers[key // most] for key in keys.tolist()]
+    names = [(layer.name, key % most) for layer, key in zip(layers, keys.tolist(), strict=True)]
+    graph = nx.DiGraph()
+    for at, (layer, name) in enumerate(zip(layers, names, strict=True)):
+        facts = {"tasks": int(tasks[at]), "work": int(between.weights[at])}
+        graph.add_node(name, kind=layer.kind, part=name[1], **facts)
+    nbytes: Counter[tuple[int, int]] = Counter()
+    for net, cost in enumerate(between.costs.tolist()):
+        root, *others = between.pins[between.pointers[net] : between.pointers[net + 1]].tolist()
+        for other in others:
+            nbytes[(other, root) if between.gathers[net] else (root, other)] += cost
+    for (source, reader), count in sorted(nbytes.items()):
+        graph.add_edge(names[source], names[reader], bytes=count)
+    return graph
