@@ -24,7 +24,7 @@ from builtin_graphs import IMAGES
 from originals import SEED, Original, expected_traffic, original, wrong_figures
 
 from hgpart import Modelling, PartitionedModel, flops, load_model, partition_graph, place
-from hgpart.execution.engine import Traffic
+from hgpart.execution.totals import Traffic
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.run.connection import Connection, connect
 from hgpart.run.distributed import DistributedModel

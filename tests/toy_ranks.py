@@ -21,8 +21,8 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import HgpartError
-from hgpart.execution.engine import Timing, Traffic
 from hgpart.execution.program import PartProgram, receive, send
+from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import Transfer, TransferredTensor
 from hgpart.run.connection import connect
 from hgpart.run.distributed import DistributedModel, DistributedWire

@@ -4,94 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.instructions import Instruction, prepare
+from hgpart.execution.instructions import prepare
+from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
-from hgpart.execution.transfers import Transfer
-
-Int64 = NDArray[np.int64]
-
-
-class Wire(Protocol):
-    """One part's ends of all its transfers, for one batch.
-
-    Every method is called once per transfer. A gradient has one tensor for each tensor that was
-    sent, of the same shape and dtype.
-    """
-
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Let tensors depart, at once; they are not changed afterwards."""
-
-    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for what the sender sent; returns it on this part's device."""
-
-    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Let the gradient depart for the sender, at once; it is not changed afterwards."""
-
-    def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for the receiver's gradient; returns it on this part's device."""
-
-
-@dataclass(frozen=True, eq=False)
-class Traffic:
-    """What really travelled, counted where it departed.
-
-    Attributes
-    ----------
-    forward_bytes, forward_messages, backward_bytes, backward_messages : int64 arrays, (k, k)
-        From the part of the row to the part of the column, of transfers that are part of the
-        communication volume.
-    uncounted_bytes : int64 array, shape (k, k)
-        Bytes of the other transfers, both ways.
-    """
-
-    forward_bytes: Int64
-    forward_messages: Int64
-    backward_bytes: Int64
-    backward_messages: Int64
-    uncounted_bytes: Int64
-
-    @classmethod
-    def none(cls, k: int) -> Traffic:
-        """Nothing yet, among k parts."""
-        return cls(*(np.zeros((k, k), np.int64) for _ in fields(cls)))
-
-    def __add__(self, other: Traffic) -> Traffic:
-        """All that travelled in both.
-
-        >>> traffic = Traffic.none(k=2)
-        >>> traffic.forward_bytes[0, 1] = 8
-        >>> (traffic + traffic).forward_bytes.sum()
-        np.int64(16)
-        """
-        return Traffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-
-@dataclass
-class Timing:
-    """Seconds that a part worked, and that it waited for messages; on a GPU, the host's."""
-
-    forward_busy: float = 0.0
-    forward_waiting: float = 0.0
-    backward_busy: float = 0.0
-    backward_waiting: float = 0.0
-
-    def __add__(self, other: Timing) -> Timing:
-        """The sums.
-
-        >>> Timing(forward_busy=1.0) + Timing(forward_busy=0.5, backward_waiting=2.0)
-        Timing(forward_busy=1.5, forward_waiting=0.0, backward_busy=0.0, backward_waiting=2.0)
-        """
-        return Timing(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+from hgpart.execution.totals import Timing
+from hgpart.execution.transfers import Wire
 
 
 def placeholder_values(
@@ -114,7 +38,7 @@ def placeholder_values(
     ]
 
 
-class PartRun:
+class PartRun(PartState):
     """One part's program on one batch: `forward` once, then `backward` once at most.
 
     Several can be alive at the same time: each holds the state of its own batch.
@@ -130,27 +54,14 @@ class PartRun:
 
     Attributes
     ----------
-    traffic : Traffic
-        What this part sent: maps in forward, gradients in backward.
     timing : Timing
     """
 
     def __init__(self, program: PartProgram, wire: Wire, device: torch.device, k: int) -> None:
-        self.traffic = Traffic.none(k)
+        self._program, self._prepared = program, prepare(program)
+        super().__init__(program.module, wire, device, k, self._prepared.slots)
         self.timing = Timing()
-        self.module = program.module
-        self.device = device
-        self._program = program
-        self._wire = wire
-        self._prepared = prepare(program)
-        self._waiting = 0.0
         self._phase = "nothing"
-        # A value has a number, its slot. Values are detached: each step has a graph of its own.
-        self.values: list[Any] = [None] * self._prepared.slots
-        self.differentiable = [False] * self._prepared.slots
-        self.saved: dict[Instruction, Any] = {}
-        self._gradients: dict[int, Tensor] = {}
-        self._own: set[int] = set()  # slots whose gradient nobody else holds
 
     def forward(self, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Compute the part's share, from the values of its placeholders.
@@ -224,64 +135,6 @@ class PartRun:
         self._phase = "backward"
         return inputs
 
-    # What the instructions use.
-
-    def add_gradient(self, slot: int, gradient: Tensor) -> None:
-        """Add to the gradient of a value; the tensor stays as it is, others may hold it."""
-        if not self.differentiable[slot]:
-            return
-        present = self._gradients.get(slot)
-        if present is None:
-            self._gradients[slot] = gradient
-        elif slot in self._own:
-            present.add_(gradient)
-        else:
-            self._gradients[slot] = present + gradient
-            self._own.add(slot)
-
-    def add_packed_gradient(
-        self, slot: int, shape: torch.Size, dim: int, index: Tensor, gradient: Tensor
-    ) -> None:
-        """Add to the gradient of a value of `shape`, where `index` says along `dim`."""
-        present = self._gradients.get(slot)
-        if slot not in self._own:
-            present = gradient.new_zeros(shape) if present is None else present.clone()
-            self._gradients[slot] = present
-            self._own.add(slot)
-        assert present is not None
-        present.index_add_(dim, index, gradient)
-
-    def take_gradient(self, slot: int) -> Tensor | None:
-        """The gradient of a value, complete; it is kept no longer."""
-        self._own.discard(slot)
-        return self._gradients.pop(slot, None)
-
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Send and count."""
-        self._count(transfer, tensors, backward=False)
-        self._wire.send(transfer, tensors)
-
-    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Send a gradient and count it."""
-        self._count(transfer, tensors, backward=True)
-        self._wire.send_gradient(transfer, tensors)
-
-    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for a message."""
-        started = perf_counter()
-        tensors = self._wire.receive(transfer)
-        self._waiting += perf_counter() - started
-        return tensors
-
-    def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for a gradient."""
-        started = perf_counter()
-        tensors = self._wire.receive_gradient(transfer)
-        self._waiting += perf_counter() - started
-        return tensors
-
-    # The rest is its own.
-
     def _enter(self, expected: str, wanted: str) -> None:
         if self._phase != expected:
             raise RunError(
@@ -294,26 +147,11 @@ class PartRun:
         value: Tensor = self.values[slot]
         return value.detach().requires_grad_() if self.differentiable[slot] else value
 
-    def _count(self, transfer: Transfer, tensors: Sequence[Tensor], backward: bool) -> None:
-        traffic = self.traffic
-        way = (transfer.sender, transfer.receiver)
-        nbytes = sum(tensor.nbytes for tensor in tensors)
-        if backward:
-            way = way[::-1]
-        if not transfer.counted:
-            traffic.uncounted_bytes[way] += nbytes
-        elif backward:
-            traffic.backward_bytes[way] += nbytes
-            traffic.backward_messages[way] += 1
-        else:
-            traffic.forward_bytes[way] += nbytes
-            traffic.forward_messages[way] += 1
-
     @contextmanager
     def _timed(self, direction: str) -> Iterator[None]:
-        self._waiting = 0.0
+        self.waited = 0.0
         started = perf_counter()
         yield
         seconds = perf_counter() - started
-        setattr(self.timing, f"{direction}_waiting", self._waiting)
-        setattr(self.timing, f"{direction}_busy", seconds - self._waiting)
+        setattr(self.timing, f"{direction}_waiting", self.waited)
+        setattr(self.timing, f"{direction}_busy", seconds - self.waited)

@@ -5,27 +5,25 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx
 
 from hgpart.errors import PlacementError, RunError
+from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram, pack, receive, send
 from hgpart.execution.transfers import Transfer
-
-if TYPE_CHECKING:
-    from hgpart.execution.engine import PartRun
 
 
 class Instruction(Protocol):
     """One node of a program; values are numbered by slots."""
 
-    def forward(self, run: PartRun) -> None:
+    def forward(self, run: PartState) -> None:
         """Read values and put new ones."""
 
-    def backward(self, run: PartRun) -> None:
+    def backward(self, run: PartState) -> None:
         """Take the gradients of what forward put and add to those of what it read."""
 
 
@@ -36,7 +34,7 @@ class Receive:
     transfer: Transfer
     results: tuple[int | None, ...]
 
-    def forward(self, run: PartRun) -> None:
+    def forward(self, run: PartState) -> None:
         """Wait for it."""
         tensors = run.receive(self.transfer)
         back = torch.is_grad_enabled() and self.transfer.differentiable
@@ -47,7 +45,7 @@ class Receive:
                 run.values[slot] = tensor
                 run.differentiable[slot] = back and tensor.is_floating_point()
 
-    def backward(self, run: PartRun) -> None:
+    def backward(self, run: PartState) -> None:
         """Send the gradient back: all that read it have run."""
         if self.transfer.differentiable:
             gradients = []
@@ -67,7 +65,7 @@ class Compute:
     operands: tuple[int, ...]
     results: tuple[int | None, ...]
 
-    def forward(self, run: PartRun) -> None:
+    def forward(self, run: PartState) -> None:
         """Call it on leaves, so that its graph ends where it begins."""
         values, differentiable = run.values, run.differentiable
         operands, leaves = [], []
@@ -91,7 +89,7 @@ class Compute:
         if heads:
             run.saved[self] = (heads, leaves)
 
-    def backward(self, run: PartRun) -> None:
+    def backward(self, run: PartState) -> None:
         """Run its graph with the gradients that have come; without any there is nothing to do."""
         heads, leaves = run.saved.pop(self, ((), ()))
         outputs, gradients = [], []
@@ -116,7 +114,7 @@ class Pack:
     dim: int
     find_index: Callable[[Any], Tensor]
 
-    def forward(self, run: PartRun) -> None:
+    def forward(self, run: PartState) -> None:
         """Gather."""
         value = run.values[self.operand]
         run.values[self.result] = pack(value, self.dim, self.find_index(run.module))
@@ -124,7 +122,7 @@ class Pack:
             run.differentiable[self.result] = True
             run.saved[self] = value.shape
 
-    def backward(self, run: PartRun) -> None:
+    def backward(self, run: PartState) -> None:
         """Scatter."""
         gradient = run.take_gradient(self.result)
         if gradient is not None:
@@ -140,7 +138,7 @@ class Send:
     transfer: Transfer
     operands: tuple[int, ...]
 
-    def forward(self, run: PartRun) -> None:
+    def forward(self, run: PartState) -> None:
         """Send; never blocks."""
         requires = any(run.differentiable[slot] for slot in self.operands)
         if requires and not self.transfer.differentiable:
@@ -150,7 +148,7 @@ class Send:
             )
         run.send(self.transfer, [run.values[slot] for slot in self.operands])
 
-    def backward(self, run: PartRun) -> None:
+    def backward(self, run: PartState) -> None:
         """Wait for the gradient."""
         if self.transfer.differentiable:
             gradients = run.receive_gradient(self.transfer)

@@ -18,8 +18,9 @@ from torch.autograd import Variable
 from torch.autograd.function import once_differentiable
 
 from hgpart.errors import PlacementError
-from hgpart.execution.engine import PartRun, Timing, Traffic, placeholder_values
+from hgpart.execution.engine import PartRun, placeholder_values
 from hgpart.execution.program import PartProgram
+from hgpart.execution.totals import Timing, Totals, Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.execution.workers import Workers
 
@@ -63,6 +64,11 @@ class RunRecord:
     def traffic(self) -> Traffic:
         """What all parts sent."""
         return reduce(add, self.sent)
+
+    @property
+    def totals(self) -> Totals:
+        """The same as of a run of many batches."""
+        return Totals(self.timing, self.traffic)
 
 
 class LocalRuntime:

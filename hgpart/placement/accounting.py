@@ -18,8 +18,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hgpart.errors import ArgumentError
-from hgpart.execution.engine import Traffic
 from hgpart.execution.program import PartProgram, receive
+from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.hypergraph.shares import part_shares

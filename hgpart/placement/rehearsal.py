@@ -14,8 +14,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from hgpart.execution.engine import PartRun, Traffic
+from hgpart.execution.engine import PartRun
 from hgpart.execution.program import PartProgram
+from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.placement.mode_programs import make_on
 

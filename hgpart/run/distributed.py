@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from hgpart.errors import ArgumentError, RunError
-from hgpart.execution.engine import PartRun, Timing, Traffic
+from hgpart.execution.engine import PartRun
 from hgpart.execution.program import PartProgram
+from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.run.connection import Connection
 

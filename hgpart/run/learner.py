@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hgpart.execution.engine import Timing, Traffic
+from hgpart.execution.totals import Timing, Traffic
 from hgpart.placement.cutting.slices import Slice
 
 if TYPE_CHECKING:

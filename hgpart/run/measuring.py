@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError
-from hgpart.execution.engine import Timing, Traffic
+from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.local import RunRecord
 from hgpart.placement import Placement
 from hgpart.run.connection import Connection

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, RunError
-from hgpart.execution.engine import Traffic
+from hgpart.execution.totals import Traffic
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice

@@ -12,8 +12,9 @@ from torch import Tensor, fx, nn
 from toy_programs import program, transfer
 
 from hgpart.errors import PlacementError, RunError
-from hgpart.execution.engine import PartRun, Timing, Traffic
+from hgpart.execution.engine import PartRun
 from hgpart.execution.program import PartProgram, pack, receive, send
+from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import Transfer
 
 CPU = torch.device("cpu")

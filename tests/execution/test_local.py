@@ -18,9 +18,9 @@ from torch import Tensor, fx, nn
 from toy_programs import Cut, Dense, Model, cuts, program, toy, transfer
 
 from hgpart.errors import PlacementError, RunError
-from hgpart.execution.engine import Timing
 from hgpart.execution.local import LocalRuntime
 from hgpart.execution.program import receive, send
+from hgpart.execution.totals import Timing
 from hgpart.execution.transfers import TransferredTensor
 
 
@@ -266,8 +266,8 @@ class Clock:
 
 def test_working_and_waiting_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("hgpart.execution.engine.perf_counter", clock)
-    monkeypatch.setattr("hgpart.execution.local.perf_counter", clock)
+    for module in ("engine", "local", "part_state"):
+        monkeypatch.setattr(f"hgpart.execution.{module}.perf_counter", clock)
 
     class Slow(torch.autograd.Function):
         @staticmethod

@@ -8,7 +8,7 @@ import json
 import numpy as np
 from rich.console import Console
 
-from hgpart.execution.engine import Timing, Traffic
+from hgpart.execution.totals import Timing, Traffic
 from hgpart.report.training import TrainingReport, print_training, training_json
 from hgpart.run.learner import Effort
 from hgpart.run.training.loop import TrainingOptions, TrainingResult

@@ -1,0 +1,115 @@
+"""What a part has of a batch that is under way: values, gradients, and its ends of the wires."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from hgpart.execution.totals import Traffic
+from hgpart.execution.transfers import Transfer, Wire
+
+
+class PartState:
+    """Values by their numbers, the slots; those of one part and batch.
+
+    Attributes
+    ----------
+    module : torch.fx.GraphModule
+        What the part computes with.
+    device : torch.device
+        Where its weights are.
+    values, differentiable : list
+        By slot. Values are detached: each step has a graph of its own.
+    saved : dict
+        What instructions keep for their backward.
+    traffic : Traffic
+        What this part sent: maps in forward, gradients in backward.
+    waited : float
+        Seconds, for messages.
+    """
+
+    def __init__(
+        self, module: fx.GraphModule, wire: Wire, device: torch.device, k: int, slots: int
+    ) -> None:
+        self.module, self.device = module, device
+        self.values: list[Any] = [None] * slots
+        self.differentiable = [False] * slots
+        self.saved: dict[Any, Any] = {}
+        self.traffic = Traffic.none(k)
+        self.waited = 0.0
+        self._wire = wire
+        self._gradients: dict[int, Tensor] = {}
+        self._own: set[int] = set()  # slots whose gradient nobody else holds
+
+    def add_gradient(self, slot: int, gradient: Tensor) -> None:
+        """Add to the gradient of a value; the tensor stays as it is, others may hold it."""
+        if not self.differentiable[slot]:
+            return
+        present = self._gradients.get(slot)
+        if present is None:
+            self._gradients[slot] = gradient
+        elif slot in self._own:
+            present.add_(gradient)
+        else:
+            self._gradients[slot] = present + gradient
+            self._own.add(slot)
+
+    def add_packed_gradient(
+        self, slot: int, shape: torch.Size, dim: int, index: Tensor, gradient: Tensor
+    ) -> None:
+        """Add to the gradient of a value of `shape`, where `index` says along `dim`."""
+        present = self._gradients.get(slot)
+        if slot not in self._own:
+            present = gradient.new_zeros(shape) if present is None else present.clone()
+            self._gradients[slot] = present
+            self._own.add(slot)
+        assert present is not None
+        present.index_add_(dim, index, gradient)
+
+    def take_gradient(self, slot: int) -> Tensor | None:
+        """The gradient of a value, complete; it is kept no longer."""
+        self._own.discard(slot)
+        return self._gradients.pop(slot, None)
+
+    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
+        """Send and count."""
+        self._count(transfer, tensors, backward=False)
+        self._wire.send(transfer, tensors)
+
+    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
+        """Send a gradient and count it."""
+        self._count(transfer, tensors, backward=True)
+        self._wire.send_gradient(transfer, tensors)
+
+    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
+        """Wait for a message."""
+        started = perf_counter()
+        tensors = self._wire.receive(transfer)
+        self.waited += perf_counter() - started
+        return tensors
+
+    def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
+        """Wait for a gradient."""
+        started = perf_counter()
+        tensors = self._wire.receive_gradient(transfer)
+        self.waited += perf_counter() - started
+        return tensors
+
+    def _count(self, transfer: Transfer, tensors: Sequence[Tensor], backward: bool) -> None:
+        traffic = self.traffic
+        way = (transfer.sender, transfer.receiver)
+        nbytes = sum(tensor.nbytes for tensor in tensors)
+        if backward:
+            way = way[::-1]
+        if not transfer.counted:
+            traffic.uncounted_bytes[way] += nbytes
+        elif backward:
+            traffic.backward_bytes[way] += nbytes
+            traffic.backward_messages[way] += 1
+        else:
+            traffic.forward_bytes[way] += nbytes
+            traffic.forward_messages[way] += 1

@@ -1,0 +1,88 @@
+"""What parts did: bytes and messages that travelled, seconds that they worked and waited."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from operator import add
+
+import numpy as np
+
+from hgpart.hypergraph.hypergraph import Int64
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """What really travelled, counted where it departed.
+
+    Attributes
+    ----------
+    forward_bytes, forward_messages, backward_bytes, backward_messages : int64 arrays, (k, k)
+        From the part of the row to the part of the column, of transfers that are part of the
+        communication volume.
+    uncounted_bytes : int64 array, shape (k, k)
+        Bytes of the other transfers, both ways.
+    """
+
+    forward_bytes: Int64
+    forward_messages: Int64
+    backward_bytes: Int64
+    backward_messages: Int64
+    uncounted_bytes: Int64
+
+    @classmethod
+    def none(cls, k: int) -> Traffic:
+        """Nothing yet, among k parts."""
+        return cls(*(np.zeros((k, k), np.int64) for _ in fields(cls)))
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """All that travelled in both.
+
+        >>> traffic = Traffic.none(k=2)
+        >>> traffic.forward_bytes[0, 1] = 8
+        >>> (traffic + traffic).forward_bytes.sum()
+        np.int64(16)
+        """
+        return Traffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass
+class Timing:
+    """Seconds that a part worked, and that it waited for messages; on a GPU, the host's."""
+
+    forward_busy: float = 0.0
+    forward_waiting: float = 0.0
+    backward_busy: float = 0.0
+    backward_waiting: float = 0.0
+
+    def __add__(self, other: Timing) -> Timing:
+        """The sums.
+
+        >>> Timing(forward_busy=1.0) + Timing(forward_busy=0.5, backward_waiting=2.0)
+        Timing(forward_busy=1.5, forward_waiting=0.0, backward_busy=0.0, backward_waiting=2.0)
+        """
+        return Timing(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """What several parts did.
+
+    Attributes
+    ----------
+    timings : tuple of Timing
+        One for each part.
+    traffic : Traffic
+        Of all of them.
+    """
+
+    timings: tuple[Timing, ...]
+    traffic: Traffic
+
+    @classmethod
+    def none(cls, parts: int, k: int) -> Totals:
+        """Nothing yet, of some of k parts."""
+        return cls(tuple(Timing() for _ in range(parts)), Traffic.none(k))
+
+    def __add__(self, other: Totals) -> Totals:
+        """The same parts' of both."""
+        return Totals((*map(add, self.timings, other.timings),), self.traffic + other.traffic)
