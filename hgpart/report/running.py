@@ -39,7 +39,7 @@ class RunReport:
 
     def difference(self) -> str | None:
         """Say where other bytes travelled than the plan says, if any did."""
-        found, steps = self.measurement.traffic, self.measurement.steps
+        found, steps = self.measurement.totals.traffic, self.measurement.steps
         ways = [("forward", found.forward_bytes, self.planned_forward)]
         if self.measurement.backward:
             ways.append(("backward", found.backward_bytes, self.planned_backward))
@@ -61,7 +61,7 @@ def _entries(matrix: Int64) -> list[tuple[tuple[int, int], int]]:
 def run_json(report: RunReport) -> str:
     """All figures as a JSON object, a line for each key and part; bytes are of all steps."""
     measured = report.measurement
-    traffic = measured.traffic
+    traffic = measured.totals.traffic
     fields: dict[str, Any] = {
         "hgpart_version": version("hgpart"),
         "model": report.model,
@@ -94,7 +94,7 @@ def run_json(report: RunReport) -> str:
                 traffic.forward_messages[part].sum() + traffic.backward_messages[part].sum()
             ),
         }
-        for part, timing in enumerate(measured.timings)
+        for part, timing in enumerate(measured.totals.timings)
     ]
     lines = [f'  "{name}": {json.dumps(value)}' for name, value in fields.items()]
     listed = ",\n".join(f"    {json.dumps(part)}" for part in parts)
@@ -126,7 +126,7 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     console.print()
     _print_parts(report, console, unit)
     console.print()
-    steps, traffic = measured.steps, measured.traffic
+    steps, traffic = measured.steps, measured.totals.traffic
     sizes = [traffic.forward_bytes.sum() / steps, traffic.backward_bytes.sum() / steps]
     forward, backward = even_decimals([size / UNITS[unit] for size in sizes])
     back = f" and {backward} {unit} backward" if measured.backward else ""
@@ -136,9 +136,11 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
 
 def _print_parts(report: RunReport, console: Console, unit: str) -> None:
     measured, k = report.measurement, len(report.devices)
-    steps, traffic = measured.steps, measured.traffic
-    busy = [timing.forward_busy + timing.backward_busy for timing in measured.timings]
-    waiting = [timing.forward_waiting + timing.backward_waiting for timing in measured.timings]
+    steps, traffic = measured.steps, measured.totals.traffic
+    busy = [timing.forward_busy + timing.backward_busy for timing in measured.totals.timings]
+    waiting = [
+        timing.forward_waiting + timing.backward_waiting for timing in measured.totals.timings
+    ]
     headings = ["part", "busy ms", "waiting ms", "waiting %"]
     columns = [
         [f"{part} ({report.devices[part]})" for part in range(k)],

@@ -50,7 +50,7 @@ def training_json(report: TrainingReport) -> str:
     A loss that is no number (of a training that diverged) is null.
     """
     options, result = report.result.options, report.result
-    timings, traffic = result.effort.timings, result.effort.traffic
+    timings, traffic = result.totals.timings, result.totals.traffic
     fields: dict[str, Any] = {
         "hgpart_version": version("hgpart"),
         "model": report.model,
@@ -134,7 +134,7 @@ def runs(losses: Sequence[float]) -> list[tuple[int, int, float]]:
 
 
 def _print_parts(report: TrainingReport, console: Console) -> None:
-    timings = report.result.effort.timings
+    timings = report.result.totals.timings
     busy = [timing.forward_busy + timing.backward_busy for timing in timings]
     waiting = [timing.forward_waiting + timing.backward_waiting for timing in timings]
     table = ruled_table(["device", "busy s", "waiting s", "waiting %"])
@@ -147,7 +147,7 @@ def _print_parts(report: TrainingReport, console: Console) -> None:
 
 
 def _print_traffic(report: TrainingReport, console: Console, unit: str) -> None:
-    traffic, steps = report.result.effort.traffic, report.result.steps
+    traffic, steps = report.result.totals.traffic, report.result.steps
     sums = {
         "forward": int(traffic.forward_bytes.sum()),
         "backward": int(traffic.backward_bytes.sum()),

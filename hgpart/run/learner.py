@@ -1,9 +1,8 @@
-"""nn.Module, Placement or DistributedModel -> Learner: what a training needs of a model."""
+"""nn.Module, Placement or DistributedModel -> Learner: one face for all that run its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hgpart.execution.totals import Timing, Traffic
+from hgpart.execution.totals import Totals
 from hgpart.placement.cutting.slices import Slice
 
 if TYPE_CHECKING:
@@ -19,23 +18,8 @@ if TYPE_CHECKING:
     from hgpart.run.distributed import DistributedModel
 
 
-@dataclass(frozen=True, eq=False)
-class Effort:
-    """What the parts did.
-
-    Attributes
-    ----------
-    timings : tuple of Timing
-        One for each part.
-    traffic : Traffic
-    """
-
-    timings: tuple[Timing, ...]
-    traffic: Traffic
-
-
 class Learner(Protocol):
-    """A model that is trained, or what this process has of it."""
+    """A model whose steps are run, or what this process has of it."""
 
     processes: int  # that the model is divided among
     first: bool  # whether this process is the one that writes and prints
@@ -68,8 +52,8 @@ class Learner(Protocol):
     def gather(self, value: Any) -> list[Any]:
         """Tell all processes what each of them has, in their order."""
 
-    def effort(self) -> Effort:
-        """What was done up to now, in all parts."""
+    def totals(self) -> Totals:
+        """What all parts have done up to now."""
 
 
 class WholeModel:
@@ -114,9 +98,9 @@ class WholeModel:
         """Return what is known here."""
         return [value]
 
-    def effort(self) -> Effort:
+    def totals(self) -> Totals:
         """Nothing is measured, and nothing travels."""
-        return Effort((), Traffic.none(1))
+        return Totals.none(parts=0, k=1)
 
 
 class PlacedModel(WholeModel):
@@ -127,24 +111,33 @@ class PlacedModel(WholeModel):
         self.placement = placement
         self.device = placement.devices[placement.output_part]
         self.dtype = placement.dtype
-        self.timings = [Timing() for _ in range(placement.k)]
-        self.traffic = Traffic.none(placement.k)
+        self._done = Totals.none(placement.k, placement.k)
+
+    def forward(self, images: Tensor | None, batch_size: int) -> Any:
+        """Compute the result; each part moves to its device what it reads."""
+        assert images is not None
+        result = self.placement(images.to(dtype=self.dtype))
+        if not torch.is_grad_enabled():
+            self._count()
+        return result
 
     def backward(self, loss: Tensor | None) -> None:
         """Add to the gradients."""
         super().backward(loss)
+        self._count()
+
+    def _count(self) -> None:
         last = self.placement.runtime.last
         assert last is not None
-        self.timings = [*map(add, self.timings, last.timing)]
-        self.traffic = self.traffic + last.traffic
+        self._done = self._done + last.totals
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """What all parts hold."""
         return held_by_parts(self.placement)
 
-    def effort(self) -> Effort:
+    def totals(self) -> Totals:
         """What was done up to now."""
-        return Effort((*self.timings,), self.traffic)
+        return self._done
 
 
 class RankModel:
@@ -155,7 +148,7 @@ class RankModel:
         self.processes = model.connection.k
         self.first = model.connection.rank == 0
         self.device = model.connection.device
-        self.timing, self.traffic = Timing(), Traffic.none(model.connection.k)
+        self._done = Totals.none(1, self.processes)
 
     @property
     def reads_inputs(self) -> bool:
@@ -175,13 +168,18 @@ class RankModel:
         """Compute the part's share."""
         if images is not None:
             images = images.to(self.device, self.dtype)
-        return self.model(images, batch_size=batch_size)
+        result = self.model(images, batch_size=batch_size)
+        if not torch.is_grad_enabled():
+            self._count()
+        return result
 
     def backward(self, loss: Tensor | None) -> None:
         """Add to the gradients of the part."""
         self.model.backward(loss)
-        self.timing = self.timing + self.model.timing
-        self.traffic = self.traffic + self.model.traffic
+        self._count()
+
+    def _count(self) -> None:
+        self._done = self._done + Totals((self.model.timing,), self.model.traffic)
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """What the part holds."""
@@ -195,13 +193,11 @@ class RankModel:
         """Hear from all processes."""
         return self.model.connection.gather(value)
 
-    def effort(self) -> Effort:
+    def totals(self) -> Totals:
         """What was done up to now, in all processes."""
-        done = self.gather((self.timing, self.traffic))
-        return Effort(
-            timings=tuple(timing for timing, _ in done),
-            traffic=reduce(add, (traffic for _, traffic in done)),
-        )
+        done: list[Totals] = self.gather(self._done)
+        timings = tuple(timing for each in done for timing in each.timings)
+        return Totals(timings, reduce(add, (each.traffic for each in done)))
 
 
 def held_by_parts(placement: Placement) -> Iterator[tuple[int, Slice, Tensor]]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError
-from hgpart.execution.totals import Timing, Traffic
-from hgpart.execution.local import RunRecord
+from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
 from hgpart.run.connection import Connection
 from hgpart.run.distributed import DistributedModel
+from hgpart.run.learner import Learner, PlacedModel, RankModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +29,7 @@ class Measurement:
         Whether a step is a forward and a backward pass, or a forward pass only.
     seconds : float
         Of all steps.
-    timings : tuple of Timing
-        Of each part, in all steps.
-    traffic : Traffic
+    totals : Totals
         Of all parts, in all steps.
     """
 
@@ -41,8 +37,7 @@ class Measurement:
     batch_size: int
     backward: bool
     seconds: float
-    timings: tuple[Timing, ...]
-    traffic: Traffic
+    totals: Totals
 
     @property
     def samples_per_second(self) -> float:
@@ -52,7 +47,7 @@ class Measurement:
 
 def measure(
     placement: Placement,
-    inputs: Sequence[Tensor],
+    images: Tensor,
     steps: int,
     *,
     backward: bool = False,
@@ -68,8 +63,8 @@ def measure(
     ----------
     placement : Placement
         Is left in training mode if there are backward passes, else in evaluation.
-    inputs : sequence of Tensor
-        A batch.
+    images : Tensor
+        A batch, of a model with one input.
     steps : int
     backward : bool
         Also a backward pass, of the mean square of what the model returns.
@@ -80,96 +75,37 @@ def measure(
     if steps < 1:
         raise ArgumentError(f"{steps} steps: accepted is 1 or more")
     placement.train(backward)
-    run = _Here(placement) if connection is None else _Rank(placement, connection)
+    model = None if connection is None else DistributedModel(placement, connection)
+
+    def begun() -> Learner:
+        return PlacedModel(placement) if model is None else RankModel(model)
+
     with torch.set_grad_enabled(backward):
-        run.step(inputs)  # memory is taken, threads start, connections are made
-        timings, traffic = [Timing() for _ in run.timings], Traffic.none(placement.k)
-        started = run.now()
+        _step(placement, begun(), images)  # memory is taken, threads start, connections are made
+        learner = begun()
+        started = _now(placement, learner)
         for step in range(steps):
-            run.step(inputs)
-            timings = [*map(add, timings, run.timings)]
-            traffic = traffic + run.traffic
+            _step(placement, learner, images)
             on_step(step + 1)
-    seconds = run.now() - started
-    timings, traffic = run.gather(timings, traffic)
-    return Measurement(steps, len(inputs[0]), backward, seconds, (*timings,), traffic)
+    seconds = _now(placement, learner) - started
+    return Measurement(steps, len(images), backward, seconds, learner.totals())
 
 
-class _Here:
-    """All parts are in this process."""
-
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
-
-    def step(self, inputs: Sequence[Tensor]) -> None:
-        """One pass, or two."""
-        self.placement.zero_grad()
-        result = self.placement(*inputs)
-        if torch.is_grad_enabled():
-            mean_square(result).backward()  # type: ignore[no-untyped-call]
-
-    @property
-    def timings(self) -> Sequence[Timing]:
-        """Of the last step, of the parts in this process."""
-        return self._last.timing
-
-    @property
-    def traffic(self) -> Traffic:
-        """Of the last step, what the parts in this process sent."""
-        return self._last.traffic
-
-    @property
-    def _last(self) -> RunRecord:
-        last = self.placement.runtime.last
-        assert last is not None  # a step was done
-        return last
-
-    def now(self) -> float:
-        """Seconds, when all that was begun is done."""
-        for device in self.placement.devices:
-            _finish(device)
-        return time.perf_counter()
-
-    def gather(self, timings: list[Timing], traffic: Traffic) -> tuple[list[Timing], Traffic]:
-        """Those of all parts."""
-        return timings, traffic
+def _step(placement: Placement, learner: Learner, images: Tensor) -> None:
+    """One pass, or two."""
+    placement.zero_grad()
+    result = learner.forward(images, len(images))
+    if torch.is_grad_enabled():
+        learner.backward(mean_square(result) if learner.makes_result else None)
 
 
-class _Rank:
-    """One part is in this process; as `_Here`."""
-
-    def __init__(self, placement: Placement, connection: Connection) -> None:
-        self.model, self.connection = DistributedModel(placement, connection), connection
-
-    def step(self, inputs: Sequence[Tensor]) -> None:
-        self.model.zero_grad()
-        result = self.model(*inputs)
-        if torch.is_grad_enabled():
-            self.model.backward(mean_square(result) if self.model.makes_result else None)
-
-    @property
-    def timings(self) -> Sequence[Timing]:
-        return (self.model.timing,)
-
-    @property
-    def traffic(self) -> Traffic:
-        return self.model.traffic
-
-    def now(self) -> float:
-        _finish(self.connection.device)
-        self.connection.gather(None)
-        return time.perf_counter()
-
-    def gather(self, timings: list[Timing], traffic: Traffic) -> tuple[list[Timing], Traffic]:
-        everywhere = self.connection.gather((timings, traffic))
-        return [timing for each, _ in everywhere for timing in each], reduce(
-            add, (sent for _, sent in everywhere)
-        )
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _now(placement: Placement, learner: Learner) -> float:
+    """Seconds, when all that was begun is done, in all processes."""
+    for device in set(placement.devices):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    learner.gather(None)
+    return time.perf_counter()
 
 
 def mean_square(result: object) -> Tensor:

@@ -8,9 +8,8 @@ import json
 import numpy as np
 from rich.console import Console
 
-from hgpart.execution.totals import Timing, Traffic
+from hgpart.execution.totals import Timing, Totals, Traffic
 from hgpart.report.training import TrainingReport, print_training, training_json
-from hgpart.run.learner import Effort
 from hgpart.run.training.loop import TrainingOptions, TrainingResult
 
 
@@ -32,7 +31,7 @@ def report(losses, accuracy=None, steps=None, seconds=1.0):
             accuracy,
             steps,
             speed,
-            Effort(timings, traffic),
+            Totals(timings, traffic),
             TrainingOptions(len(losses), 4).completed({}),
         ),
         volume_bytes=3_000_000,

@@ -119,7 +119,7 @@ class _Run:
         with progress("steps", self.steps, first) as (bar, task):
             measured = measure(
                 placement,
-                [batch],
+                batch,
                 self.steps,
                 backward=self.backward,
                 connection=connection,

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hgpart.errors import ArgumentError, CheckpointError, RunError
-from hgpart.run.learner import Effort, Learner
+from hgpart.execution.totals import Totals
+from hgpart.run.learner import Learner
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
@@ -110,7 +111,7 @@ class TrainingResult:
         Done now.
     samples_per_second : float or None
         Of these steps, checkpoints included; None if there were none.
-    effort : Effort
+    totals : Totals
         Of these steps.
     options : TrainingOptions
         As it was trained with: no rate is None.
@@ -120,7 +121,7 @@ class TrainingResult:
     accuracy: float | None
     steps: int
     samples_per_second: float | None
-    effort: Effort
+    totals: Totals
     options: TrainingOptions
 
 
@@ -198,13 +199,13 @@ def _train(
         ):
             save(learner, optimizer, settings, options.rates, checkpointing, losses)
     seconds, steps = time.perf_counter() - start, len(losses) - before
-    effort = learner.effort()
+    totals = learner.totals()
     return TrainingResult(
         losses=tuple(losses),
         accuracy=accuracy(learner, data, options.batch_size),
         steps=steps,
         samples_per_second=steps * options.batch_size / seconds if steps else None,
-        effort=effort,
+        totals=totals,
         options=options,
     )
 
