@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import typer
 
@@ -16,30 +15,29 @@ def started_as_rank() -> bool:
     return "RANK" in os.environ
 
 
-def start_ranks(command: str, arguments: Sequence[str], options: Mapping[str, Any], k: int) -> None:
+def start_ranks(context: typer.Context, k: int) -> None:
     """Run a command of hgpart in k processes on this machine, and wait for them."""
     from hgpart.run.launch import launch
 
     try:
-        launch("hgpart", [command, *arguments, *written_out(options)], k)
+        launch("hgpart", [context.command.name or "", *written_out(context)], k)
     except OutputError as error:  # no mistake, and nothing to say, as where this process prints
         raise typer.Exit(error.exit_status) from None
 
 
-def written_out(options: Mapping[str, Any]) -> list[str]:
-    """Options as they stand on a command line.
-
-    >>> written_out({"--steps": 5, "--backward": True, "--json": None, "--devices": ("cpu", "cpu")})
-    ['--steps', '5', '--backward', '--devices', 'cpu,cpu']
-    """
+def written_out(context: typer.Context) -> list[str]:
+    """The arguments and options of a command as they stand on a command line."""
     found = []
-    for option, value in options.items():
-        if value is True:
-            found.append(option)
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.param_type_name == "argument":
+            found.append(str(value))
+        elif value is True:
+            found.append(parameter.opts[0])
         elif isinstance(value, tuple):
-            found += [option, ",".join(value)]
+            found += [parameter.opts[0], ",".join(value)]
         elif value is not None and value is not False:
-            found += [option, str(value)]
+            found += [parameter.opts[0], str(value)]
     return found
 
 

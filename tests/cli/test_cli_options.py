@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import get_args, get_type_hints
 
 import pytest
+import typer
 
 from hgpart.cli import app, run
 from hgpart.cli.options import numbers
+from hgpart.cli.processes import written_out
 
 FUNCTIONS = {each.name or each.callback.__name__: each.callback for each in app.registered_commands}
 
@@ -51,3 +53,18 @@ def test_a_number_is_finite_and_not_negative(command, option, value, given, caps
     assert said.out == ""
     assert said.err.startswith("hgpart: error: ")
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["train", "m.py:f", "--plan", "p q", "--steps", "3", "--devices", "cpu,cuda:1", "--resume"],
+        ["train", "m", "--plan", "p", "--steps", "3", "--lr", "1e-3", "--checkpoint", "folder"],
+        ["run", "m", "--plan", "p", "--backward", "--json", "-", "--timeout", "0.1"],
+    ],
+)
+def test_each_process_is_given_what_the_command_was(line):
+    """The options were listed once more where the processes are started."""
+    command = typer.main.get_command(app).commands[line[0]]
+    context = command.make_context(line[0], line[1:])
+    assert command.make_context(line[0], written_out(context)).params == context.params

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 def run(
+    context: typer.Context,
     model: Model,
     plan: PlanFile,
     steps: Annotated[int, typer.Option(help="Passes that are timed, after one that is not.")] = 10,
@@ -74,20 +75,7 @@ def run(
         with placing.connected(backend, timeout) as connection:
             report = wanted.steps_of(placing.part_of(connection), connection, backend)
     else:
-        options = {
-            "--plan": plan,
-            "--steps": steps,
-            "--batch-size": batch_size,
-            "--backward": backward,
-            "--devices": placing.devices,
-            "--backend": backend,
-            "--weights": weights,
-            "--seed": seed,
-            "--timeout": timeout,
-            "--unit": unit,
-            "--json": json,
-        }
-        start_ranks("run", [model], options, loaded.k)
+        start_ranks(context, loaded.k)
         return
     if report is not None:  # not before the others are done, who would fail with what fails here
         wanted.show(report)

@@ -41,6 +41,7 @@ DTYPES = ("float32", "float64")
 
 
 def train(
+    context: typer.Context,
     model: Model,
     plan: PlanFile,
     steps: Annotated[int, typer.Option(help="In all, with those of a checkpoint.")],
@@ -139,28 +140,7 @@ def train(
             model_here = DistributedModel(placement, connection)
             report = wanted.train(RankModel(model_here), placement)
     else:
-        given = {
-            "--plan": plan,
-            "--steps": steps,
-            "--data": data,
-            "--batch-size": batch_size,
-            "--optimizer": optimizer,
-            "--lr": lr,
-            "--momentum": momentum,
-            "--weight-decay": weight_decay,
-            "--seed": seed,
-            "--dtype": dtype,
-            "--devices": placing.devices,
-            "--backend": backend,
-            "--weights": weights,
-            "--checkpoint": checkpoint,
-            "--every": every,
-            "--resume": resume,
-            "--timeout": timeout,
-            "--unit": unit,
-            "--json": json,
-        }
-        start_ranks("train", [model], given, loaded.k)
+        start_ranks(context, loaded.k)
         return
     if report is not None:  # not before the others are done, who would fail with what fails here
         wanted.show(report)
