@@ -1,7 +1,8 @@
 """Start one process per part on this machine, watch them, and end them all when one dies.
 
 The processes get the environment that torchrun gives its own, so that a program does not know
-which of the two started it.
+which of the two started it. Not with torch.distributed.elastic: its processes outlive a launcher
+that is killed, and write what they say to files, so that no rank's one line becomes the command's.
 """
 
 from __future__ import annotations

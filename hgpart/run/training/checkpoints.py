@@ -4,6 +4,9 @@ A checkpoint is a folder ``step-000040`` with a file for each part and ``manifes
 says how long each file is and its SHA-256. The folder takes its name only when all of it is on the
 disk, and is refused when anything in it has changed since. It holds the tensors under the names of
 the model that was placed, with the slice that each is, so that it can be read on any other plan.
+
+Not with torch.distributed.checkpoint: its pieces are boxes of consecutive rows, where a part has any
+of them; it keeps no digests, and a folder that others wrote has a pickle, which runs what it names.
 """
 
 from __future__ import annotations
