@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import fx, nn
 
 from hgpart.layers.layering import channel_graph
+from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
-from hgpart.placement.cutting.step_graph import Source, StepGraph
+from hgpart.placement.cutting.step_graph import Source
 from hgpart.tracing.traced_model import trace
 
 CHANNELS = 12
@@ -64,11 +65,11 @@ class Cutter:
         shape = self.results[name].meta["val"].shape
         return {dim: size for dim, size in enumerate(shape) if isinstance(size, int)}
 
-    def begin(self, pieces: Sequence[np.ndarray]) -> StepGraph:
+    def begin(self, pieces: Sequence[np.ndarray]) -> CutGraph:
         layout = self.facts.layout(self.head_layer, self.head)
         source = Source(layout, tuple((f"piece_{at}", one) for at, one in enumerate(pieces)))
         last = len(self.facts.graph.layers) - 1
-        return StepGraph(self.facts, last, np.arange(1), {self.head: source}, {})
+        return CutGraph(self.facts, last, np.arange(1), {self.head: source}, {})
 
     def program(
         self, name: str, box: Mapping[int, np.ndarray], pieces: Sequence[np.ndarray]
@@ -89,7 +90,7 @@ class Cutter:
         torch.testing.assert_close(found, full[np.ix_(*axes)])
 
 
-def loaded(step: StepGraph, model: nn.Module) -> fx.GraphModule:
+def loaded(step: CutGraph, model: nn.Module) -> fx.GraphModule:
     """The step's module, with its slices of the model's state."""
     module = fx.GraphModule(step.root, step.fx_graph)
     load(module, step.slices, model)

@@ -2,11 +2,11 @@
 
 One idea a file, in the order in which a placement comes about: `ownership` (who computes what),
 `shipments` (which channels go where), `transfers` (the same as tensors), `blueprint` (all that the
-parts have in common), `step_graph` (one layer's share as a torch.fx graph; `node_facts`,
+parts have in common), `cut_graph` (one layer's share as a torch.fx graph; `node_facts`,
 `reindexing`, `same_index`, `products` and `replacements` say how operators are cut), `steps`,
-`program` (what a part's program consists of), `part_builder`, `slices` (what a part holds of the
-model's state), `draws` (random masks), `mode_programs` and `modes` (training and evaluation),
-`placement` (the module); `rehearsal` and `accounting` are its report.
+`program` (what a part's program consists of), `part_graph`, `part_builder`, `slices` (what a part
+holds of the model's state), `draws` (random masks), `mode_programs` and `modes` (training and
+evaluation), `placement` (the module); `rehearsal` and `accounting` are its report.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from hgpart.execution.transfers import Transfer, TransferredTensor
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.partition import Partition
+from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.ownership import Ownership, ownership
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.reindexing import takes_some
-from hgpart.placement.cutting.step_graph import StepGraph
 from hgpart.placement.draws import random_nodes
 from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
 from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
@@ -277,7 +277,7 @@ class Blueprint:
     def _transferred(self, item: Shipment) -> Iterable[TransferredTensor]:
         if item.partial:
             head = self.nodes[self.graph.layers[item.layer].operators[0]]
-            step = StepGraph(self.facts, item.layer, item.members, {}, {})
+            step = CutGraph(self.facts, item.layer, item.members, {}, {})
             product = product_of(step, head)
             assert product is not None
             yield _tensor(head, (product.axis,), len(item.members))

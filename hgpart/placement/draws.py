@@ -14,8 +14,8 @@ from torch import fx
 from hgpart.errors import PlacementError
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.channels import Call
+from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.node_facts import NodeFacts
-from hgpart.placement.cutting.step_graph import StepGraph
 from hgpart.tracing.autograd_functions import operator_name
 from hgpart.tracing.operator_calls import SHAPE_ONLY, module_of, packet_of
 from hgpart.tracing.traced_model import TracedModel
@@ -68,7 +68,7 @@ def _draws(node: fx.Node) -> bool:
 
 def draw_module(facts: NodeFacts, nodes: Mapping[fx.Node, str]) -> fx.GraphModule:
     """A module that draws all masks for a batch size, as a tuple, from torch's own generator."""
-    step = StepGraph(facts, 0, np.zeros(0, np.int64), {}, {})
+    step = CutGraph(facts, 0, np.zeros(0, np.int64), {}, {})
     step.placeholder("batch_size")
     drawn = []
     for node in nodes:
@@ -86,7 +86,7 @@ def draw_module(facts: NodeFacts, nodes: Mapping[fx.Node, str]) -> fx.GraphModul
     return fx.GraphModule(step.root, step.fx_graph, class_name="Draws")
 
 
-def _empty(step: StepGraph, node: fx.Node) -> fx.Node:
+def _empty(step: CutGraph, node: fx.Node) -> fx.Node:
     """A tensor as a node's lies in memory: in that order the model draws numbers for it."""
     value = node.meta["val"]
     strides = [step.at_any_batch(stride) for stride in value.stride()]

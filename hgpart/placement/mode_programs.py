@@ -63,7 +63,7 @@ def build_programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
     draws = None
     if blueprint.draws:
         draws = draw_module(blueprint.facts, blueprint.draws)
-    slices = {part: builder.slices for part, builder in builders.items()}
+    slices = {part: builder.program.slices for part, builder in builders.items()}
     idle = tuple(_idle(blueprint, slices)) if 0 in slices else ()
     return Programs(blueprint, blueprint.transfers, programs, slices, draws, idle)
 
@@ -78,7 +78,7 @@ def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> It
         else:  # another process has it
             builder = PartBuilder(blueprint, part)
             builder.build()
-            held += builder.slices.values()
+            held += builder.program.slices.values()
     for placeholder in partly:
         name = blueprint.traced.parameters[placeholder]
         shape = blueprint.facts.shape(blueprint.nodes[placeholder])

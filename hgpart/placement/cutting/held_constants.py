@@ -7,8 +7,6 @@ its box: it computes the whole constant, with zeros for other rows, and takes th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import fx
@@ -16,9 +14,7 @@ from torch import fx
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.constants import Moved, moved_elements
 from hgpart.placement.cutting.slices import slice_of
-
-if TYPE_CHECKING:
-    from hgpart.placement.cutting.step_graph import Box, StepGraph
+from hgpart.placement.cutting.step_graph import Box, StepGraph
 
 aten = torch.ops.aten
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from hgpart.layers.channels import Call
 from hgpart.placement.cutting.reindexing import copied
+from hgpart.placement.cutting.step_graph import Box, StepGraph
 from hgpart.tracing.operator_calls import SHAPE_ONLY, packet_of
-
-if TYPE_CHECKING:
-    from hgpart.placement.cutting.step_graph import Box, StepGraph
 
 aten = torch.ops.aten
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from torch import fx
 
@@ -11,9 +9,7 @@ from hgpart.errors import PlacementError
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channels import Call, Mix, SameIndex
 from hgpart.placement.cutting.layouts import spread
-
-if TYPE_CHECKING:
-    from hgpart.placement.cutting.step_graph import Box, StepGraph
+from hgpart.placement.cutting.step_graph import Box, StepGraph
 
 
 def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:

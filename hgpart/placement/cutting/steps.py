@@ -11,11 +11,11 @@ from torch import fx
 
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import Read
+from hgpart.placement.cutting.cut_graph import Cut, CutGraph
 from hgpart.placement.cutting.layouts import merge, spread
 from hgpart.placement.cutting.ownership import Rectangle
 from hgpart.placement.cutting.products import add_bias, partial_sums, product_of
 from hgpart.placement.cutting.slices import Slice
-from hgpart.placement.cutting.step_graph import Cut, StepGraph
 from hgpart.tracing.traced_nodes import first_result
 
 aten = torch.ops.aten
@@ -45,7 +45,7 @@ class Step:
 
 
 def finishing_step(
-    step: StepGraph,
+    step: CutGraph,
     results: Sequence[fx.Node],
     updates: Mapping[fx.Node, fx.Node],
     sums: Sequence[tuple[str, Int64]] | None = None,
@@ -54,7 +54,7 @@ def finishing_step(
 
     Parameters
     ----------
-    step : StepGraph
+    step : CutGraph
         Just begun.
     results : sequence of fx.Node
         The tensors that the layer makes for others.
@@ -74,7 +74,7 @@ def finishing_step(
     return _finished(step, outputs)
 
 
-def partial_step(step: StepGraph, read: Read, rectangles: Sequence[Rectangle]) -> Step:
+def partial_step(step: CutGraph, read: Read, rectangles: Sequence[Rectangle]) -> Step:
     """Make what a part's cells add to their tasks, one slice for each task, ascending."""
     head = _operator(step, 0)
     product = product_of(step, head)
@@ -82,12 +82,12 @@ def partial_step(step: StepGraph, read: Read, rectangles: Sequence[Rectangle]) -
     return _finished(step, [partial_sums(step, head, product, read, rectangles)])
 
 
-def _operator(step: StepGraph, at: int) -> fx.Node:
+def _operator(step: CutGraph, at: int) -> fx.Node:
     nodes: Sequence[fx.Node] = list(step.traced.graph_module.graph.nodes)
     return next(node for node in nodes if node.name == step.layer.operators[at])
 
 
-def _begin_with_sums(step: StepGraph, sums: Sequence[tuple[str, Int64]]) -> None:
+def _begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
     """Add up partial sums, and the bias."""
     head = _operator(step, 0)
     product = product_of(step, head)
@@ -109,7 +109,7 @@ def _begin_with_sums(step: StepGraph, sums: Sequence[tuple[str, Int64]]) -> None
     step.cuts[head] = Cut(made) if single else Cut(made, product.axis, step.tasks)
 
 
-def _own_result(step: StepGraph, node: fx.Node) -> fx.Node:
+def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:
     if node.op == "placeholder" or not step.is_own(node):
         return step.value(node)
     layout = step.facts.layout(step.at, node)
@@ -141,7 +141,7 @@ def _activate_in_place(graph: fx.Graph) -> None:
                 node.target = _IN_PLACE[node.target]
 
 
-def _finished(step: StepGraph, outputs: Sequence[fx.Node]) -> Step:
+def _finished(step: CutGraph, outputs: Sequence[fx.Node]) -> Step:
     step.fx_graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
     _activate_in_place(step.fx_graph)
     module = fx.GraphModule(step.root, step.fx_graph, class_name=f"Step{step.at}")

@@ -5,8 +5,8 @@ says how long each file is and its SHA-256. The folder takes its name only when 
 disk, and is refused when anything in it has changed since. It holds the tensors under the names of
 the model that was placed, with the slice that each is, so that it can be read on any other plan.
 
-Not with torch.distributed.checkpoint: its pieces are boxes of consecutive rows, where a part has any
-of them; it keeps no digests, and a folder that others wrote has a pickle, which runs what it names.
+Not with torch.distributed.checkpoint: its pieces are boxes of consecutive rows, where a part has
+any of them; it keeps no digests, and a folder of others' has a pickle, which runs what it names.
 """
 
 from __future__ import annotations

@@ -14,11 +14,12 @@ from torch import nn
 
 from hgpart.layers.layering import channel_graph
 from hgpart.placement.cutting import products
+from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.ownership import Rectangle
 from hgpart.placement.cutting.products import filters, product_of
-from hgpart.placement.cutting.step_graph import Source, StepGraph
+from hgpart.placement.cutting.step_graph import Source
 from hgpart.placement.cutting.steps import finishing_step, partial_step
 from hgpart.tracing.traced_model import trace
 
@@ -68,15 +69,15 @@ def built(name: str):
     return model, NodeFacts(traced, channel_graph(traced)), torch.randn(3, *shape).double()
 
 
-def begin(facts: NodeFacts, tasks: np.ndarray) -> StepGraph:
+def begin(facts: NodeFacts, tasks: np.ndarray) -> CutGraph:
     nodes = {node.name: node for node in facts.traced.graph_module.graph.nodes}
     image = nodes[facts.traced.inputs[0]]
     layout = ChannelLayout(facts.shape(image), (), np.zeros(0, np.int64))
     (at,) = [at for at, layer in enumerate(facts.graph.layers) if layer.tasks == 20]
-    return StepGraph(facts, at, tasks, {image: Source(layout, (("image", np.arange(6)),))}, {})
+    return CutGraph(facts, at, tasks, {image: Source(layout, (("image", np.arange(6)),))}, {})
 
 
-def head_of(step: StepGraph):
+def head_of(step: CutGraph):
     nodes = step.traced.graph_module.graph.nodes
     return next(node for node in nodes if node.name == step.layer.operators[0])
 
