@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +12,10 @@ from torch import fx, nn
 from hgpart.errors import PlacementError
 from hgpart.execution.program import PartProgram
 from hgpart.execution.transfers import Transfer
-from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.draws import draw_module
+from hgpart.placement.original_state import Original
 from hgpart.placement.part_builder import PartBuilder
 
 
@@ -88,6 +89,38 @@ def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> It
                 idle[one.places] = False
         if idle.any():
             yield slice_of(name, shape, np.flatnonzero(idle))
+
+
+def never_used(programs: Programs, original: Mapping[str, Original]) -> Iterator[tuple[int, Slice]]:
+    """What of a model's state its traced graph makes no use of: part 0 has it, if it is held."""
+    used = {*programs.blueprint.used_state}
+    for name, one in original.items():
+        if 0 in programs.programs and one.held_as == name and name not in used:
+            yield 0, Slice(name, one.shape)
+    yield from ((0, held) for held in programs.idle)
+
+
+def with_unused(
+    programs: Programs, original: Mapping[str, Original], unused: Iterable[tuple[int, Slice]]
+) -> Programs:
+    """The same, where parts hold what their steps make no use of, so that no state is lost."""
+    slices = {part: dict(held) for part, held in programs.slices.items()}
+    for part, held in unused:
+        module = programs.programs[part].module
+        if not hasattr(module, UNUSED):
+            module.add_module(UNUSED, nn.Module())
+        owner, one = module.get_submodule(UNUSED), original[held.name]
+        attribute = held.name.replace(".", "_")
+        while hasattr(owner, attribute):  # a.b_c and a_b.c are two
+            attribute += "_"
+        value = torch.empty(held.local_shape, dtype=one.dtype, device="meta")
+        if one.parameter:
+            value = nn.Parameter(value, requires_grad=one.dtype.is_floating_point)
+            owner.register_parameter(attribute, value)
+        else:
+            owner.register_buffer(attribute, value)
+        slices[part][f"{UNUSED}.{attribute}"] = held
+    return replace(programs, slices=slices)
 
 
 def with_input_gradients(programs: Programs) -> Programs:

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import fx, nn
 
 from hgpart.errors import PlacementError
 from hgpart.execution.program import PartProgram
 from hgpart.execution.transfers import Transfer
-from hgpart.hypergraph.building import cnn_hypergraph
-from hgpart.hypergraph.hypergraph import Hypergraph
-from hgpart.hypergraph.metrics import Evaluation, evaluate
+from hgpart.hypergraph.metrics import Evaluation
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
 from hgpart.placement.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.node_facts import NodeFacts
-from hgpart.placement.cutting.slices import Slice, overlap
+from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.expected import expected, expected_gradients, float_type
+from hgpart.placement.held_state import HeldState
 from hgpart.placement.mode_programs import (
     Programs,
     build_programs,
     in_dtype,
-    make_on,
+    never_used,
     with_input_gradients,
+    with_unused,
 )
 from hgpart.placement.modes import carried_over, skeleton
 from hgpart.placement.original_state import hooked, original_state
@@ -41,8 +40,6 @@ from hgpart.work.figures import Work
 if TYPE_CHECKING:
     from hgpart.execution.local import LocalRuntime
     from hgpart.placement.accounting import PlacementReport
-
-_Key = tuple[int, tuple[object, ...]]  # part, Slice.key; of a constant the mode as well
 
 
 class Placement(nn.Module):
@@ -76,21 +73,20 @@ class Placement(nn.Module):
         self.training = blueprint.traced.training
         self._held = tuple(held)
         self._skeleton = (skeleton(model),)  # a submodule would count among the placement's own
-        self._modes = {self.training: build_programs(blueprint, held)}
-        self._original = original_state(model, blueprint.used_state)
-        self._tensors: dict[_Key, torch.Tensor] = {}
-        self._slices: dict[_Key, Slice] = {}
-        self._unfilled: set[str] = set()  # names of what was on the meta device, and is yet to load
+        programs = build_programs(blueprint, held)
+        self._state = HeldState(original_state(model, blueprint.used_state))
+        unused = never_used(programs, self._state.original)
+        self._modes = {self.training: with_unused(programs, self._state.original, unused)}
         self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
         self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
         self._hooked = tuple(hooked(model))
-        self.dtype = _float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
+        self.dtype = float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
         self.parts = nn.ModuleDict()
-        self._hold_unused(self.training, self._never_used())
         state = dict(model.named_buffers(remove_duplicate=False))
         state.update(model.named_parameters(remove_duplicate=False))
-        self._fill(state)
-        self._check_coverage()
+        self._state.fill(self._now, devices, state)
+        if self._has_all:
+            self._state.check_coverage()
         self._show()
 
     # -------------------------------------------------------------- the submodules
@@ -175,10 +171,10 @@ class Placement(nn.Module):
             has another type or, but for the batch, another shape than was traced. If gradients
             are wanted that a placement does not have.
         """
-        if self._unfilled:
+        if unfilled := self._state.unfilled:
             raise PlacementError(
-                f"{min(self._unfilled)} has no value ({len(self._unfilled)} in all): the model was "
-                "on the meta device, load a state_dict first"
+                f"{min(unfilled)} has no value ({len(unfilled)} in all): the model was on the meta "
+                "device, load a state_dict first"
             )
         needed = any(isinstance(one, torch.Tensor) and one.requires_grad for one in inputs)
         if torch.is_grad_enabled() and (needed or self.blueprint.trainable):
@@ -205,7 +201,7 @@ class Placement(nn.Module):
 
     def expected(self, batch_size: int) -> Evaluation:
         """The partition's figures at a batch size, from the hypergraph and not the submodules."""
-        return self._evaluated(self._between_parts(batch_size))
+        return expected(self.blueprint, self.dtype, batch_size)
 
     def expected_gradients(self, batch_size: int) -> Evaluation:
         """The same of a backward pass: of the nets whose layer a gradient is computed of.
@@ -213,30 +209,7 @@ class Placement(nn.Module):
         What part s sent to part r in the forward pass comes back, so traffic and messages are
         transposed.
         """
-        nets = self._between_parts(batch_size)
-        returned = np.array(self.blueprint.returned)[nets.net_layers]
-        nets = replace(nets, costs=np.where(returned, nets.costs, 0))
-        found = self._evaluated(nets)
-        return replace(found, traffic=found.traffic.T, messages=found.messages.T)
-
-    def _evaluated(self, between: Hypergraph) -> Evaluation:
-        parts = np.arange(self.k, dtype=np.int32)
-        return evaluate(between, parts, self.k, self.partition.speeds)
-
-    def _between_parts(self, batch_size: int) -> Hypergraph:
-        """The hypergraph whose vertices are the parts, for a batch in the present mode."""
-        blueprint = self.blueprint
-        as_traced = _float_type(_placeholders(blueprint.traced))
-        layers = tuple(
-            replace(layer, bytes_per_element=self.dtype.itemsize)
-            if nodes and nodes[0].meta["val"].dtype == as_traced  # not what the model converts to
-            else layer
-            for layer, nodes in zip(blueprint.graph.layers, blueprint.results, strict=True)
-        )
-        graph = replace(blueprint.graph, layers=layers)
-        modelling = replace(self.partition.modelling, batch_size=batch_size, bytes_per_element=None)
-        model = cnn_hypergraph(graph, self.work, self.partition.model.blocks, modelling)
-        return model.nets.of_parts(model.weights, self.partition.parts, self.k)
+        return expected_gradients(self.blueprint, self.dtype, batch_size)
 
     # -------------------------------------------------------------- as an nn.Module
 
@@ -283,11 +256,12 @@ class Placement(nn.Module):
         """Switch to training or evaluation, as the model itself does."""
         if mode not in self._modes:
             made, new = self._other_mode(mode)
-            state = self._gathered(new)
+            state = self._state.gathered(new)
             self._let_go(new)
-            self._modes[mode] = made
-            self._hold_unused(mode, self._used_otherwise(made))
-            self._fill(state)
+            beside = self._state.parameters_beside(made)
+            self._modes[mode] = with_unused(made, self._state.original, beside)
+            for programs in self._modes.values():
+                self._state.fill(programs, self.devices, state)
         super().train(mode)
         self._last = mode, False
         self._show()
@@ -306,10 +280,11 @@ class Placement(nn.Module):
             held.name
             for part, slices in made.slices.items()
             for held in slices.values()
-            if held.name not in traced.constants and (part, held.key) not in self._tensors
+            if held.name not in traced.constants and not self._state.holds(part, held)
         }
-        changing = {*self._original, *(traced.buffers[name] for name in traced.updated)}
-        fixed = {name for name, one in self._original.items() if one.parameter}
+        original = self._state.original
+        changing = {*original, *(traced.buffers[name] for name in traced.updated)}
+        fixed = {name for name, one in original.items() if one.parameter}
         for facts in (first.facts, made.blueprint.facts):
             fixed |= {facts.traced.buffers[node.name] for node in facts.carried}
         if divided := new & (fixed if self._has_all else changing):
@@ -325,8 +300,7 @@ class Placement(nn.Module):
             kept = {}
             for attribute, held in programs.slices.get(0, {}).items():
                 if attribute.startswith(f"{UNUSED}.") and held.name in names:
-                    self._tensors.pop((0, held.key), None)
-                    self._slices.pop((0, held.key), None)
+                    self._state.forget(0, held)
                 else:
                     kept[attribute] = held
             if kept:
@@ -348,16 +322,14 @@ class Placement(nn.Module):
         for programs in self._modes.values():
             for program in programs.programs.values():
                 program.module._apply(fn)  # type: ignore[no-untyped-call]
-            for part, slices in programs.slices.items():
-                for name, held in slices.items():
-                    module = programs.programs[part].module
-                    self._tensors[_key(programs, part, held)] = _attribute(module, name)
+            self._state.follow(programs)
         if dtype != self.dtype:
             for mode, programs in self._modes.items():
                 self._modes[mode] = in_dtype(programs, self.dtype, dtype)
         self.devices, self.dtype = devices, dtype
         self._runtimes.clear()
-        self._fill({})
+        for programs in self._modes.values():
+            self._state.fill(programs, devices, {})
         self._show()
         return self
 
@@ -365,10 +337,7 @@ class Placement(nn.Module):
 
     def held(self, part: int) -> Iterator[tuple[Slice, torch.Tensor]]:
         """What a part holds of the model's state, in whatever mode: each tensor once."""
-        names = {one.held_as for one in self._original.values()}
-        for (owner, key), held in self._slices.items():
-            if owner == part and held.name in names:
-                yield held, self._tensors[owner, key]
+        return self._state.of(part)
 
     def state_dict(  # type: ignore[override]
         self,
@@ -386,21 +355,11 @@ class Placement(nn.Module):
         """
         if not self._has_all:
             raise PlacementError(f"this process holds {len(self._held)} of {self.k} parts only")
-        full = self._gathered({one.held_as for one in self._original.values()})
+        original = self._state.original
+        full = self._state.gathered({one.held_as for one in original.values()})
         found = OrderedDict() if destination is None else destination
-        found.update((prefix + name, full[one.held_as]) for name, one in self._original.items())
+        found.update((prefix + name, full[one.held_as]) for name, one in original.items())
         return found
-
-    def _gathered(self, names: Collection[str]) -> dict[str, torch.Tensor]:
-        """Those of some tensors that parts hold, whole; of copies the first part's counts."""
-        full: dict[str, torch.Tensor] = {}
-        held_by = sorted(self._slices.items(), key=lambda item: item[0][0], reverse=True)
-        for key, held in held_by:
-            if held.name in names:
-                if held.name not in full:
-                    full[held.name] = torch.zeros(held.shape, dtype=self._tensors[key].dtype)
-                held.put(full[held.name], self._tensors[key])
-        return full
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -417,17 +376,18 @@ class Placement(nn.Module):
             raise PlacementError(
                 f"the state is a {type(state_dict).__name__}, expected tensors by name"
             )
-        missing = [name for name in self._original if name not in state_dict]
-        unknown = [name for name in state_dict if name not in self._original]
+        original = self._state.original
+        missing = [name for name in original if name not in state_dict]
+        unknown = [name for name in state_dict if name not in original]
         if strict and (missing or unknown):
             what, names = ("lacks", missing) if missing else ("has unknown", unknown)
             raise PlacementError(
                 f"the state {what} {names[0]} ({len(names)} names): not this model's"
             )
-        here = {held.name for held in self._slices.values()}
+        here = self._state.names
         bare = self._skeleton[0].state_dict(keep_vars=True)
         values = {name: value for name, value in bare.items() if not value.is_meta}
-        for name, one in self._original.items():
+        for name, one in original.items():
             if name not in state_dict or (one.held_as not in here and name not in values):
                 continue
             value = state_dict[name]
@@ -437,14 +397,10 @@ class Placement(nn.Module):
                 raise PlacementError(f"{name} has shape {tuple(value.shape)}, expected {one.shape}")
         for programs in self._modes.values():
             check_values(programs.blueprint.traced, programs.blueprint.graph, state_dict)
-        given = {one.held_as: name for name, one in self._original.items() if name in state_dict}
-        self._unfilled -= given.keys()
         with torch.no_grad():
             for name in values.keys() & state_dict.keys():  # which the other mode is traced with
                 values[name].copy_(state_dict[name])
-            for key, held in self._slices.items():
-                if held.name in given:
-                    self._tensors[key].copy_(held.take(state_dict[given[held.name]]))
+            self._state.load(state_dict)
         return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
 
     def _load_from_state_dict(
@@ -484,97 +440,6 @@ class Placement(nn.Module):
         with opened_weights(path) as state:
             self.load_state_dict(state)
 
-    def _hold_unused(self, mode: bool, unused: Iterable[tuple[int, Slice]]) -> None:
-        """Let parts hold what their steps of a mode make no use of, so that no state is lost."""
-        programs = self._modes[mode]
-        slices = {part: dict(held) for part, held in programs.slices.items()}
-        for part, held in unused:
-            module = programs.programs[part].module
-            if not hasattr(module, UNUSED):
-                module.add_module(UNUSED, nn.Module())
-            owner, one = module.get_submodule(UNUSED), self._original[held.name]
-            attribute = held.name.replace(".", "_")
-            while hasattr(owner, attribute):  # a.b_c and a_b.c are two
-                attribute += "_"
-            value = torch.empty(held.local_shape, dtype=one.dtype, device="meta")
-            if one.parameter:
-                value = nn.Parameter(value, requires_grad=one.dtype.is_floating_point)
-                owner.register_parameter(attribute, value)
-            else:
-                owner.register_buffer(attribute, value)
-            slices[part][f"{UNUSED}.{attribute}"] = held
-        self._modes[mode] = replace(programs, slices=slices)
-
-    def _never_used(self) -> Iterator[tuple[int, Slice]]:
-        """What the traced model makes no use of: part 0 holds it."""
-        used = {*self.blueprint.used_state}
-        for name, one in self._original.items():
-            if 0 in self.programs and one.held_as == name and name not in used:
-                yield 0, Slice(name, one.shape)
-        yield from ((0, held) for held in self._now.idle)
-
-    def _used_otherwise(self, made: Programs) -> Iterator[tuple[int, Slice]]:
-        """Parameters that parts hold, and that their programs of a new mode make no use of."""
-        used = {(part, one.key) for part, held in made.slices.items() for one in held.values()}
-        for key, held in self._slices.items():
-            if key not in used and isinstance(self._tensors[key], nn.Parameter):
-                yield key[0], held
-
-    def _fill(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Give the submodules their tensors; equal slices of a part are one tensor."""
-        for programs in self._modes.values():
-            traced = programs.blueprint.traced
-            fixed = {traced.buffers.get(name, name): value for name, value in traced.values.items()}
-            known = {**fixed, **state}
-            for part, slices in programs.slices.items():
-                module, device = programs.programs[part].module, self.devices[part]
-                for name, held in slices.items():
-                    key = _key(programs, part, held)
-                    owner, _, attribute = name.rpartition(".")
-                    step = module.get_submodule(owner)
-                    if key not in self._tensors:
-                        empty = getattr(step, attribute)
-                        self._tensors[key] = self._new(held, empty, known, device)
-                        self._slices[key] = held
-                    setattr(step, attribute, self._tensors[key])
-                module.to(device)
-                make_on(module, device)
-
-    def _check_coverage(self) -> None:
-        """Raise a PlacementError unless all parts together hold each parameter once."""
-        slices: dict[str, list[Slice]] = {}
-        for held in self._slices.values():
-            slices.setdefault(held.name, []).append(held)
-        for name, one in self._original.items():
-            several, wanted = slices.get(one.held_as, []), math.prod(one.shape)
-            count = sum(math.prod(held.local_shape) for held in several)
-            if self._has_all and one.parameter and (count != wanted or overlap(several)):
-                raise PlacementError(
-                    f"{name}: the parts hold {count} elements of {wanted}: accepted is each once"
-                )
-
-    def _new(
-        self,
-        held: Slice,
-        empty: torch.Tensor,
-        state: Mapping[str, torch.Tensor],
-        device: torch.device,
-    ) -> torch.Tensor:
-        full = state.get(held.name)
-        if full is None or full.is_meta:
-            if held.name not in {one.held_as for one in self._original.values()}:
-                raise PlacementError(
-                    f"{held.name} is on the meta device and no state_dict has it: accepted are "
-                    "models that are built on another device"
-                )
-            self._unfilled.add(held.name)
-            value = torch.empty(held.local_shape, dtype=empty.dtype, device=device)
-        else:
-            value = held.take(full).to(device)
-        if not isinstance(empty, nn.Parameter):
-            return value
-        return nn.Parameter(value, requires_grad=held.name in self.blueprint.trainable)
-
 
 @dataclass(frozen=True)
 class _Placed:
@@ -584,22 +449,6 @@ class _Placed:
     devices: tuple[torch.device, ...]
     programs: Mapping[int, PartProgram]
     output_part: int
-
-
-def _key(programs: Programs, part: int, held: Slice) -> _Key:
-    """What a part's tensor is known by: constants of the code of one mode are not the other's."""
-    traced = programs.blueprint.traced
-    return part, (*held.key, *([traced.training] if held.name in traced.constants else []))
-
-
-def _float_type(tensors: Iterable[Any]) -> torch.dtype:
-    return next((one.dtype for one in tensors if _is_float(one)), torch.float32)
-
-
-def _placeholders(traced: TracedModel) -> Iterator[Any]:
-    """Parameters, buffers and inputs, as they were traced."""
-    for node in traced.graph_module.graph.find_nodes(op="placeholder"):
-        yield node.meta["val"]
 
 
 def _traced(
@@ -612,9 +461,3 @@ def _traced(
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _attribute(module: nn.Module, name: str) -> torch.Tensor:
-    owner, _, attribute = name.rpartition(".")
-    found: torch.Tensor = getattr(module.get_submodule(owner), attribute)
-    return found
