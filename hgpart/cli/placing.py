@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING
 from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 
 from hgpart.cli.stages import Stages
-from hgpart.errors import ArgumentError
 from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
     from hgpart.plan import Plan
     from hgpart.run.connection import Connection
-
-TRANSPORTS = ("gloo", "nccl")
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Placing:
 
         k = self.plan.k
         device = self.devices[int(os.environ["RANK"]) % k]
-        with connect(k, device=device, backend=transport, timeout=timeout) as connection:
+        with connect(k, device=device, transport=transport, timeout=timeout) as connection:
             yield connection
 
     def _placed(self, devices: Sequence[str], part: int | None) -> Placement:
@@ -85,12 +82,6 @@ class Placing:
                 if self.weights is not None:
                     placement.load_checkpoint(self.weights)
             return placement
-
-
-def check_transport(transport: str) -> None:
-    """Refuse what --backend does not know."""
-    if transport not in TRANSPORTS:
-        raise ArgumentError(f"backend {transport!r}: accepted are {' and '.join(TRANSPORTS)}")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import add
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,24 +25,26 @@ from hgpart.execution.transfers import Transfer
 from hgpart.execution.workers import Workers
 
 
-class Placed(Protocol):
-    """What a runtime needs to know of a placement."""
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """What a runtime needs to know of a placement.
 
-    @property
-    def k(self) -> int:
-        """Number of parts."""
+    Attributes
+    ----------
+    k : int
+        Number of parts.
+    devices : sequence of torch.device
+        Where each part is.
+    programs : mapping of int to PartProgram
+        What each part does.
+    output_part : int
+        The part that has the model's results.
+    """
 
-    @property
-    def devices(self) -> Sequence[torch.device]:
-        """Where each part is."""
-
-    @property
-    def programs(self) -> Mapping[int, PartProgram]:
-        """What each part does."""
-
-    @property
-    def output_part(self) -> int:
-        """The part that has the model's results."""
+    k: int
+    devices: Sequence[torch.device]
+    programs: Mapping[int, PartProgram]
+    output_part: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import PlacementError
+from hgpart.execution.local import LocalRuntime, Placed
 from hgpart.execution.program import PartProgram
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.metrics import Evaluation
@@ -38,7 +39,6 @@ from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import Work
 
 if TYPE_CHECKING:
-    from hgpart.execution.local import LocalRuntime
     from hgpart.placement.accounting import PlacementReport
 
 
@@ -234,14 +234,12 @@ class Placement(nn.Module):
     @property
     def runtime(self) -> LocalRuntime:
         """Ran all parts in this process; its `last` says what travelled, and who waited."""
-        from hgpart.execution.local import LocalRuntime
-
         if self._last not in self._runtimes:
             training, input_gradients = self._last
             programs = self._modes[training]
             if input_gradients:
                 programs = with_input_gradients(programs)
-            placed = _Placed(self.k, self.devices, programs.programs, self.output_part)
+            placed = Placed(self.k, self.devices, programs.programs, self.output_part)
             self._runtimes[self._last] = LocalRuntime(placed)
         return self._runtimes[self._last]
 
@@ -439,16 +437,6 @@ class Placement(nn.Module):
         """
         with opened_weights(path) as state:
             self.load_state_dict(state)
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """What a runtime needs to know."""
-
-    k: int
-    devices: tuple[torch.device, ...]
-    programs: Mapping[int, PartProgram]
-    output_part: int
 
 
 def _traced(

@@ -23,9 +23,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from hgpart.errors import ArgumentError, HgpartError, PlacementError, RunError, is_out_of_memory
 from hgpart.run.heartbeats import Heartbeats
+from hgpart.run.transports import check_transport
 
 TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
-BACKENDS = ("gloo", "nccl")
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets
 TORCHS_PLACE = re.compile(r"^\[(?:enforce fail at )?\S+:\d+\] (?:err == 0\. )?")
 Result = TypeVar("Result")
@@ -169,7 +169,7 @@ class Connection:
 
 
 def connect(
-    k: int, *, device: str | torch.device = "cpu", backend: str = "gloo", timeout: float = TIMEOUT
+    k: int, *, device: str | torch.device = "cpu", transport: str = "gloo", timeout: float = TIMEOUT
 ) -> Connection:
     """Join the other processes, by the environment that torchrun or `launch` has set.
 
@@ -179,7 +179,7 @@ def connect(
         Number of parts, one a process.
     device : str or torch.device
         Of this process; ``cuda`` is the GPU of its local rank.
-    backend : {"gloo", "nccl"}
+    transport : {"gloo", "nccl"}
         gloo sends by way of the hosts, nccl from GPU to GPU.
     timeout : float
         Seconds that a process waits for another one that is alive, here and in each receive. One
@@ -201,14 +201,13 @@ def connect(
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if processes != k:
         raise RunError(f"there are {processes} processes, the plan has k={k}: accepted is {k}")
-    if backend not in BACKENDS:
-        raise ArgumentError(f"backend {backend!r}: accepted are {', '.join(BACKENDS)}")
+    check_transport(transport)
     check_timeout(timeout)
     # A receive that waits on a GPU must not keep other streams' work from starting: CUDA has 8
     # queues for all streams unless told otherwise, and a stream for each peer and way is needed.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     place = local_device(device)
-    if backend == "nccl" and (place.type != "cuda" or not dist.is_nccl_available()):
+    if transport == "nccl" and (place.type != "cuda" or not dist.is_nccl_available()):
         raise PlacementError(
             f"backend nccl on device {place}: it needs GPUs and a torch that is built with it, "
             "accepted here is gloo"
@@ -225,13 +224,13 @@ def connect(
         heartbeats = Heartbeats(store, rank, k, timeout, keeper)
         heartbeats.start()
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo",
+            "cpu:gloo,cuda:nccl" if transport == "nccl" else "gloo",
             store=store,
             rank=rank,
             world_size=k,
             timeout=limit,
         )
-        return Connection(rank, k, place, backend == "nccl", heartbeats)
+        return Connection(rank, k, place, transport == "nccl", heartbeats)
     except RuntimeError as error:
         if heartbeats is not None:
             heartbeats.stop()

@@ -43,8 +43,8 @@ def test_another_k_is_refused(one_of_two):
 
 
 def test_an_unknown_backend_is_refused(one_of_two):
-    with pytest.raises(ArgumentError, match="backend 'mpi': accepted are gloo, nccl"):
-        connect(2, backend="mpi")
+    with pytest.raises(ArgumentError, match="backend 'mpi': accepted are gloo and nccl"):
+        connect(2, transport="mpi")
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf")])
@@ -55,7 +55,7 @@ def test_a_timeout_is_a_number_of_seconds(one_of_two, timeout):
 
 def test_nccl_needs_gpus(one_of_two):
     with pytest.raises(PlacementError, match="backend nccl on device cpu: it needs GPUs"):
-        connect(2, backend="nccl")
+        connect(2, transport="nccl")
 
 
 def test_a_first_process_that_is_not_there_is_missed(one_of_two):

@@ -21,10 +21,11 @@ from hgpart.cli.options import (
     checked_unit,
 )
 from hgpart.cli.outputs import check_outputs, plain_console
-from hgpart.cli.placing import Placing, check_transport, progress
+from hgpart.cli.placing import Placing, progress
 from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
+from hgpart.run.transports import check_transport
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
