@@ -19,10 +19,10 @@ UNLIMITED_WIDTH = 1000
 
 
 def check_outputs(paths: Mapping[str, Path | str | None]) -> None:
-    """Refuse what can't be written before the long work, not after it."""
+    """Refuse what can't be written before the long work, not after it; - is standard output."""
     taken: dict[str, str] = {}
     for option, path in paths.items():
-        if path is None:
+        if path is None or path == "-":
             continue
         target = Path(os.path.realpath(path))
         if target.is_dir():
@@ -51,14 +51,23 @@ def show_report(report: Report, unit: str, json: str | None, csv: Path | None) -
     from hgpart.files.writing import replacing
     from hgpart.report import as_csv, as_json, print_report
 
-    for path, text in ((json, as_json), (csv, as_csv)):
-        if path is not None and path != "-":
-            with replacing(path) as file:
-                file.write(text(report))
-    if json == "-":
-        print(as_json(report), end="")
-    else:
+    if csv is not None:
+        with replacing(csv) as file:
+            file.write(as_csv(report))
+    if tables_wanted(json, as_json(report)):
         print_report(report, plain_console(), unit)
+
+
+def tables_wanted(json: str | None, figures: str) -> bool:
+    """Write figures to the file of --json; where it is -, print them, and want no tables."""
+    from hgpart.files.writing import replacing
+
+    if json == "-":
+        print(figures, end="")
+    elif json is not None:
+        with replacing(json) as file:
+            file.write(figures)
+    return json != "-"
 
 
 def plain_console() -> PlainConsole:

@@ -94,7 +94,7 @@ def compare(
     """Compare ways of splitting a model: load, traffic and memory for each number of devices."""
     check_outputs(
         {
-            "--json": json if json != "-" else None,
+            "--json": json,
             "--csv": csv,
             "--html": html,
             "--save-work": save_work,

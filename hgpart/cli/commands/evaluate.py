@@ -61,7 +61,7 @@ def evaluate(
     csv: CsvFile = None,
 ) -> None:
     """Show what a partition costs that another tool made."""
-    check_outputs({"--json": json if json != "-" else None, "--csv": csv})
+    check_outputs({"--json": json, "--csv": csv})
     with Stages() as stage:
         with stage("import"):
             from hgpart.hypergraph.blocks import full_vertices

@@ -109,7 +109,7 @@ def partition(
     """Divide a model among k devices, and show what it costs."""
     check_outputs(
         {
-            "--json": json if json != "-" else None,
+            "--json": json,
             "--csv": csv,
             "--save-work": save_work,
             "--partition-file": partition_file,

@@ -20,7 +20,7 @@ from hgpart.cli.options import (
     Weights,
     checked_unit,
 )
-from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.placing import Placing, progress
 from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
@@ -54,7 +54,7 @@ def run(
     json: JsonFile = None,
 ) -> None:
     """Run a model on the devices of a plan: throughput, waiting and what travels."""
-    check_outputs({"--json": json if json != "-" else None})
+    check_outputs({"--json": json})
     check_transport(backend)
     if steps < 1:
         raise ArgumentError(f"--steps {steps}: accepted is 1 or more")
@@ -127,15 +127,9 @@ class _Run:
 
     def show(self, report: RunReport) -> None:
         """Write the file, print, and say whether it was as planned."""
-        from hgpart.files.writing import replacing
         from hgpart.report.running import print_run, run_json
 
-        if self.json is not None and self.json != "-":
-            with replacing(self.json) as file:
-                file.write(run_json(report))
-        if self.json == "-":
-            print(run_json(report), end="")
-        else:
+        if tables_wanted(self.json, run_json(report)):
             print_run(report, plain_console(), self.unit)
         sys.stdout.flush()
         difference = report.difference()

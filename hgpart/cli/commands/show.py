@@ -50,7 +50,7 @@ def show(
     As a graph it is the parts' shares of the layers, and what each takes of the others.
     """
     files = {"--csv": csv, "--html": html, "--graphml": graphml, "--dot": dot}
-    check_outputs({"--json": json if json != "-" else None, **files})
+    check_outputs({"--json": json, **files})
     if html is not None:
         check_page_package()
     with Stages() as stage:

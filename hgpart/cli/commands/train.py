@@ -23,7 +23,7 @@ from hgpart.cli.options import (
     Weights,
     checked_unit,
 )
-from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.placing import Placing, progress
 from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
@@ -90,7 +90,7 @@ def train(
     json: JsonFile = None,
 ) -> None:
     """Train a model on the devices of a plan, with the losses that one device would have."""
-    check_outputs({"--json": json if json != "-" else None})
+    check_outputs({"--json": json})
     if resume and checkpoint is None:
         raise ArgumentError("--resume needs the folder of --checkpoint FOLDER, and writes again")
     check_transport(backend)
@@ -186,15 +186,9 @@ class _Run:
 
     def show(self, report: TrainingReport) -> None:
         """Write the file, and print."""
-        from hgpart.files.writing import replacing
         from hgpart.report.training import print_training, training_json
 
-        if self.json is not None and self.json != "-":
-            with replacing(self.json) as file:
-                file.write(training_json(report))
-        if self.json == "-":
-            print(training_json(report), end="")
-        else:
+        if tables_wanted(self.json, training_json(report)):
             print_training(report, plain_console(), self.unit)
 
     def _classes(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hgpart.cli.options import Eps, Grain, InputShape, JsonFile, Model, Unit, checked_unit, names
-from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
@@ -67,7 +67,7 @@ def verify(
     json: JsonFile = None,
 ) -> None:
     """Run a model in its parts beside the original: results, gradients and bytes must agree."""
-    check_outputs({"--json": json if json != "-" else None})
+    check_outputs({"--json": json})
     if (k is None) == (plan is None):
         given = "neither --k nor --plan" if k is None else "both --k and --plan"
         raise ArgumentError(f"{given} given: accepted is one of them")
@@ -81,7 +81,6 @@ def verify(
             import torch
 
             from hgpart.compare.kinds import check_kind, partition_of_kind
-            from hgpart.files.writing import replacing
             from hgpart.hypergraph.blocks import Modelling
             from hgpart.partition import check_arguments
             from hgpart.placement import place
@@ -129,12 +128,7 @@ def verify(
         "partition": partition if plan is None else str(plan),
         "seed": seed,
     }
-    if json is not None and json != "-":
-        with replacing(json) as file:
-            file.write(verification_json(about, found))
-    if json == "-":
-        print(verification_json(about, found), end="")
-    else:
+    if tables_wanted(json, verification_json(about, found)):
         print_verification(about, found, plain_console(), unit)
         report = placement.report()
         plain_console().print()
