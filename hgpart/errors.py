@@ -87,6 +87,11 @@ class CheckpointError(HgpartError):
     exit_status = 15
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, which may be nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error, be it Python's or torch's, says that memory has run out."""
     said = str(error)

@@ -27,7 +27,7 @@ from hgpart.cli.commands.trace import trace
 from hgpart.cli.commands.train import train
 from hgpart.cli.commands.verify import verify
 from hgpart.cli.processes import started_as_rank
-from hgpart.errors import HgpartError, ModelError, OutputError, is_out_of_memory
+from hgpart.errors import HgpartError, ModelError, OutputError, first_line, is_out_of_memory
 from hgpart.terminal import say
 
 INTERRUPTED = 130  # 128 + the signal, as shells say it
@@ -125,8 +125,7 @@ def run(arguments: Sequence[str]) -> int:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        said = (str(error).splitlines() or [""])[0]
-        return _failed(f"out of memory {said}".rstrip(), HgpartError.exit_status)
+        return _failed(f"out of memory {first_line(error)}".rstrip(), HgpartError.exit_status)
     return 0
 
 

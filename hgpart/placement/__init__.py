@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from hgpart.errors import PlacementError
+from hgpart.errors import PlacementError, first_line
 from hgpart.execution.transfers import Transfer
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
@@ -115,7 +115,7 @@ def _checked(devices: Sequence[torch.device | str] | None, k: int) -> tuple[torc
             one = torch.device(device)
             torch.empty(0, device=one)
         except (RuntimeError, AssertionError) as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = first_line(error)
             raise PlacementError(f"device {str(device)!r} is not there: {reason}") from None
         found.append(one)
     return tuple(found)

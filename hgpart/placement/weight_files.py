@@ -12,7 +12,7 @@ from zipfile import ZIP_STORED, ZipFile
 
 import torch
 
-from hgpart.errors import CheckpointError, MissingPackageError
+from hgpart.errors import CheckpointError, MissingPackageError, first_line
 
 # What torch.save writes of tensors by name (those of types are in lower case). torch.load would
 # also call bytearray and torch.Tensor with a number from the file: gigabytes for some bytes.
@@ -43,7 +43,9 @@ def opened_weights(path: Path | str) -> Iterator[Mapping[str, torch.Tensor]]:
     try:
         state = load_tensors(path)
     except Exception as error:
-        raise CheckpointError(f"{path}: no weights can be read: {_first_line(error)}") from None
+        raise CheckpointError(
+            f"{path}: no weights can be read: {first_line(error) or type(error).__name__}"
+        ) from None
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise CheckpointError(f"{path}: accepted is a state_dict, tensors by name")
     yield state
@@ -81,7 +83,9 @@ def _safetensors(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: no weights can be read: {_first_line(error)}") from None
+        raise CheckpointError(
+            f"{path}: no weights can be read: {first_line(error) or type(error).__name__}"
+        ) from None
 
 
 class _LazyTensors(Mapping[str, torch.Tensor]):
@@ -103,7 +107,3 @@ class _LazyTensors(Mapping[str, torch.Tensor]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

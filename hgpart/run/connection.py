@@ -21,7 +21,14 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from hgpart.errors import ArgumentError, HgpartError, PlacementError, RunError, is_out_of_memory
+from hgpart.errors import (
+    ArgumentError,
+    HgpartError,
+    PlacementError,
+    RunError,
+    first_line,
+    is_out_of_memory,
+)
 from hgpart.run.heartbeats import Heartbeats
 from hgpart.run.transports import check_transport
 
@@ -107,7 +114,7 @@ class Connection:
         elif any(sign in str(error) for sign in ("onnection", "not connected", "pair closure")):
             what = self._left(peer)
         else:
-            what = f"{_of(peer)} can't be reached ({_first_line(error)})"
+            what = f"{_of(peer)} can't be reached ({_said(error)})"
         return RunError(self._heartbeats.tell(f"{what}: seen when rank {self.rank} {doing}"))
 
     def _unanswered(self, peer: int | None) -> str:
@@ -159,12 +166,12 @@ class Connection:
 
     def _tell(self, error: BaseException) -> None:
         if is_out_of_memory(error):
-            cause = f"rank {self.rank}: out of memory: {_first_line(error)}"
+            cause = f"rank {self.rank}: out of memory: {_said(error)}"
             raise RunError(self._heartbeats.tell(cause)) from error
         if isinstance(error, HgpartError):
             self._heartbeats.tell(f"rank {self.rank}: {error}")
         else:
-            what = _first_line(error)
+            what = _said(error)
             self._heartbeats.tell(f"rank {self.rank}: {type(error).__name__}{what and f': {what}'}")
 
 
@@ -235,9 +242,7 @@ def connect(
         if heartbeats is not None:
             heartbeats.stop()
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise RunError(
-            f"rank {rank} can't meet the others at {address}: {_first_line(error)}"
-        ) from error
+        raise RunError(f"rank {rank} can't meet the others at {address}: {_said(error)}") from error
 
 
 def check_timeout(timeout: float) -> None:
@@ -285,7 +290,6 @@ def _are(ranks: Sequence[int]) -> str:
     return f"rank {names} is" if len(ranks) == 1 else f"ranks {names} are"
 
 
-def _first_line(error: BaseException) -> str:
+def _said(error: BaseException) -> str:
     """What an error says, without the place in torch's sources that it begins with."""
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return TORCHS_PLACE.sub("", line)
+    return TORCHS_PLACE.sub("", first_line(error))

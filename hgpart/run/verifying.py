@@ -17,6 +17,7 @@ from hgpart.execution.totals import Traffic
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.expected import float_type
 from hgpart.run.learner import held_by_parts
 
 # The parts add the same terms in another order, so results differ by rounding: by the type's
@@ -142,7 +143,7 @@ def verify(
             f"the model is in {modes[model.training]} mode, the placement in "
             f"{modes[placement.training]} mode: accepted are two in one mode"
         )
-    dtype = _float_type([*model.parameters(), *inputs])
+    dtype = float_type([*model.parameters(), *inputs])
     if tolerance is None:
         if dtype not in TOLERANCES:
             raise ArgumentError(f"{dtype}: accepted without a tolerance are float64 and float32")
@@ -291,8 +292,3 @@ def _misplaced(model: nn.Module, placement: Placement) -> Iterator[str]:
             times += one
         if not (times == 1).all():
             yield name
-
-
-def _float_type(values: Iterable[Any]) -> torch.dtype:
-    tensors = (value for value in values if isinstance(value, Tensor))
-    return next((one.dtype for one in tensors if one.is_floating_point()), torch.float32)

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgpart.errors import CheckpointError, FormatError
+from hgpart.errors import CheckpointError, FormatError, first_line
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.weight_files import load_tensors
@@ -339,7 +339,7 @@ def _read_part(path: Path) -> Iterator[Held]:
             _check_held(held)
             yield held
     except Exception as error:  # what files raise is as varied as what files hold
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error) or type(error).__name__
         raise CheckpointError(f"can't read {path}: {reason}") from error
 
 
