@@ -6,7 +6,8 @@ parts have in common), `cut_graph` (one layer's share as a torch.fx graph; `node
 `reindexing`, `same_index`, `products` and `replacements` say how operators are cut), `steps`,
 `program` (what a part's program consists of), `part_graph`, `part_builder`, `slices` (what a part
 holds of the model's state), `draws` (random masks), `mode_programs` and `modes` (training and
-evaluation), `placement` (the module); `rehearsal` and `accounting` are its report.
+evaluation), `held_state` (the tensors), `placement` (the module); `expected` is what its passes
+should send, `rehearsal` and `accounting` are its report.
 """
 
 from __future__ import annotations
