@@ -46,7 +46,7 @@ import hgpart
 from hgpart.cli.commands.show import plan_report
 from hgpart.compare.comparison import Comparison, load_comparison, save_comparison
 from hgpart.errors import HgpartError
-from hgpart.hypergraph.blocks import Modelling, full_vertices, single_blocks
+from hgpart.hypergraph.blocks import full_vertices, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.formats import (
     read_hmetis,
@@ -58,6 +58,7 @@ from hgpart.hypergraph.formats import (
 )
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts, full_parts
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import over_links
@@ -301,7 +302,7 @@ def made_kinds(folder: Path) -> dict[str, Kind]:
     modelling = Modelling()
     blocks = single_blocks(graph, modelling)
     full = cnn_hypergraph(graph, work, blocks, modelling).hypergraph
-    every = full_parts(graph, found.model, modelling, found.parts)
+    every = full_parts(found.model, found.parts)
     small = cnn_hypergraph(graph, work, found.model.blocks, modelling).hypergraph
     save_work(work, graph, folder / "work")
     made: dict[str, list[bytes]] = {"patoh": [], "hmetis": []}

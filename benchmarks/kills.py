@@ -31,8 +31,9 @@ from pathlib import Path
 from random import Random
 
 import hgpart
-from hgpart.hypergraph.blocks import Modelling, full_vertices
+from hgpart.hypergraph.blocks import full_vertices
 from hgpart.hypergraph.formats import read_partition
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.run.training.checkpoints import KEPT, LOCK, checkpoints, newest
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)

@@ -37,8 +37,9 @@ from rich.console import Console
 from rich.table import Table
 
 import hgpart
-from hgpart.hypergraph.blocks import Blocks, Modelling, full_vertices, layer_blocks
+from hgpart.hypergraph.blocks import Blocks, full_vertices, layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.tracing.traced_model import TracedModel

@@ -35,6 +35,7 @@ from hgpart.partition.external import mtkahypar as mtkahypar_backend
 from hgpart.partition.external.kahypar import kahypar
 from hgpart.partition.external.mtkahypar import mtkahypar
 from hgpart.partition.problem.balance import capacities
+from hgpart.partition.problem.problem import Problem
 
 FIELDS = (
     *("model", "grain", "k", "eps", "solver", "volume", "imbalance"),
@@ -127,7 +128,7 @@ def run(
         row["note"] = f"above eps, with volume {evaluation.volume}"
         return row
     row["volume"] = evaluation.volume
-    row["bound"] = lower_bound(graph, work, modelling, room)
+    row["bound"] = lower_bound(Problem(graph, work, modelling, len(room)), room)
     return row
 
 

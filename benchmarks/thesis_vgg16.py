@@ -73,6 +73,7 @@ from hgpart.layers.channel_graph import OUTPUT
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise
+from hgpart.partition.problem.problem import Problem
 
 HERE = Path(__file__).parent
 REFERENCE = HERE / "reference" / "eserol_vgg16_tables.csv"
@@ -376,12 +377,14 @@ def _parts(
     fine = replace(THESIS, grain="fine")
     if pair.method == "layer-wise":
         model = hgpart.cnn_hypergraph(graph, work, layer_blocks(graph, THESIS), THESIS)
-        return model, layerwise(graph, work, THESIS, k).astype(np.int32)[model.vertex_layers]
+        return model, layerwise(Problem(graph, work, THESIS, k)).astype(np.int32)[
+            model.vertex_layers
+        ]
     if pair.method == "filter-wise horizontal":
-        return horizontal(graph, work, replace(THESIS, linear="neuron"), k)
+        return horizontal(Problem(graph, work, replace(THESIS, linear="neuron"), k))
     if pair.method.endswith("incremental"):
         coarse = pair.method.startswith("filter")
-        return incremental(graph, work, THESIS if coarse else fine, k)
+        return incremental(Problem(graph, work, THESIS if coarse else fine, k))
     found = hgpart.partition_graph(
         graph,
         work,

@@ -13,8 +13,8 @@ from .work.figures import flops as flops
 from .work.figures import load_work as load_work
 from .work.figures import save_work as save_work
 from .work.profiling import profile as profile
+from .hypergraph.modelling import Modelling as Modelling
 from .hypergraph.blocks import Blocks as Blocks
-from .hypergraph.blocks import Modelling as Modelling
 from .hypergraph.blocks import divide as divide
 from .hypergraph.blocks import single_blocks as single_blocks
 from .hypergraph.hypergraph import Hypergraph as Hypergraph

@@ -5,23 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hgpart.hypergraph.blocks import Modelling, layer_blocks
-from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
+from hgpart.hypergraph.blocks import layer_blocks
+from hgpart.hypergraph.building import evaluate_parts
 from hgpart.hypergraph.metrics import Evaluation
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.baselines.layerwise import layerwise, layerwise_within
-from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.partition.problem.problem import Problem
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import Work, flops
 
@@ -63,19 +64,13 @@ def evaluate_layerwise(
     With an eps, the one of least volume within it, where there is one (`layerwise_within`);
     else the one of smallest largest load (`layerwise`).
     """
-    coarse = Modelling(
-        batch_size=modelling.batch_size,
-        bytes_per_element=modelling.bytes_per_element,
-        input_vertex=modelling.input_vertex,
-        output_vertex=modelling.output_vertex,
-    )
-    model = cnn_hypergraph(graph, work, layer_blocks(graph, coarse), coarse)
-    found = None
-    if eps is not None:
-        total = int(model.weights.sum())
-        found = layerwise_within(graph, work, coarse, capacities(total, speeds or [1] * k, eps))
+    coarse = replace(modelling, grain="coarse", linear="neuron")
+    rates = None if speeds is None else tuple(speeds)
+    problem = Problem(graph, work, coarse, k, eps or 0.0, rates)
+    model = problem.hypergraph(layer_blocks(graph, coarse))
+    found = None if eps is None else layerwise_within(problem, problem.capacities)
     if found is None:
-        found = layerwise(graph, work, coarse, k, speeds)
+        found = layerwise(problem)
     return evaluate_parts(model, found.astype(np.int32)[model.vertex_layers], k, speeds)
 
 

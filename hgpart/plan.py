@@ -14,15 +14,17 @@ import numpy as np
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.files.json_files import JsonObject, quoted, read_json
 from hgpart.files.writing import replacing
-from hgpart.hypergraph.blocks import GRAINS, LARGEST_FACTOR, Blocks, Modelling, full_vertices
-from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.hypergraph.modelling import GRAINS, LARGEST_FACTOR, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition import FASTEST, SLOWEST, Partition, evaluated
+from hgpart.partition import Partition
 from hgpart.partition.bounds.lower_bound import lower_bound
-from hgpart.partition.problem.balance import capacities
+from hgpart.partition.partition import evaluated
+from hgpart.partition.problem.checks import FASTEST, SLOWEST
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import Objective, objective_named, over_links
+from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
 FORMAT = "hgpart plan 1"
@@ -127,34 +129,37 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
             f"the plan is for {quoted(plan.model)} with fingerprint {quoted(plan.fingerprint)}, "
             f"this model's is {graph.fingerprint}: it has changed, partition it anew"
         )
-    vertices = full_vertices(graph, plan.modelling)
-    if plan.k > vertices:
-        raise PlanError(f"the plan has k={plan.k}, this model has {vertices} tasks: it was changed")
     try:
-        model = cnn_hypergraph(graph, plan.work, plan.blocks, plan.modelling)
+        problem = Problem(
+            graph,
+            plan.work,
+            plan.modelling,
+            plan.k,
+            plan.eps,
+            plan.speeds,
+            plan.objective,
+            plan.memory,
+        )
+        model = problem.hypergraph(plan.blocks)
     except ArgumentError as error:
         raise PlanError(f"the plan is not one of this model: {error}") from None
+    if plan.k > problem.tasks:
+        raise PlanError(
+            f"the plan has k={plan.k}, this model has {problem.tasks} tasks: it was changed"
+        )
     if len(plan.parts) != model.vertices:
         raise PlanError(
             f"the plan has parts for {len(plan.parts)} blocks, expected one for each of "
             f"{model.vertices}"
         )
-    room = capacities(int(model.weights.sum()), plan.speeds or [1] * plan.k, plan.eps)
-    bound = lower_bound(graph, plan.work, plan.modelling, room)
+    bound = lower_bound(problem, problem.capacities)
     found = evaluated(
-        graph,
-        plan.work,
+        problem,
         model,
-        plan.modelling,
         plan.parts,
-        plan.k,
-        plan.eps,
         seed=plan.seed,
         backend=plan.backend,
         start=plan.start,
-        speeds=plan.speeds,
-        objective=plan.objective,
-        memory=plan.memory,
         bound=max(bound, plan.lower_bound_bytes),
         interrupted=plan.interrupted,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from hgpart.hypergraph.blocks import Blocks, Modelling
+from hgpart.hypergraph.blocks import Blocks
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
 
 KINDS = ("dense", "grouped", "linear", "norm", "same index", "whole")

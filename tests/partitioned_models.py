@@ -10,7 +10,8 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from hgpart.hypergraph.blocks import Blocks, Modelling
+from hgpart.hypergraph.blocks import Blocks
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph, Layer, Read
 from hgpart.layers.layering import channel_graph
 from hgpart.tracing.traced_model import trace

@@ -10,7 +10,7 @@ from partitioned_models import built
 from torch import nn
 
 from hgpart.compare.kinds import partition_of_kind
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place

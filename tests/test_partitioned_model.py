@@ -8,7 +8,7 @@ import torch
 from partitioned_models import built
 
 from hgpart.errors import ArgumentError, InfeasibleError
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import partition_graph

@@ -17,9 +17,10 @@ from partitioned_models import chain, channel_graphs, graph_of, modellings
 from torch import nn
 
 from hgpart.errors import FormatError, HgpartError, OutputError, PlanError
-from hgpart.hypergraph.blocks import Modelling, divide
+from hgpart.hypergraph.blocks import divide
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition, partition_graph
@@ -27,6 +28,7 @@ from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
+from hgpart.partition.problem.problem import Problem
 from hgpart.plan import LARGEST_RUNS, Plan, load_plan, make_plan, restore, save_plan
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work, flops
@@ -116,7 +118,7 @@ def test_any_plan_comes_back_whole(
     expected["feasible"] = restored.feasible
     expected["memory_bytes"] = plain(restored.memory_bytes)
     room = capacities(int(partition.evaluation.loads.sum()), speeds or [1] * PARTS, 0.1)
-    known = lower_bound(graph, work, modelling, room)
+    known = lower_bound(Problem(graph, work, modelling, len(room)), room)
     expected["lower_bound"] = max(known, partition.lower_bound)  # a proof is kept
     assert plain(restored) == expected
 

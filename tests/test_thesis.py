@@ -19,11 +19,13 @@ from builtin_graphs import full_size_graph
 from partitioned_models import chain
 
 from hgpart import cnn_hypergraph, evaluate, flops
-from hgpart.hypergraph.blocks import Modelling, layer_blocks
+from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.metrics import Evaluation
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise
+from hgpart.partition.problem.problem import Problem
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "thesis_vgg16.py"
 
@@ -149,7 +151,7 @@ def test_fitted_work_gives_table_5_1_exactly(k: int) -> None:
     assert min(loads) == figure("5.1", k, "min_work")
     assert sum(loads) // k == figure("5.1", k, "avg_work")
     graph = full_size_graph("vgg16")
-    best = layerwise(graph, thesis.work_of(graph, "fitted"), thesis.THESIS, k)
+    best = layerwise(Problem(graph, thesis.work_of(graph, "fitted"), thesis.THESIS, k))
     assert [int(at) for at in np.flatnonzero(np.diff(best[:17]))] == CUTS[k]
 
 
@@ -193,7 +195,7 @@ def test_largest_horizontal_figure_is_of_one_layer() -> None:
 def test_hgpart_sends_each_horizontal_map_to_each_other_part_once(k: int) -> None:
     graph = full_size_graph("vgg16")
     modelling = replace(thesis.THESIS, linear="neuron")
-    model, parts = horizontal(graph, flops(graph), modelling, k)
+    model, parts = horizontal(Problem(graph, flops(graph), modelling, k))
     volume = evaluate(model.hypergraph, parts, k).volume / MEBI
     assert volume == (k - 1) * (277.921875 + 0.25)
     # What the thesis counts besides: the gathers; it keeps linear layers whole.
@@ -209,7 +211,7 @@ def test_gathered_volume_of_a_chain_by_hand() -> None:
     # Layers of 4, 4 and 2 filters, maps of 1, 2 and 3 elements; twice as many before pooling.
     graph, work = chain([4, 4, 2], [4, 4, 2], [1, 2, 3])
     units = Modelling(batch_size=1, bytes_per_element=1, output_vertex=False)
-    model, parts = incremental(graph, work, units, 2)
+    model, parts = incremental(Problem(graph, work, units, 2))
     assert evaluate(model.hypergraph, parts, 2).loads.tolist() == [6, 4]
     # Input and layer 1 are on part 0, layer 2 is halved, layer 3 on part 1.
     # Layer 1 goes to part 1 (4); half of layer 2 is gathered there before pooling (2 x 4).
@@ -227,7 +229,7 @@ def test_gathers_explain_table_5_6(k: int) -> None:
     """
     graph = full_size_graph("vgg16")
     work = thesis.work_of(graph, "fitted")
-    model, parts = incremental(graph, work, thesis.THESIS, k)
+    model, parts = incremental(Problem(graph, work, thesis.THESIS, k))
     loads = evaluate(model.hypergraph, parts, k).loads
     used = int((loads > 0).sum())
     # The average leaves parts without work out.

@@ -13,7 +13,7 @@ from hgpart.errors import ArgumentError
 if TYPE_CHECKING:
     from torch import nn
 
-    from hgpart.hypergraph.blocks import Modelling
+    from hgpart.hypergraph.modelling import Modelling
     from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.tracing.traced_model import TracedModel
     from hgpart.work.figures import Work
@@ -147,7 +147,7 @@ def modelling_of(
     no_output_vertex: bool,
 ) -> Modelling:
     """The options that say how a model becomes a hypergraph, checked."""
-    from hgpart.hypergraph.blocks import Modelling
+    from hgpart.hypergraph.modelling import Modelling
 
     return Modelling(
         grain=grain,

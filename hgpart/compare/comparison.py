@@ -25,9 +25,9 @@ from hgpart.compare.strategies import (
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import replacing
-from hgpart.hypergraph.blocks import LARGEST_FACTOR, Modelling
+from hgpart.hypergraph.modelling import LARGEST_FACTOR, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition import check_arguments
+from hgpart.partition.problem.checks import check_request, check_search
 from hgpart.plan import LARGEST_K
 from hgpart.work.figures import Work
 
@@ -159,9 +159,10 @@ def check_grid(
     """Raise an ArgumentError for what no model can be compared with."""
     for k in ks:
         for eps in epss:
-            check_arguments(k, eps, seed, None)
+            check_request(k, eps)
         if k > LARGEST_K:
             raise ArgumentError(f"k is {k}, expected at most {LARGEST_K}")
+    check_search(seed)
     if not 1 <= dataset_size <= LARGEST:
         raise ArgumentError(f"dataset size is {dataset_size}, expected 1 to {LARGEST} samples")
     if jobs < 1:

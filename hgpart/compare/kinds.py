@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.blocks import Blocks, Modelling, full_vertices, layer_blocks
-from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
+from hgpart.hypergraph.blocks import Blocks, layer_blocks
+from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition import Partition, check_arguments, evaluated, partition_graph
+from hgpart.partition import Partition, partition_graph
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.layerwise import layerwise
+from hgpart.partition.partition import evaluated
+from hgpart.partition.problem.checks import check_search
+from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
 KINDS = {
@@ -56,21 +58,21 @@ def partition_of_kind(
         As `partition_graph`, for the good one.
     """
     check_kind(kind)
-    check_arguments(k, eps, seed, None)
-    modelling = modelling or Modelling()
+    problem = Problem(graph, work, modelling or Modelling(), k, eps)
+    check_search(seed)
     if kind == "good":
-        return partition_graph(graph, work, k, eps, modelling=modelling, backend=backend, seed=seed)
+        return partition_graph(
+            graph, work, k, eps, modelling=problem.modelling, backend=backend, seed=seed
+        )
     if kind == "random":
-        model, parts = _random(graph, work, modelling, k, seed)
+        model, parts = _random(problem, seed)
     elif kind == "horizontal":
-        model, parts = horizontal(graph, work, modelling, k)
+        model, parts = horizontal(problem)
     else:
-        cut = layerwise(graph, work, replace(modelling, grain="coarse"), k)
-        model = cnn_hypergraph(graph, work, layer_blocks(graph, modelling), modelling)
+        cut = layerwise(problem)
+        model = problem.hypergraph(layer_blocks(graph, problem.modelling))
         parts = cut.astype(np.int32)[model.vertex_layers]
-    return evaluated(
-        graph, work, model, modelling, parts, k, eps, seed=seed, backend=kind, start=kind
-    )
+    return evaluated(problem, model, parts, seed=seed, backend=kind, start=kind)
 
 
 def check_kind(kind: str) -> None:
@@ -79,27 +81,19 @@ def check_kind(kind: str) -> None:
         raise ArgumentError(f"partition {kind!r}: accepted are {', '.join(KINDS)}")
 
 
-def _random(
-    graph: ChannelGraph, work: Work, modelling: Modelling, k: int, seed: int
-) -> tuple[CnnHypergraph, Int32]:
+def _random(problem: Problem, seed: int) -> tuple[CnnHypergraph, Int32]:
     """Draw the part of every vertex or, where there are too many, of every block of random size."""
-    draw = np.random.default_rng(seed)
-    vertices = full_vertices(graph, modelling)
-    if vertices <= MOST_RANDOM_VERTICES:
-        parts = draw.integers(0, k, vertices).astype(np.int32)
-        return blocks_of_parts(graph, work, modelling, parts)
-    rows: list[Int64] = []
-    columns: list[Int64] = []
-    for at, layer in enumerate(graph.layers):
-        read = modelling.split_read(layer)
-        if layer.tied_to != at:  # one vertex with the other's
-            rows.append(rows[layer.tied_to])
-            columns.append(columns[layer.tied_to])
-            continue
-        solid = modelling.is_solid(layer)
-        rows.append(np.array([0, layer.tasks]) if solid else _cuts(layer.tasks, draw))
-        columns.append(np.array([0, 1]) if read is None else _cuts(len(read.channels), draw))
-    model = cnn_hypergraph(graph, work, Blocks(tuple(rows), tuple(columns)), modelling)
+    draw, k = np.random.default_rng(seed), problem.k
+    if problem.tasks <= MOST_RANDOM_VERTICES:
+        parts = draw.integers(0, k, problem.tasks).astype(np.int32)
+        return blocks_of_parts(problem.graph, problem.work, problem.modelling, parts)
+
+    def cuts(view: LayerVertices) -> tuple[Int64, Int64]:
+        tasks = view.layer.tasks
+        rows = np.array([0, tasks]) if view.is_solid else _cuts(tasks, draw)
+        return rows, np.array([0, 1]) if view.split is None else _cuts(view.columns, draw)
+
+    model = problem.hypergraph(Blocks.cut(problem.views, cuts))
     return model, draw.integers(0, k, model.vertices).astype(np.int32)
 
 

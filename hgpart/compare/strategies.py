@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
-from hgpart.hypergraph.blocks import Modelling, layer_blocks
-from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
+from hgpart.hypergraph.blocks import layer_blocks
+from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
 from hgpart.hypergraph.metrics import imbalance, messages, traffic
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.partition import partition_graph
@@ -27,6 +28,7 @@ from hgpart.partition.baselines.layerwise import (
     layerwise_by_parameters,
 )
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.problem.problem import Problem
 from hgpart.sequences import Sequences
 from hgpart.work.figures import Work
 
@@ -41,6 +43,11 @@ class Task:
     k: int
     eps: float
     seed: int
+
+    def problem(self, grain: str) -> Problem:
+        """What is to be partitioned, where the strategy does that."""
+        modelling = replace(self.modelling, grain=grain)
+        return Problem(self.graph, self.work, modelling, self.k, self.eps)
 
 
 @dataclass(frozen=True)
@@ -175,34 +182,32 @@ def run_strategy(strategy: Strategy, task: Task) -> Row:
 # ------------------------------------------------------------------ partitions of the tasks
 
 
-def outcome_of_parts(
-    strategy: Strategy, task: Task, model: CnnHypergraph, modelling: Modelling, parts: Int32
-) -> Outcome:
+def outcome_of_parts(strategy: Strategy, task: Task, model: CnnHypergraph, parts: Int32) -> Outcome:
     """Evaluate a partition as a strategy.
 
     A backward pass sends what the forward pass sent, the other way, except that no gradient goes
     back to an input.
     """
-    k = task.k
+    k, batch_size = task.k, model.modelling.batch_size
     between = model.nets.of_parts(model.weights, parts, k)
     every = np.arange(k, dtype=np.int32)  # its vertices are the parts
     kinds = np.array([layer.kind for layer in task.graph.layers] * 2)  # maps, then reductions
     trained = _nets(between, kinds[between.net_layers] != INPUT)
     forward = traffic(between, every, k)
     step = forward + traffic(trained, every, k).T
-    once = (_whatever_the_batch(task.graph, modelling, nets) for nets in (between, trained))
+    once = (_whatever_the_batch(model, nets) for nets in (between, trained))
     per_step = sum(int(traffic(nets, every, k).sum()) for nets in once)
-    shares = part_shares(task.graph, model, modelling, parts, k)
+    shares = part_shares(model, parts, k)
     loads = between.weights
     return Outcome(
         strategy=strategy.name,
         k=k,
         eps=task.eps if strategy.uses_eps else None,
-        batch_size=modelling.batch_size,
+        batch_size=batch_size,
         max_over_average=1.0 + imbalance(loads),
         imbalance=imbalance(loads),
         forward_bytes=int(forward.sum()),
-        bytes_per_sample=(int(step.sum()) - per_step) / modelling.batch_size,
+        bytes_per_sample=(int(step.sum()) - per_step) / batch_size,
         bytes_per_step=per_step,
         largest_device_bytes=int((step.sum(axis=0) + step.sum(axis=1)).max()),
         messages=int((messages(between, every, k) + messages(trained, every, k)).sum()),
@@ -217,10 +222,9 @@ def _nets(hypergraph: Hypergraph, chosen: NDArray[np.bool_]) -> Hypergraph:
     return replace(hypergraph, costs=np.where(chosen, hypergraph.costs, 0))
 
 
-def _whatever_the_batch(
-    graph: ChannelGraph, modelling: Modelling, hypergraph: Hypergraph
-) -> Hypergraph:
+def _whatever_the_batch(model: CnnHypergraph, hypergraph: Hypergraph) -> Hypergraph:
     """The hypergraph in which a net costs what it does whatever the batch, as of a parameter."""
+    graph, modelling = model.graph, model.modelling
 
     def of_each(samples: int) -> Int64:  # map, then partial sum: that grows with the batch
         size, sums = modelling.bytes_per_element, [0] * len(graph.layers)
@@ -231,7 +235,7 @@ def _whatever_the_batch(
     return replace(hypergraph, costs=maps * of_each(0))
 
 
-def _by_layers(cut: Callable[[Task], Int64]) -> Callable[[Strategy, Task], Outcome]:
+def _by_layers(cut: Callable[[Problem], Int64]) -> Callable[[Strategy, Task], Outcome]:
     def run(strategy: Strategy, task: Task) -> Outcome:
         busy = sum(
             layer.tasks > 0 and each > 0
@@ -239,29 +243,25 @@ def _by_layers(cut: Callable[[Task], Int64]) -> Callable[[Strategy, Task], Outco
         )
         if task.k > busy:
             raise ArgumentError(f"{task.k} devices, but only {busy} layers that compute")
-        coarse = replace(task.modelling, grain="coarse")
-        model = cnn_hypergraph(task.graph, task.work, layer_blocks(task.graph, coarse), coarse)
-        parts = cut(task).astype(np.int32)[model.vertex_layers]
-        return outcome_of_parts(strategy, task, model, coarse, parts)
+        problem = task.problem("coarse")
+        model = problem.hypergraph(layer_blocks(task.graph, problem.modelling))
+        parts = cut(problem).astype(np.int32)[model.vertex_layers]
+        return outcome_of_parts(strategy, task, model, parts)
 
     return run
 
 
 def _by_rule(
-    rule: Callable[[ChannelGraph, Work, Modelling, int], tuple[CnnHypergraph, Int32]], grain: str
+    rule: Callable[[Problem], tuple[CnnHypergraph, Int32]], grain: str
 ) -> Callable[[Strategy, Task], Outcome]:
     def run(strategy: Strategy, task: Task) -> Outcome:
-        modelling = replace(task.modelling, grain=grain)
-        model, parts = rule(task.graph, task.work, modelling, task.k)
-        return outcome_of_parts(strategy, task, model, modelling, parts)
+        return outcome_of_parts(strategy, task, *rule(task.problem(grain)))
 
     return run
 
 
 def _random(strategy: Strategy, task: Task) -> Outcome:
-    coarse = replace(task.modelling, grain="coarse")
-    model, parts = random_parts(task.graph, task.work, coarse, task.k, task.seed)
-    return outcome_of_parts(strategy, task, model, coarse, parts)
+    return outcome_of_parts(strategy, task, *random_parts(task.problem("coarse"), task.seed))
 
 
 def _by_backend(backend: str, grain: str) -> Callable[[Strategy, Task], Outcome]:
@@ -278,7 +278,7 @@ def _by_backend(backend: str, grain: str) -> Callable[[Strategy, Task], Outcome]
         )
         if found.interrupted:
             raise KeyboardInterrupt
-        return outcome_of_parts(strategy, task, found.model, modelling, found.parts)
+        return outcome_of_parts(strategy, task, found.model, found.parts)
 
     return run
 
@@ -376,7 +376,7 @@ def _one_weird_trick(strategy: Strategy, task: Task) -> Outcome:
     tail = linear_tail(graph)
     if not tail.any():
         raise ArgumentError("the model does not end in linear layers")
-    model, parts = horizontal(graph, task.work, modelling, k)
+    model, parts = horizontal(Problem(graph, task.work, modelling, k))
     every = np.arange(k, dtype=np.int32)
     maps = model.nets.of_parts(model.weights, parts, k)
     inside = _nets(maps, tail[maps.net_layers])
@@ -392,12 +392,10 @@ def _one_weird_trick(strategy: Strategy, task: Task) -> Outcome:
     busy = float(loads[~tail].sum()) * samples / batch + of_tail
     over = float(busy.max()) * k / max(1.0, float(busy.sum()))
 
-    tasks = part_shares(graph, model, modelling, parts, k).layer_tasks[tail]
+    tasks = part_shares(model, parts, k).layer_tasks[tail]
     layers = [layer for layer, behind in zip(graph.layers, tail.tolist(), strict=True) if behind]
     per_task = np.array([-(-layer.parameters // layer.tasks) for layer in layers])
-    map_bytes = np.array(
-        [graph.map_bytes(layer, batch, modelling.bytes_per_element) for layer in layers]
-    )
+    map_bytes = np.array([view.map_bytes for view in model.views])[tail]
     of_samples = {n: _bytes_of_maps(graph, modelling, n, ~tail) for n in set(samples.tolist())}
     activations = np.array([of_samples[n] for n in samples.tolist()]) + map_bytes @ tasks
     activations += (switch + between).sum(axis=0)
@@ -498,19 +496,19 @@ def strategies() -> Mapping[str, Strategy]:
             "layerwise",
             "the cut between layers of the smallest largest load, whatever it moves (thesis 5.1.1)",
             False,
-            _by_layers(_balanced_cut),
+            _by_layers(layerwise),
         ),
         Strategy(
             "layerwise-uniform",
             "cuts between layers, equal numbers of them",
             False,
-            _by_layers(_uniform_cut),
+            _by_layers(layerwise_by_count),
         ),
         Strategy(
             "layerwise-params",
             "cuts between layers, equal parameters",
             False,
-            _by_layers(_parameter_cut),
+            _by_layers(layerwise_by_parameters),
         ),
         Strategy(
             "filterwise-horizontal",
@@ -551,15 +549,3 @@ def strategies() -> Mapping[str, Strategy]:
         ),
     ]
     return {strategy.name: strategy for strategy in found}
-
-
-def _balanced_cut(task: Task) -> Int64:
-    return layerwise(task.graph, task.work, task.modelling, task.k)
-
-
-def _uniform_cut(task: Task) -> Int64:
-    return layerwise_by_count(task.graph, task.work, task.k)
-
-
-def _parameter_cut(task: Task) -> Int64:
-    return layerwise_by_parameters(task.graph, task.work, task.modelling, task.k)

@@ -8,89 +8,25 @@ of magnitude smaller than the one with a vertex per task.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.errors import ArgumentError
-from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, ChannelGraph, Layer, Read
+from hgpart.hypergraph.modelling import LayerVertices, Modelling
+from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
 from hgpart.work.figures import Work
 
 Int64 = NDArray[np.int64]
 
-GRAINS = ("coarse", "fine")
-LINEAR_MODES = ("neuron", "layer")
-
 LARGEST_FULL = 150_000_000  # pins of a hypergraph without blocks: 4 GB or so
-LARGEST_FACTOR = 2**20  # of samples in a batch and of bytes in an element
-
-
-@dataclass(frozen=True)
-class Modelling:
-    """How a ChannelGraph becomes a hypergraph.
-
-    Attributes
-    ----------
-    grain : str
-        "coarse", a vertex per filter (thesis 3.4), or "fine", a vertex per filter channel and
-        one per reduction (thesis 3.3).
-    linear : str
-        "neuron", a vertex per output feature of a linear layer, or "layer", one for all of
-        them, as in the thesis.
-    batch_size : int
-        Samples whose maps travel together.
-    bytes_per_element : int or None
-        None takes each map's own dtype.
-    input_vertex, output_vertex : bool
-        Whether the model's inputs and its result have a vertex.
-    """
-
-    grain: str = "coarse"
-    linear: str = "neuron"
-    batch_size: int = 32
-    bytes_per_element: int | None = None
-    input_vertex: bool = True
-    output_vertex: bool = True
-
-    def __post_init__(self) -> None:
-        """Check every field at the door."""
-        if self.grain not in GRAINS:
-            raise ArgumentError(f"grain {self.grain!r}: accepted are {' and '.join(GRAINS)}")
-        if self.linear not in LINEAR_MODES:
-            raise ArgumentError(
-                f"linear {self.linear!r}: accepted are {' and '.join(LINEAR_MODES)}"
-            )
-        for name, value in (
-            ("batch size", self.batch_size),
-            ("bytes per element", self.bytes_per_element),
-        ):
-            if value is not None and not 1 <= value <= LARGEST_FACTOR:
-                raise ArgumentError(f"{name} {value}: accepted is 1 to {LARGEST_FACTOR}")
-
-    def has_vertices(self, layer: Layer) -> bool:
-        """Whether a layer's tasks are vertices."""
-        if layer.kind == INPUT:
-            return self.input_vertex
-        return layer.kind != OUTPUT or self.output_vertex
-
-    def is_solid(self, layer: Layer) -> bool:
-        """Whether a layer is one vertex whatever its tasks (thesis: fully connected layers)."""
-        return layer.tasks == 1 or (layer.kind == LINEAR and self.linear == "layer")
-
-    def split_read(self, layer: Layer) -> Read | None:
-        """The read whose channels split each task, fine-grain; None where tasks stay whole."""
-        if self.grain == "coarse" or (layer.kind == LINEAR and self.linear == "layer"):
-            return None
-        for read in layer.reads:
-            if read.partial and len(read.channels) > read.groups:
-                return read
-        return None
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A division of every layer's tasks (rows) and input channels (columns) into blocks.
+    """How every layer's tasks (rows) and input channels (columns) are cut into blocks.
 
     Attributes
     ----------
@@ -104,22 +40,25 @@ class Blocks:
     rows: tuple[Int64, ...]
     columns: tuple[Int64, ...]
 
+    @classmethod
+    def cut(
+        cls,
+        views: Sequence[LayerVertices],
+        cuts: Callable[[LayerVertices], tuple[Int64, Int64]],
+    ) -> Blocks:
+        """Cut the rows and columns of each layer; those whose vertices are another's, as there."""
+        rows: list[Int64] = []
+        columns: list[Int64] = []
+        for view in views:
+            own = cuts(view) if view.is_first else (rows[view.first], columns[view.first])
+            rows.append(own[0])
+            columns.append(own[1])
+        return cls(tuple(rows), tuple(columns))
+
 
 def full_vertices(graph: ChannelGraph, modelling: Modelling) -> int:
     """Number of vertices of the full hypergraph: those of the `single_blocks`."""
-    return sum(
-        layer_vertices(layer, modelling)
-        for at, layer in enumerate(graph.layers)
-        if modelling.has_vertices(layer) and layer.tied_to == at
-    )
-
-
-def layer_vertices(layer: Layer, modelling: Modelling) -> int:
-    """Number of a layer's vertices in the full hypergraph."""
-    read = modelling.split_read(layer)
-    if read is not None:
-        return layer.tasks * (len(read.channels) // read.groups + 1)
-    return 1 if modelling.is_solid(layer) else layer.tasks
+    return sum(view.count for view in modelling.views(graph) if view.is_own)
 
 
 def single_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
@@ -130,41 +69,31 @@ def single_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
     ArgumentError
         If the full hypergraph that these blocks make would take too much memory.
     """
-    if (pins := _full_pins(graph, modelling)) > LARGEST_FULL:
+    views = modelling.views(graph)
+    if (pins := _full_pins(views)) > LARGEST_FULL:
         raise ArgumentError(
             f"the full {modelling.grain}-grain hypergraph has {pins} pins: accepted are up to "
             f"{LARGEST_FULL} (partitioning it works, with blocks of equal tasks)"
         )
-    rows, columns = [], []
-    for layer in graph.layers:
-        read = modelling.split_read(layer)
-        rows.append(
-            np.array([0, layer.tasks]) if modelling.is_solid(layer) else _every(layer.tasks)
-        )
-        columns.append(_every(1 if read is None else len(read.channels)))
-    return Blocks(tuple(rows), tuple(columns))
+    return Blocks.cut(
+        views, lambda view: (_every(view.rows) * view.tasks_per_row, _every(view.columns))
+    )
 
 
-def _full_pins(graph: ChannelGraph, modelling: Modelling) -> int:
+def _full_pins(views: Sequence[LayerVertices]) -> int:
     pins = 0
-    for layer in graph.layers:
-        if modelling.has_vertices(layer):
-            tasks = 1 if modelling.is_solid(layer) else layer.tasks
-            pins += sum(len(read.channels) // read.groups * tasks for read in layer.reads)
-            pins += layer_vertices(layer, modelling)
+    for view in views:
+        if view.exists:
+            pins += sum(len(read.channels) // read.groups * view.rows for read in view.layer.reads)
+            pins += view.count
     return pins
 
 
 def layer_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
     """Every layer in one block."""
-    return Blocks(
-        tuple(np.array([0, layer.tasks]) for layer in graph.layers),
-        tuple(
-            np.array(
-                [0, 1 if (read := modelling.split_read(layer)) is None else len(read.channels)]
-            )
-            for layer in graph.layers
-        ),
+    return Blocks.cut(
+        modelling.views(graph),
+        lambda view: (np.array([0, view.layer.tasks]), np.array([0, view.columns])),
     )
 
 
@@ -180,35 +109,32 @@ def divide(graph: ChannelGraph, work: Work, modelling: Modelling, blocks: int) -
     loads = work.per_task * np.array([layer.tasks for layer in graph.layers])
     total = max(1, int(loads.sum()))
     linked = linked_layers(graph)
+    views = modelling.views(graph)
     grids = [
-        _grid(layer, modelling, blocks * load / total)
-        for layer, load in zip(graph.layers, loads.tolist(), strict=True)
+        _grid(view, blocks * load / total) for view, load in zip(views, loads.tolist(), strict=True)
     ]
     rows: list[Int64] = []
     columns: list[Int64] = []
-    for at, layer in enumerate(graph.layers):
+    for at, view in enumerate(views):
         members = np.flatnonzero(linked == linked[at]).tolist()
-        split = [member for member in members if not modelling.is_solid(graph.layers[member])]
-        if at not in split:
-            rows.append(np.array([0, layer.tasks]))
-        elif len(members) == 1 and (cuts := _inherited_cuts(graph, layer, rows)) is not None:
+        cut = [member for member in members if not views[member].is_solid]
+        if at not in cut:
+            rows.append(np.array([0, view.layer.tasks]))
+        elif len(members) == 1 and (cuts := _inherited_cuts(graph, view.layer, rows)) is not None:
             rows.append(cuts)
         else:
-            rows.append(_even(layer.tasks, max(grids[member][0] for member in split)))
-        read = modelling.split_read(layer)
-        tied = [member for member in members if graph.layers[member].tied_to == layer.tied_to]
-        count = max(grids[member][1] for member in tied)
-        columns.append(_every(1) if read is None else _even(len(read.channels), count))
+            rows.append(_even(view.layer.tasks, max(grids[member][0] for member in cut)))
+        tied = [member for member in members if views[member].first == view.first]
+        columns.append(_even(view.columns, max(grids[member][1] for member in tied)))
     return Blocks(tuple(rows), tuple(columns))
 
 
-def _grid(layer: Layer, modelling: Modelling, blocks: float) -> tuple[int, int]:
+def _grid(view: LayerVertices, blocks: float) -> tuple[int, int]:
     """Rows and columns of a layer that is to have a number of blocks."""
-    read = modelling.split_read(layer)
-    if read is None:
+    if view.split is None:
         return _power_of_two(blocks), 1
-    rows = min(layer.tasks, _power_of_two(math.sqrt(2 * blocks)))
-    return rows, _power_of_two(blocks / rows) * read.groups
+    rows = min(view.layer.tasks, _power_of_two(math.sqrt(2 * blocks)))
+    return rows, _power_of_two(blocks / rows) * view.split.groups
 
 
 def _power_of_two(number: float) -> int:
@@ -244,23 +170,24 @@ def halve(blocks: Blocks, graph: ChannelGraph, modelling: Modelling) -> Blocks:
     def halves(cuts: Int64) -> Int64:
         return np.unique(np.concatenate([cuts, (cuts[1:] + cuts[:-1]) // 2]))
 
+    views = modelling.views(graph)
     return Blocks(
         tuple(
-            cuts if modelling.is_solid(layer) else halves(cuts)
-            for cuts, layer in zip(blocks.rows, graph.layers, strict=True)
+            cuts if view.is_solid else halves(cuts)
+            for cuts, view in zip(blocks.rows, views, strict=True)
         ),
         tuple(
-            cuts if modelling.split_read(layer) is None else halves(cuts)
-            for cuts, layer in zip(blocks.columns, graph.layers, strict=True)
+            cuts if view.split is None else halves(cuts)
+            for cuts, view in zip(blocks.columns, views, strict=True)
         ),
     )
 
 
 def linked_layers(graph: ChannelGraph) -> Int64:
-    """Per layer the first layer that it shares its division with.
+    """Per layer the first layer that it is cut like.
 
     Layers that are tied by a weight, or whose task j reads channel j of the other (residual add,
-    depthwise), are divided alike, so that what belongs together can stay together.
+    depthwise), are cut alike, so that what belongs together can stay together.
     """
     first = list(range(len(graph.layers)))
 

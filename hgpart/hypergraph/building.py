@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.blocks import Blocks, Modelling
+from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.cnn_nets import cnn_nets
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import Evaluation, evaluate
+from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.hypergraph.nets import Nets
 from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
 from hgpart.work.figures import LARGEST_TOTAL, Work
@@ -61,6 +62,11 @@ class CnnHypergraph:
     def vertices(self) -> int:
         """Number of vertices."""
         return len(self.weights)
+
+    @cached_property
+    def views(self) -> tuple[LayerVertices, ...]:
+        """What the vertices of each layer are."""
+        return self.modelling.views(self.graph)
 
     @cached_property
     def nets(self) -> Nets:
@@ -124,11 +130,12 @@ def cnn_hypergraph(
     """
     check_work(graph, work)
     check_bytes(graph, modelling)
-    _check(graph, blocks, modelling)
-    layouts, owners, rows, columns = _lay_out(graph, blocks, modelling)
+    views = modelling.views(graph)
+    _check(graph, blocks, modelling.grain, views)
+    layouts, owners, rows, columns = _lay_out(blocks, views)
     if len(owners) >= 2**31:
         raise ArgumentError(f"{len(owners)} vertices: accepted are less than 2^31 (larger blocks)")
-    weights = _weights(graph, work, blocks, modelling, layouts, len(owners))
+    weights = _weights(work, blocks, views, layouts, len(owners))
     return CnnHypergraph(graph, blocks, modelling, weights, owners, rows, columns, layouts)
 
 
@@ -181,29 +188,29 @@ def check_bytes(graph: ChannelGraph, modelling: Modelling) -> None:
         )
 
 
-def _check(graph: ChannelGraph, blocks: Blocks, modelling: Modelling) -> None:
-    if len(blocks.rows) != len(graph.layers) or len(blocks.columns) != len(graph.layers):
+def _check(
+    graph: ChannelGraph, blocks: Blocks, grain: str, views: tuple[LayerVertices, ...]
+) -> None:
+    if len(blocks.rows) != len(views) or len(blocks.columns) != len(views):
         raise ArgumentError(
-            f"blocks of {len(blocks.rows)} layers: accepted are those of {len(graph.layers)} layers"
+            f"blocks of {len(blocks.rows)} layers: accepted are those of {len(views)} layers"
         )
-    for at, layer in enumerate(graph.layers):
-        read = modelling.split_read(layer)
-        rows, columns = blocks.rows[at], blocks.columns[at]
+    for view, rows, columns in zip(views, blocks.rows, blocks.columns, strict=True):
+        layer = view.layer
         if not _divides(rows, layer.tasks):
             raise ArgumentError(f"the blocks do not divide the {layer.tasks} tasks of {layer.name}")
-        if modelling.is_solid(layer) and len(rows) > 2:
+        if view.is_solid and len(rows) > 2:
             raise ArgumentError(f"{layer.name} is one vertex: accepted is one block of all tasks")
-        if not _divides(columns, 1 if read is None else len(read.channels)):
+        if not _divides(columns, view.columns):
             raise ArgumentError(
                 f"the blocks do not divide the channels that a task of {layer.name} reads, "
-                f"{modelling.grain}-grain"
+                f"{grain}-grain"
             )
-        first = layer.tied_to
-        same = np.array_equal(rows, blocks.rows[first])
-        if not same or not np.array_equal(columns, blocks.columns[first]):
+        same = np.array_equal(rows, blocks.rows[view.first])
+        if not same or not np.array_equal(columns, blocks.columns[view.first]):
             raise ArgumentError(
-                f"{layer.name} and {graph.layers[first].name} share a weight: accepted are blocks "
-                "that are the same in both"
+                f"{layer.name} and {graph.layers[view.first].name} share a weight: accepted are "
+                "blocks that are the same in both"
             )
 
 
@@ -215,22 +222,19 @@ def _divides(cuts: Int64, count: int) -> bool:
 
 
 def _lay_out(
-    graph: ChannelGraph, blocks: Blocks, modelling: Modelling
+    blocks: Blocks, views: tuple[LayerVertices, ...]
 ) -> tuple[tuple[Layout | None, ...], Int32, Int32, Int32]:
     layouts: list[Layout | None] = []
     owners, rows, columns = [], [], []
     first = 0
-    for at, layer in enumerate(graph.layers):
-        if not modelling.has_vertices(layer):
-            layouts.append(None)
-            continue
-        if layer.tied_to != at:
-            layouts.append(layouts[layer.tied_to])
+    for at, view in enumerate(views):
+        if not view.is_own:
+            layouts.append(layouts[view.first] if view.exists else None)
             continue
         count = len(blocks.rows[at]) - 1
-        read = modelling.split_read(layer)
-        spans = _column_spans(layer, read, blocks, at)
-        widths = spans[:, 1] - spans[:, 0] + 1 if read is not None else np.zeros(count, np.int64)
+        spans = _column_spans(view, blocks)
+        split = view.split is not None
+        widths = spans[:, 1] - spans[:, 0] + 1 if split else np.zeros(count, np.int64)
         starts = first + np.concatenate([[0], np.cumsum(widths)])
         layouts.append(Layout(int(starts[-1]), starts[:-1], spans))
         cells = int(widths.sum())
@@ -249,40 +253,35 @@ def _lay_out(
     )
 
 
-def _column_spans(layer: Layer, read: Read | None, blocks: Blocks, at: int) -> Int64:
+def _column_spans(view: LayerVertices, blocks: Blocks) -> Int64:
     """First and last column block that each row block's tasks read."""
-    rows = blocks.rows[at]
-    if read is None:
+    rows, cuts = blocks.rows[view.at], blocks.columns[view.at]
+    if view.split is None:
         return np.zeros((len(rows) - 1, 2), dtype=np.int64)
-    per_group = len(read.channels) // read.groups
-    low = rows[:-1] * read.groups // layer.tasks * per_group
-    high = ((rows[1:] - 1) * read.groups // layer.tasks + 1) * per_group - 1
-    cuts = blocks.columns[at]
+    tasks, groups, per_task = view.layer.tasks, view.split.groups, view.columns_per_task
+    low = rows[:-1] * groups // tasks * per_task
+    high = ((rows[1:] - 1) * groups // tasks + 1) * per_task - 1
     return np.stack(
         [np.searchsorted(cuts, low, "right") - 1, np.searchsorted(cuts, high, "right") - 1], axis=1
     )
 
 
 def _weights(
-    graph: ChannelGraph,
     work: Work,
     blocks: Blocks,
-    modelling: Modelling,
+    views: tuple[LayerVertices, ...],
     layouts: tuple[Layout | None, ...],
     vertices: int,
 ) -> Int64:
     weights = np.zeros(vertices, dtype=np.int64)
-    for at, (layer, layout) in enumerate(zip(graph.layers, layouts, strict=True)):
+    for at, (view, layout) in enumerate(zip(views, layouts, strict=True)):
         if layout is None:
             continue
-        rows = blocks.rows[at]
-        sizes = np.diff(rows)
+        sizes = np.diff(blocks.rows[at])
         finish = layout.finish + np.arange(len(sizes))
         totals = sizes * work.per_task[at]
-        read = modelling.split_read(layer)
-        if read is not None:
-            shares = row_shares(layer, read, int(work.per_task[at]), blocks, at)
-            for row, cell_work in enumerate(shares):
+        if view.split is not None:
+            for row, cell_work in enumerate(row_shares(view, int(work.per_task[at]), blocks)):
                 start = layout.row_starts[row]
                 weights[start : start + len(cell_work)] += cell_work
                 totals[row] -= cell_work.sum()
@@ -302,21 +301,22 @@ def channel_shares(read: Read, each: int) -> Int64:
     return shares
 
 
-def row_shares(layer: Layer, read: Read, each: int, blocks: Blocks, at: int) -> list[Int64]:
+def row_shares(view: LayerVertices, each: int, blocks: Blocks) -> list[Int64]:
     """Divide what `each` task has among its cells, as `channel_shares` does; per row block."""
-    per_group = len(read.channels) // read.groups
-    cuts, rows = blocks.columns[at], blocks.rows[at]
-    reach = np.concatenate([[0], np.cumsum(channel_shares(read, each))])
+    assert view.split is not None
+    per_task = view.columns_per_task
+    cuts, rows = blocks.columns[view.at], blocks.rows[view.at]
+    reach = np.concatenate([[0], np.cumsum(channel_shares(view.split, each))])
     result: list[Int64] = []
     same: dict[tuple[tuple[int, int], ...], Int64] = {}
     for first, last in zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True):
-        pieces = tuple(_tasks_by_group(layer, read, first, last))
+        pieces = tuple(_tasks_by_group(view.layer, view.split, first, last))
         if pieces not in same:
-            low, high = pieces[0][0] * per_group, (pieces[-1][0] + 1) * per_group
+            low, high = pieces[0][0] * per_task, (pieces[-1][0] + 1) * per_task
             inner = cuts[(cuts > low) & (cuts < high)]
             edges = np.concatenate([[low], inner, [high]])
             same[pieces] = sum(
-                tasks * np.diff(reach[np.clip(edges, group * per_group, (group + 1) * per_group)])
+                tasks * np.diff(reach[np.clip(edges, group * per_task, (group + 1) * per_task)])
                 for group, tasks in pieces
             )
         result.append(same[pieces])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hgpart.hypergraph.hypergraph import Int64
+from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.nets import Nets
 from hgpart.sequences import Sequences, distinct_pairs, equal_rows, starts_of_runs
 
@@ -34,15 +34,13 @@ def cnn_nets(model: CnnHypergraph) -> Nets:
 
 def _reduction_nets(model: CnnHypergraph) -> Nets:
     """A net for each row: its reduction first, then the cells that it sums."""
-    graph, blocks, modelling = model.graph, model.blocks, model.modelling
     costs: list[int] = []
     layers, roots, firsts, lasts = [], [], [], []
-    for at, (layer, layout) in enumerate(zip(graph.layers, model.layouts, strict=True)):
-        read = modelling.split_read(layer)
-        if layout is None or read is None:
+    for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
+        if layout is None or view.split is None:
             continue
-        cuts, rows = blocks.columns[at], blocks.rows[at]
-        per_group, channels = layer.tasks // read.groups, len(read.channels) // read.groups
+        cuts, rows = model.blocks.columns[at], model.blocks.rows[at]
+        per_group, channels = view.layer.tasks // view.split.groups, view.columns_per_task
         read_groups = Sequences.of_spans(rows[:-1] // per_group, (rows[1:] - 1) // per_group + 1)
         groups, row = read_groups.values, read_groups.owners
         begin = np.maximum(rows[row], groups * per_group)
@@ -52,13 +50,8 @@ def _reduction_nets(model: CnnHypergraph) -> Nets:
         numbers, example = equal_rows(np.stack([row, low, high], axis=1))
         times = np.zeros(len(example), dtype=np.int64)
         np.add.at(times, numbers, tasks)
-        cost = (
-            layer.partial_elements
-            * modelling.batch_size
-            * (modelling.bytes_per_element or layer.bytes_per_element)
-        )
-        costs += [cost * count for count in times.tolist()]
-        layers.append(np.full(len(example), len(graph.layers) + at, dtype=np.int32))
+        costs += [view.partial_bytes * count for count in times.tolist()]
+        layers.append(np.full(len(example), len(model.views) + at, dtype=np.int32))
         roots.append((layout.finish + row[example]).astype(np.int32))
         firsts.append(layout.cell(row[example], low[example]))
         lasts.append(layout.cell(row[example], high[example]))
@@ -78,10 +71,10 @@ def _reduction_nets(model: CnnHypergraph) -> Nets:
 
 def _map_nets(model: CnnHypergraph) -> Nets:
     """A net for each set of maps with one producer and the same readers."""
-    graph, modelling = model.graph, model.modelling
+    graph = model.graph
     tasks, own, sets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
     count = 0
-    for members in _tied(model):
+    for members in by_vertices(model.views).values():
         read, numbers, vertices = _readers(model, members)
         tasks.append(read)
         own.append(count + numbers)
@@ -99,14 +92,13 @@ def _map_nets(model: CnnHypergraph) -> Nets:
     lists = lists.take(read)
     numbers, first = lists.alike()
     nets, examples = equal_rows(np.stack([layers, roots, numbers], axis=1))
-    each = [
-        graph.map_bytes(layer, modelling.batch_size, modelling.bytes_per_element)
-        for layer in graph.layers
-    ]
     times = np.bincount(nets, minlength=len(examples)).tolist()
     return Nets(
         costs=np.array(
-            [each[at] * many for at, many in zip(layers[examples].tolist(), times, strict=True)],
+            [
+                model.views[at].map_bytes * many
+                for at, many in zip(layers[examples].tolist(), times, strict=True)
+            ],
             dtype=np.int64,
         ),
         gathers=np.zeros(len(examples), dtype=np.bool_),
@@ -118,15 +110,6 @@ def _map_nets(model: CnnHypergraph) -> Nets:
     )
 
 
-def _tied(model: CnnHypergraph) -> Iterable[list[int]]:
-    """Layers that have the same vertices."""
-    tied: dict[int, list[int]] = {}
-    for at, (layer, layout) in enumerate(zip(model.graph.layers, model.layouts, strict=True)):
-        if layout is not None:
-            tied.setdefault(layer.tied_to, []).append(at)
-    return tied.values()
-
-
 def _finishing(model: CnnHypergraph) -> list[Int64]:
     """Per layer the vertex that finishes each task; -1 where a layer has none."""
     return [
@@ -135,29 +118,28 @@ def _finishing(model: CnnHypergraph) -> list[Int64]:
     ]
 
 
-def _readers(model: CnnHypergraph, members: list[int]) -> tuple[Int64, Int64, Sequences]:
+def _readers(model: CnnHypergraph, members: list[LayerVertices]) -> tuple[Int64, Int64, Sequences]:
     """Tasks that tied layers read, which set of their vertices reads each, and these sets."""
-    graph, modelling = model.graph, model.modelling
-    rows = model.blocks.rows[members[0]]
+    graph = model.graph
+    first_layer = members[0].at
+    rows = model.blocks.rows[first_layer]
     tasks, runs = [np.zeros(0, np.int64)], [np.zeros((0, 3), np.int64)]
-    for at in members:
-        layer = graph.layers[at]
-        split = modelling.split_read(layer)
-        for read in layer.reads:
+    for view in members:
+        for read in view.layer.reads:
             known = np.flatnonzero(read.channels >= 0)
             groups = known * read.groups // max(1, len(read.channels))
-            per_group = layer.tasks // read.groups
+            per_group = view.layer.tasks // read.groups
             low = np.searchsorted(rows, groups * per_group, "right") - 1
             high = np.searchsorted(rows, (groups + 1) * per_group - 1, "right") - 1
             columns = np.full(len(known), -1)
-            if split is read:
-                columns = np.searchsorted(model.blocks.columns[at], known, "right") - 1
+            if view.split is read:
+                columns = np.searchsorted(model.blocks.columns[view.at], known, "right") - 1
             tasks.append(graph.task_of_channel[read.channels[known]])
             runs.append(np.stack([low, high, columns], axis=1))
     table = np.concatenate(runs)
     numbers, first = equal_rows(table)
     low, high, column = table[first].T
-    layout = model.layouts[members[0]]
+    layout = model.layouts[first_layer]
     assert layout is not None
     reading = Sequences.of_spans(low, high + 1)
     column = column[reading.owners]

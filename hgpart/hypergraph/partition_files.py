@@ -7,49 +7,46 @@ is cut into the largest blocks that it keeps whole, which is exact.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.blocks import LARGEST_FULL, Blocks, Modelling, full_vertices, layer_vertices
+from hgpart.hypergraph.blocks import LARGEST_FULL, Blocks, full_vertices
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
 from hgpart.hypergraph.hypergraph import Int32, Int64
-from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
+from hgpart.hypergraph.modelling import LayerVertices, Modelling
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.work.figures import Work
 
 
-def full_parts(
-    graph: ChannelGraph, model: CnnHypergraph, modelling: Modelling, parts: Int32
-) -> Int32:
+def full_parts(model: CnnHypergraph, parts: Int32) -> Int32:
     """Give every vertex of the full hypergraph the part of its block.
 
     Parameters
     ----------
-    graph, model, modelling
-        The model's graph, its blocks, and how they were made.
+    model : CnnHypergraph
     parts : int32 array, shape (model.vertices,)
 
     Returns
     -------
-    int32 array, shape (full_vertices(graph, modelling),)
+    int32 array, shape (full_vertices(model.graph, model.modelling),)
 
     Raises
     ------
     ArgumentError
         If there are too many vertices.
     """
-    if (vertices := full_vertices(graph, modelling)) > LARGEST_FULL:
+    if (vertices := full_vertices(model.graph, model.modelling)) > LARGEST_FULL:
         raise ArgumentError(f"{vertices} vertices: accepted are up to {LARGEST_FULL}")
     pieces = [np.zeros(0, np.int32)]
-    for at, (layer, layout) in enumerate(zip(graph.layers, model.layouts, strict=True)):
-        if layout is None or layer.tied_to != at:
+    for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
+        if layout is None or not view.is_first:
             continue
-        if modelling.is_solid(layer) and modelling.split_read(layer) is None:
-            pieces.append(parts[layout.finish : layout.finish + 1])
-            continue
-        rows = np.repeat(np.arange(len(model.blocks.rows[at]) - 1), np.diff(model.blocks.rows[at]))
-        read = modelling.split_read(layer)
-        if read is not None:
-            positions = _positions(layer, read)
+        cuts = model.blocks.rows[at]
+        rows = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts) // view.tasks_per_row)
+        if view.split is not None:
+            positions = _positions(view)
             columns = np.searchsorted(model.blocks.columns[at], positions, "right") - 1
             cells = layout.cell(rows[:, None], columns)
             pieces.append(parts[cells].ravel())
@@ -80,60 +77,53 @@ def blocks_of_parts(
     expected = full_vertices(graph, modelling)
     if len(parts) != expected:
         raise ArgumentError(f"{len(parts)} parts, expected one for each of {expected} vertices")
-    rows: list[Int64] = []
-    columns: list[Int64] = []
     pieces = [np.zeros(0, np.int32)]
     first = 0
-    for at, layer in enumerate(graph.layers):
-        if not modelling.has_vertices(layer) or layer.tied_to != at:
-            tied = layer.tied_to != at and modelling.has_vertices(layer)
-            rows.append(rows[layer.tied_to] if tied else np.array([0, layer.tasks]))
-            columns.append(columns[layer.tied_to] if tied else _one_column(layer, modelling))
-            continue
-        count = layer_vertices(layer, modelling)
-        own = parts[first : first + count]
-        first += count
-        read = modelling.split_read(layer)
-        if read is None:
-            cuts = _changes(own[:, None]) if len(own) == layer.tasks else np.array([0, layer.tasks])
-            rows.append(cuts)
-            columns.append(np.array([0, 1]))
-            pieces.append(own if len(own) == 1 else own[cuts[:-1]])
-            continue
-        per_group = len(read.channels) // read.groups
-        cells = own[: -layer.tasks].reshape(layer.tasks, per_group)
-        finish = own[-layer.tasks :]
-        cuts = np.union1d(_changes(cells), _changes(finish[:, None]))
-        if read.groups > 1:
-            starts = -(-np.arange(read.groups) * layer.tasks // read.groups)
-            cuts = np.union1d(cuts, starts)
-        column_cuts = [np.array([len(read.channels)])]
-        for group in range(read.groups):
-            begin, end = (-(-side * layer.tasks // read.groups) for side in (group, group + 1))
-            within = _changes(
-                cells[np.unique(np.maximum(cuts[(cuts >= begin) & (cuts < end)], begin))].T
-            )
-            column_cuts.append(group * per_group + within[:-1])
-        rows.append(cuts)
-        columns.append(np.unique(np.concatenate(column_cuts)))
-        positions = _positions(layer, read)
-        for row in cuts[:-1].tolist():
-            pieces.append(cells[row][np.isin(positions[row], columns[at])])
-        pieces.append(finish[cuts[:-1]])
-    model = cnn_hypergraph(graph, work, Blocks(tuple(rows), tuple(columns)), modelling)
+
+    def cuts(view: LayerVertices) -> tuple[Int64, Int64]:
+        nonlocal first
+        if not view.exists:
+            return np.array([0, view.layer.tasks]), np.array([0, view.columns])
+        own = parts[first : first + view.count]
+        first += view.count
+        rows, columns, found = (_cut_whole if view.split is None else _cut_split)(view, own)
+        pieces.append(found)
+        return rows, columns
+
+    blocks = Blocks.cut(modelling.views(graph), cuts)
+    model = cnn_hypergraph(graph, work, blocks, modelling)
     return model, np.ascontiguousarray(np.concatenate(pieces), dtype=np.int32)
 
 
-def _positions(layer: Layer, read: Read) -> Int64:
+def _cut_whole(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:
+    """The largest blocks of tasks that are not split, and their parts."""
+    cuts = _changes(parts[:, None])
+    return cuts * view.tasks_per_row, np.array([0, 1]), parts[cuts[:-1]]
+
+
+def _cut_split(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:
+    """The largest blocks of split tasks: their rows, their columns, and the parts of them all."""
+    assert view.split is not None
+    tasks, groups, per_task = view.layer.tasks, view.split.groups, view.columns_per_task
+    cells = parts[:-tasks].reshape(tasks, per_task)
+    finish = parts[-tasks:]
+    starts = -(-np.arange(groups + 1) * tasks // groups)
+    rows = np.union1d(np.union1d(_changes(cells), _changes(finish[:, None])), starts)
+    columns = [np.array([view.columns])]
+    for group, (begin, end) in enumerate(itertools.pairwise(starts.tolist())):
+        own = cells[rows[(rows >= begin) & (rows < end)]]
+        columns.append(group * per_task + _changes(own.T)[:-1])
+    cuts = np.unique(np.concatenate(columns))
+    positions = _positions(view)
+    found = [cells[row][np.isin(positions[row], cuts)] for row in rows[:-1].tolist()]
+    return rows, cuts, np.concatenate([*found, finish[rows[:-1]]])
+
+
+def _positions(view: LayerVertices) -> Int64:
     """Positions in a split layer's read that each task reads, shape (tasks, channels a group)."""
-    per_group = len(read.channels) // read.groups
-    groups = np.arange(layer.tasks) * read.groups // layer.tasks
-    return groups[:, None] * per_group + np.arange(per_group)
-
-
-def _one_column(layer: Layer, modelling: Modelling) -> Int64:
-    read = modelling.split_read(layer)
-    return np.array([0, 1 if read is None else len(read.channels)])
+    assert view.split is not None
+    groups = np.arange(view.layer.tasks) * view.split.groups // view.layer.tasks
+    return groups[:, None] * view.columns_per_task + np.arange(view.columns_per_task)
 
 
 def _changes(lines: Int32) -> Int64:

@@ -1,4 +1,4 @@
-"""ChannelGraph + CnnHypergraph + parts -> what each part holds: work, parameters, maps."""
+"""CnnHypergraph + parts -> what each part holds: work, parameters, maps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.building import CnnHypergraph, row_shares
 from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.metrics import traffic
-from hgpart.layers.channel_graph import ChannelGraph
 
 
 @dataclass(frozen=True)
@@ -37,37 +35,33 @@ class PartShares:
     layer_tasks: Int64
 
 
-def part_shares(
-    graph: ChannelGraph, model: CnnHypergraph, modelling: Modelling, parts: Int32, k: int
-) -> PartShares:
+def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
     """Add up what each part holds; parameters add up to the model's, each element once."""
-    layers = len(graph.layers)
+    layers = len(model.views)
     layer_work = np.zeros((layers, k), dtype=np.int64)
     np.add.at(layer_work, (model.vertex_layers, parts), model.weights)
     layer_tasks = np.zeros((layers, k), dtype=np.int64)
     parameters = np.zeros(k, dtype=np.int64)
     parameter_bytes = np.zeros(k, dtype=np.int64)
     made = np.zeros(k, dtype=np.int64)
-    for at, (layer, layout) in enumerate(zip(graph.layers, model.layouts, strict=True)):
+    for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
         if layout is None:
             continue
-        rows = model.blocks.rows[at]
+        layer, rows = view.layer, model.blocks.rows[at]
         sizes = np.diff(rows)
         finishing = parts[layout.finish + np.arange(len(sizes))]
         np.add.at(layer_tasks[at], finishing, sizes)
-        map_bytes = graph.map_bytes(layer, modelling.batch_size, modelling.bytes_per_element)
-        np.add.at(made, finishing, sizes * map_bytes)
+        np.add.at(made, finishing, sizes * view.map_bytes)
         held = np.diff(layer.parameters * rows // layer.tasks)
         own = np.zeros(k, dtype=np.int64)
-        read = modelling.split_read(layer)
-        if read is not None:
+        if view.split is not None:
             cells = slice(int(layout.row_starts[0]), layout.finish)
-            weights = row_shares(layer, read, layer.weights // layer.tasks, model.blocks, at)
+            weights = row_shares(view, layer.weights // layer.tasks, model.blocks)
             np.add.at(own, parts[cells], np.concatenate(weights))
             held -= [row.sum() for row in weights]
         np.add.at(own, finishing, held)
         parameters += own
-        parameter_bytes += own * (modelling.bytes_per_element or layer.bytes_per_element)
+        parameter_bytes += own * view.element_bytes
     between = model.nets.of_parts(model.weights, parts, k)
     received = traffic(between, np.arange(k, dtype=np.int32), k).sum(axis=0)
     return PartShares(parameters, parameter_bytes, made + received, layer_work, layer_tasks)

@@ -9,7 +9,9 @@ from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
 from hgpart.partition.exact.counting import exact
 from hgpart.partition.external.kahypar import kahypar
 from hgpart.partition.external.mtkahypar import mtkahypar
-from hgpart.partition.native.search import native
+from hgpart.partition.native.any_hypergraph import native
+from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.objectives import Objective
 
 
 class Backend(Protocol):
@@ -81,3 +83,11 @@ def backend(name: str) -> Backend:
     if name not in BACKENDS:
         raise ArgumentError(f"backend is {name!r}, expected one of {', '.join(BACKENDS)}")
     return BACKENDS[name]
+
+
+def check_backend(name: str, objective: Objective, memory: MemoryLimits | None) -> None:
+    """Raise an ArgumentError unless there is a partitioner of that name that takes these."""
+    backend(name)
+    if name != "native" and (memory is not None or objective.name != "volume"):
+        wanted = "memory limit" if memory is not None else f"objective {objective.name!r}"
+        raise ArgumentError(f"backend {name!r} takes no {wanted}: native does")

@@ -206,13 +206,7 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
                         f"by the partition {planned:,}"
                     )
     partition = placement.partition
-    shares = part_shares(
-        placement.blueprint.graph,
-        partition.model,
-        partition.modelling,
-        partition.parts,
-        placement.k,
-    )
+    shares = part_shares(partition.model, partition.parts, placement.k)
     for figures in report.parts:
         used, planned = figures.parameters - figures.unused_parameters, shares.parameters
         if used != planned[figures.part]:

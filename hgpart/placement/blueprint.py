@@ -75,7 +75,7 @@ class Blueprint:
     @cached_property
     def owners(self) -> Ownership:
         """Who computes what."""
-        return ownership(self.graph, self.partition)
+        return ownership(self.partition)
 
     @cached_property
     def shipments(self) -> tuple[Shipment, ...]:

@@ -10,11 +10,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from hgpart.hypergraph.blocks import Blocks, Modelling
-from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.layers.channel_graph import ChannelGraph, Layer
-from hgpart.partition import Partition, evaluated
+from hgpart.partition import Partition
+from hgpart.partition.partition import evaluated
+from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
 
@@ -49,36 +51,35 @@ def carried_over(
     that it reads: task by task where that makes as many channels as it has tasks, else whole. Its
     work is not known, and counts as none.
     """
-    modelling = partition.modelling
+    views = partition.modelling.views(other)
     index = {layer.name: at for at, layer in enumerate(graph.layers)}
     divided: list[_Divided] = []
     per_task = np.zeros(len(other.layers), dtype=np.int64)
-    for at, layer in enumerate(other.layers):
+    for at, view in enumerate(views):
+        layer = view.layer
         known = index.get(layer.name)
         if known is not None and not _alike(graph.layers[known], layer):
             known = None
         if known is not None:
             per_task[at] = work.per_task[known]
-        if layer.tied_to != at:
-            divided.append(replace(divided[layer.tied_to], parts=np.zeros(0, np.int32)))
+        if not view.is_first:
+            divided.append(replace(divided[view.first], parts=np.zeros(0, np.int32)))
         elif known is not None:
             divided.append(_as_it_is(partition, known))
         else:
-            divided.append(_with_its_source(other, layer, modelling, divided))
+            divided.append(_with_its_source(other, view, divided))
     carried = Work(per_task, work.unit, work.units, work.source)
     blocks = Blocks(tuple(one.rows for one in divided), tuple(one.columns for one in divided))
+    problem = Problem(
+        other, carried, partition.modelling, partition.k, partition.eps, partition.speeds
+    )
     found = evaluated(
-        other,
-        carried,
-        cnn_hypergraph(other, carried, blocks, modelling),
-        modelling,
+        problem,
+        problem.hypergraph(blocks),
         np.concatenate([one.parts for one in divided]),
-        partition.k,
-        partition.eps,
         seed=partition.seed,
         backend=partition.backend,
         start=partition.start,
-        speeds=partition.speeds,
         bound=0,
     )
     return found, carried
@@ -116,20 +117,17 @@ def _as_it_is(partition: Partition, at: int) -> _Divided:
     )
 
 
-def _with_its_source(
-    graph: ChannelGraph, layer: Layer, modelling: Modelling, divided: list[_Divided]
-) -> _Divided:
-    rows, finish = np.array([0, layer.tasks]), np.zeros(1, dtype=np.int32)
-    for source in graph.sources(layer):
+def _with_its_source(graph: ChannelGraph, view: LayerVertices, divided: list[_Divided]) -> _Divided:
+    tasks = view.layer.tasks
+    rows, finish = np.array([0, tasks]), np.zeros(1, dtype=np.int32)
+    for source in graph.sources(view.layer):
         of_source = divided[source]
         if len(of_source.finish):
             finish = of_source.finish[:1]
-            if graph.layers[source].tasks == layer.tasks and not modelling.is_solid(layer):
+            if graph.layers[source].tasks == tasks and not view.is_solid:
                 rows, finish = of_source.rows, of_source.finish
             break
-    read = modelling.split_read(layer)
-    if read is None:
-        return _Divided(rows, np.array([0, 1]), finish, finish)
+    columns = np.array([0, view.columns])
     # All cells of a row are where it is finished.
-    columns = np.array([0, len(read.channels)])
-    return _Divided(rows, columns, finish, np.concatenate([finish, finish]))
+    parts = finish if view.split is None else np.concatenate([finish, finish])
+    return _Divided(rows, columns, finish, parts)

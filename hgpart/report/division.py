@@ -15,10 +15,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.hypergraph.metrics import Evaluation
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import PartShares
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.partition.bounds.lower_bound import relative_gap

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -17,9 +17,10 @@ from builtin_graphs import full_size_graph
 
 from hgpart.cli import run
 from hgpart.errors import ModelError
-from hgpart.hypergraph.blocks import Modelling, single_blocks
+from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.formats import read_hmetis, read_partition, read_patoh
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition import partition_graph
 from hgpart.partition.native.search import native_partition
 from hgpart.plan import load_plan, make_plan, restore, save_plan
@@ -570,7 +571,10 @@ def test_an_interrupt_of_the_imports_is_one_line():
 @pytest.mark.parametrize("options", [[], ["--backend", "exact"]])
 def test_ctrl_c_in_a_search_keeps_its_best_and_says_so(options, capsys, monkeypatch, tmp_path):
     """The status was 0, and nothing told the partition from what a whole search finds."""
-    start = functools.partial(native_partition, on_progress=interrupt)
+
+    def start(problem, search, bound):
+        return native_partition(problem, replace(search, on_progress=interrupt), bound)
+
     monkeypatch.setattr("hgpart.partition.exact.counting.native_partition", start)
     monkeypatch.setattr("hgpart.cli.stages.Stages.search", interrupt)  # of backend native
     plan, first, second = (tmp_path / name for name in ("plan.json", "first", "second"))

@@ -33,7 +33,7 @@ from hgpart.compare.comparison import (
 )
 from hgpart.compare.strategies import Failed, NotApplicable, Outcome, Strategy
 from hgpart.errors import ArgumentError, FormatError, PlanError
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.work.figures import flops, measured
 
 # ------------------------------------------------------------------ the grid

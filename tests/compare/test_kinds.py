@@ -9,8 +9,8 @@ from partitioned_models import MODELS, graph_of
 from hgpart.compare import kinds
 from hgpart.compare.kinds import KINDS, partition_of_kind
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.work.figures import flops
 
 

@@ -27,9 +27,10 @@ from hgpart.compare.strategies import (
     strategies,
 )
 from hgpart.errors import ArgumentError, BackendError, InfeasibleError, MissingPackageError
-from hgpart.hypergraph.blocks import Modelling, layer_blocks, single_blocks
+from hgpart.hypergraph.blocks import layer_blocks, single_blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.layers.layering import channel_graph
@@ -42,6 +43,7 @@ from hgpart.partition.baselines.layerwise import (
     layerwise_by_parameters,
 )
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.problem.problem import Problem
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import Work, flops
 
@@ -107,9 +109,7 @@ def test_a_partition_costs_what_its_nets_send(
     vertices = model.hypergraph.vertices
     drawn = data.draw(st.lists(st.integers(0, k - 1), min_size=vertices, max_size=vertices))
     parts = np.array(drawn, dtype=np.int32)
-    found = outcome_of_parts(
-        STRATEGY, Task(graph, work, modelling, k, 0.1, 0), model, modelling, parts
-    )
+    found = outcome_of_parts(STRATEGY, Task(graph, work, modelling, k, 0.1, 0), model, parts)
     counted = count(graph, modelling, model, parts, k)
     assert found.forward_bytes == counted.forward
     assert found.step_bytes == counted.step
@@ -122,7 +122,7 @@ def test_a_partition_costs_what_its_nets_send(
     average = loads.sum() / k
     assert found.max_over_average == pytest.approx(loads.max() / average if average else 1.0)
     assert found.imbalance == pytest.approx(found.max_over_average - 1)
-    shares = part_shares(graph, model, modelling, parts, k)
+    shares = part_shares(model, parts, k)
     assert found.largest_parameters == shares.parameters.max()
     assert found.largest_activation_bytes == shares.activation_bytes.max()
     assert (found.k, found.eps, found.batch_size) == (k, 0.1, modelling.batch_size)
@@ -141,7 +141,7 @@ def test_a_parameter_that_travels_does_so_once_a_step_whatever_the_batch() -> No
         work = flops(graph)
         model = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
         task = Task(graph, work, modelling, 2, 0.1, 0)
-        found = outcome_of_parts(STRATEGY, task, model, modelling, parts)
+        found = outcome_of_parts(STRATEGY, task, model, parts)
         # Image (5) and parameter (7) go to part 1, which sends its map (3) to the output.
         assert found.forward_bytes == 4 * (5 * batch + 7 + 3 * batch)
         assert found.bytes_per_step == 2 * 4 * 7
@@ -153,7 +153,8 @@ def test_a_parameter_that_travels_does_so_once_a_step_whatever_the_batch() -> No
 def of_layers(cut):
     def make(graph, work, modelling, k):
         model = cnn_hypergraph(graph, work, layer_blocks(graph, modelling), modelling)
-        return model, cut(graph, work, modelling, k).astype(np.int32)[model.vertex_layers]
+        cuts = cut(Problem(graph, work, modelling, k))
+        return model, cuts.astype(np.int32)[model.vertex_layers]
 
     return make
 
@@ -169,7 +170,7 @@ def of_backend(grain):
 
 def by_rule(rule, grain):
     return lambda graph, work, modelling, k: rule(
-        graph, work, dataclasses.replace(modelling, grain=grain), k
+        Problem(graph, work, dataclasses.replace(modelling, grain=grain), k)
     )
 
 
@@ -177,12 +178,12 @@ PARTITIONS = {
     "coarse-kahypar": of_backend("coarse"),
     "fine-kahypar": of_backend("fine"),
     "layerwise": of_layers(layerwise),
-    "layerwise-uniform": of_layers(lambda graph, work, _, k: layerwise_by_count(graph, work, k)),
+    "layerwise-uniform": of_layers(layerwise_by_count),
     "layerwise-params": of_layers(layerwise_by_parameters),
     "filterwise-horizontal": by_rule(horizontal, "coarse"),
     "filterwise-incremental": by_rule(incremental, "coarse"),
     "channelwise-incremental": by_rule(incremental, "fine"),
-    "random": lambda graph, work, modelling, k: random_parts(graph, work, modelling, k, 0),
+    "random": lambda graph, work, modelling, k: random_parts(Problem(graph, work, modelling, k), 0),
 }
 
 

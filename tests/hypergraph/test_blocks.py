@@ -8,15 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.blocks import (
-    Modelling,
-    divide,
-    halve,
-    layer_blocks,
-    linked_layers,
-    single_blocks,
-)
+from hgpart.hypergraph.blocks import divide, halve, layer_blocks, linked_layers, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.tracing.traced_model import example_inputs, trace

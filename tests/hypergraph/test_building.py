@@ -15,11 +15,12 @@ from perturbation import read_of_task
 from torch import nn
 
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.blocks import LARGEST_FACTOR, Blocks, Modelling, layer_blocks, single_blocks
+from hgpart.hypergraph.blocks import Blocks, layer_blocks, single_blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
 from hgpart.hypergraph.formats import write_patoh
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import LARGEST_FACTOR, Modelling
 from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import partition_graph

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from partitioned_models import chain, divided_graphs
 
 from hgpart.errors import HypergraphError
-from hgpart.hypergraph.blocks import Blocks, Modelling, single_blocks
+from hgpart.hypergraph.blocks import Blocks, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.nets import Nets
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.problem.problem import Problem
 from hgpart.sequences import Sequences
 from hgpart.work.figures import Work, flops
 
@@ -58,7 +60,7 @@ def test_ten_billion_pins_are_not_written_out() -> None:
     """A random partition has blocks of single tasks, whose hypergraph is the full one."""
     width, k = 100_000, 3
     graph, work = chain([width, width], [width, width], [1, 1])
-    model, parts = random_parts(graph, work, Modelling(batch_size=1), k, seed=0)
+    model, parts = random_parts(Problem(graph, work, Modelling(batch_size=1), k), seed=0)
     assert int(model.nets.sizes().sum()) > 4 * 10**9
     made = np.zeros((4, k), dtype=np.int64)
     sizes = np.concatenate([np.diff(rows) for rows in model.blocks.rows])

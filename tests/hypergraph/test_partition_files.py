@@ -15,9 +15,10 @@ from partitioned_models import (
 )
 
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.blocks import Blocks, Modelling, divide, single_blocks
+from hgpart.hypergraph.blocks import Blocks, divide, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import Evaluation, evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts, full_parts, full_vertices
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.project import project
@@ -61,7 +62,7 @@ def assert_same_price(
     assert model.hypergraph.vertices <= full.hypergraph.vertices
     found = evaluate(model.hypergraph, block_parts, PARTS)
     assert figures(found) == figures(evaluate(full.hypergraph, parts, PARTS))
-    assert full_parts(graph, model, modelling, block_parts).tolist() == parts.tolist()
+    assert full_parts(model, block_parts).tolist() == parts.tolist()
 
 
 @given(channel_graphs(), modellings)
@@ -103,7 +104,7 @@ def test_parts_of_blocks_are_repeated_over_their_tasks(
     part = st.integers(0, PARTS - 1)
     parts = np.array(data.draw(st.lists(part, min_size=count, max_size=count)), dtype=np.int32)
     single = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
-    found = full_parts(graph, model, modelling, parts)
+    found = full_parts(model, parts)
     assert found.dtype == np.int32
     assert found.tolist() == project(parts, model, single).tolist()
 
@@ -114,7 +115,7 @@ def test_blocks_are_the_largest_that_the_parts_allow() -> None:
     blocks = divide(graph, flops(graph), Modelling(), 12)
     model = cnn_hypergraph(graph, flops(graph), blocks, Modelling())
     parts = (np.arange(model.hypergraph.vertices) % PARTS).astype(np.int32)
-    tasks = full_parts(graph, model, Modelling(), parts)
+    tasks = full_parts(model, parts)
     found, found_parts = blocks_of_parts(graph, flops(graph), Modelling(), tasks)
     assert found_parts.tolist() == parts.tolist()
     for one, other in zip(found.blocks.rows, blocks.rows, strict=True):

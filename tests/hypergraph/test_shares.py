@@ -19,9 +19,10 @@ from partitioned_models import (
     read,
 )
 
-from hgpart.hypergraph.blocks import Blocks, Modelling, divide, single_blocks
+from hgpart.hypergraph.blocks import Blocks, divide, single_blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
 from hgpart.hypergraph.metrics import part_loads
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts, full_vertices
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
@@ -63,7 +64,7 @@ def test_work_tasks_and_maps_of_every_part(
     graph, work, modelling, blocks = divided
     model = cnn_hypergraph(graph, work, blocks, modelling)
     parts = drawn_parts(data, model)
-    shares = part_shares(graph, model, modelling, parts, PARTS)
+    shares = part_shares(model, parts, PARTS)
 
     loads = part_loads(model.hypergraph, parts, PARTS)
     assert shares.layer_work.sum(axis=0).tolist() == loads.tolist()
@@ -111,7 +112,7 @@ def test_parameters_are_counted_element_by_element(
             else:
                 expected[holder] += rest if solid else rest // layer.tasks
     model, parts = blocks_of_parts(graph, work, modelling, tasks)
-    shares = part_shares(graph, model, modelling, parts, PARTS)
+    shares = part_shares(model, parts, PARTS)
     assert shares.parameters.tolist() == expected
 
 
@@ -125,7 +126,7 @@ def test_parameters_add_up_to_the_models(name: str, grain: str) -> None:
         blocks = divide(graph, flops(graph), modelling, count)
         model = cnn_hypergraph(graph, flops(graph), blocks, modelling)
         parts = (np.arange(model.hypergraph.vertices) % PARTS).astype(np.int32)
-        shares = part_shares(graph, model, modelling, parts, PARTS)
+        shares = part_shares(model, parts, PARTS)
         assert shares.parameters.sum() == parameters
         assert shares.parameters.min() >= 0
 
@@ -142,7 +143,7 @@ def test_a_block_over_two_groups_holds_the_weights_of_both() -> None:
     ends = np.array([0, 1])
     blocks = Blocks((ends, np.array([0, 4]), ends), (np.array([0, 1]), np.array([0, 4, 8]), ends))
     model = cnn_hypergraph(graph, work, blocks, modelling)
-    shares = part_shares(graph, model, modelling, np.array([0, 1, 2], dtype=np.int32), 3)
+    shares = part_shares(model, np.array([0, 1, 2], dtype=np.int32), 3)
     assert shares.parameters.tolist() == [8, 8, 4]
 
 
@@ -158,4 +159,4 @@ def test_weights_that_only_a_later_tied_layer_has_are_in_its_cells() -> None:
     work = Work(np.array([0, 1, 1]), "MAC", 1, "test")
     model = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
     parts = np.array([0, 0, 0, 0, 1, 1], dtype=np.int32)
-    assert part_shares(graph, model, modelling, parts, 2).parameters.tolist() == [8, 4]
+    assert part_shares(model, parts, 2).parameters.tolist() == [8, 4]

@@ -19,19 +19,22 @@ from hgpart import _native, place
 from hgpart.compare.kinds import partition_of_kind
 from hgpart.compare.strategies import Outcome, Task, run_strategy, strategies
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.blocks import Modelling, single_blocks
+from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.nets import Nets
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
-from hgpart.partition import Partition, evaluated, partition_graph
+from hgpart.partition import Partition, partition_graph
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.native.divisions import blocks_of, division_of
 from hgpart.partition.native.layer_shares import layer_shares
 from hgpart.partition.native.symmetry import symmetry
+from hgpart.partition.partition import evaluated
+from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement.accounting import account, disagreements
 from hgpart.plan import load_plan, make_plan, restore, save_plan
@@ -80,7 +83,7 @@ def test_a_partition_and_its_plan(grain: str, backend: str, tmp_path: Path) -> N
 
 def test_more_nets_than_refinement_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It refuses more than 2^29 counts of a net and a part: then nothing is moved."""
-    monkeypatch.setattr("hgpart.partition.MAX_REFINED_COUNTS", 0)
+    monkeypatch.setattr("hgpart.partition.improving.MAX_REFINED_COUNTS", 0)
     monkeypatch.setattr(_native, "refine", None)
     graph, work = chain([8, 8, 4], [80, 160, 64], [4, 2, 1])
     found = partition_graph(graph, work, 3, 0.5, modelling=Modelling(), backend="kahypar")
@@ -89,10 +92,9 @@ def test_more_nets_than_refinement_has_room_for(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_tables_of_a_random_partition(tmp_path: Path) -> None:
     graph, work = wide()
-    model, parts = random_parts(graph, work, Modelling(), 3, seed=0)
-    found = evaluated(
-        graph, work, model, Modelling(), parts, 3, 0.1, seed=0, backend="random", start="random"
-    )
+    problem = Problem(graph, work, Modelling(), 3, 0.1)
+    model, parts = random_parts(problem, seed=0)
+    found = evaluated(problem, model, parts, seed=0, backend="random", start="random")
     again = kept(found, graph, work, tmp_path / "plan.json")
     report = Report(
         model="wide",
@@ -110,7 +112,7 @@ def test_the_tables_of_a_random_partition(tmp_path: Path) -> None:
         feasible=again.feasible,
         evaluation=again.evaluation,
         lower_bound=again.lower_bound,
-        shares=part_shares(graph, again.model, Modelling(), again.parts, 3),
+        shares=part_shares(again.model, again.parts, 3),
         layerwise=evaluate_layerwise(graph, work, Modelling(), 3),
         seconds={"total": 1.0},
     )
@@ -174,21 +176,21 @@ def calls(run: Callable[[], object]) -> int:
 
 def stages(width: int, modelling: Modelling) -> dict[str, Callable[[], object]]:
     graph, work = chain([width, width, width], [9 * width] * 3, [1, 1, 1])
-    model, parts = incremental(graph, work, modelling, 3)
-    found = symmetry(graph, work, modelling)
-    division = division_of(graph, found, modelling, model, parts)
+    model, parts = incremental(Problem(graph, work, modelling, 3))
+    found = symmetry(Problem(graph, work, modelling, 1))
+    division = division_of(found, model, parts)
     room = np.full(3, 10 * width)
-    single, random = random_parts(graph, work, modelling, 3, seed=0)
+    single, random = random_parts(Problem(graph, work, modelling, 3), seed=0)
     return {
-        "classes": lambda: symmetry(graph, work, modelling),
-        "bound": lambda: lower_bound(graph, work, modelling, room),
-        "shares": lambda: layer_shares(graph, work, modelling, room * 1.0),
-        "in order": lambda: incremental(graph, work, modelling, 3),
+        "classes": lambda: symmetry(Problem(graph, work, modelling, 1)),
+        "bound": lambda: lower_bound(Problem(graph, work, modelling, 3), room),
+        "shares": lambda: layer_shares(Problem(graph, work, modelling, 3), room * 1.0),
+        "in order": lambda: incremental(Problem(graph, work, modelling, 3)),
         "nets": lambda: cnn_hypergraph(graph, work, model.blocks, modelling).nets,
         "metrics": lambda: evaluate_parts(model, parts, 3),
         "metrics of single tasks": lambda: evaluate_parts(single, random, 3),
-        "division": lambda: division_of(graph, found, modelling, model, parts),
-        "blocks": lambda: blocks_of(graph, work, found, modelling, division),
+        "division": lambda: division_of(found, model, parts),
+        "blocks": lambda: blocks_of(Problem(graph, work, modelling, 1), found, division),
     }
 
 

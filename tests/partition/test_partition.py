@@ -25,9 +25,10 @@ from partitioned_models import (
 )
 
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
-from hgpart.hypergraph.blocks import Modelling, full_vertices, single_blocks
+from hgpart.hypergraph.blocks import full_vertices, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.hypergraph import Hypergraph
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import full_parts
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition import Partition
@@ -42,7 +43,7 @@ partition_graph = partial(at_length, effort=0.1)  # quality is not the subject
 def loads_by_task(graph: ChannelGraph, work: Work, found: Partition) -> list[int]:
     """Work of each part, task by task in the full hypergraph."""
     full = cnn_hypergraph(graph, work, single_blocks(graph, found.modelling), found.modelling)
-    parts = full_parts(graph, found.model, found.modelling, found.parts)
+    parts = full_parts(found.model, found.parts)
     loads = [0] * found.k
     for part, weight in zip(parts.tolist(), full.hypergraph.weights.tolist(), strict=True):
         loads[part] += weight
@@ -168,7 +169,7 @@ def test_as_many_parts_as_tasks() -> None:
     graph, work = chain([3, 2], [3, 2], [1, 1])
     modelling = Modelling(input_vertex=False, output_vertex=False)
     found = partition_graph(graph, work, 5, 0, modelling=modelling)
-    assert sorted(full_parts(graph, found.model, modelling, found.parts)) == [0, 1, 2, 3, 4]
+    assert sorted(full_parts(found.model, found.parts)) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
@@ -201,7 +202,7 @@ def test_the_evaluation_is_that_of_the_full_hypergraph() -> None:
         modelling = Modelling(grain=grain, batch_size=3)
         found = partition_graph(graph, flops(graph), 2, 0.1, modelling=modelling)
         full = cnn_hypergraph(graph, flops(graph), single_blocks(graph, modelling), modelling)
-        parts = full_parts(graph, found.model, modelling, found.parts)
+        parts = full_parts(found.model, found.parts)
         nets = full.hypergraph
         volume = sum(
             int(nets.costs[net]) * (len({int(parts[pin]) for pin in nets.pins[start:end]}) - 1)

@@ -10,7 +10,7 @@ from hypothesis import given
 from partitioned_graphs import partitioned_graphs
 from torch import nn
 
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.placement.cutting.ownership import ownership
 from hgpart.placement.modes import carried_over, skeleton
@@ -58,7 +58,7 @@ def test_layers_of_one_mode_alone_go_with_what_they_read(grain):
     graph, other = channel_graph(traced), channel_graph(trace(model.train(), image))
     plan = placements.of_single_tasks(traced, graph, Modelling(grain=grain), 3, seed=1)
     partition, work = carried_over(plan.partition, plan.work, graph, other)
-    owners, found = ownership(graph, plan.partition), ownership(other, partition)
+    owners, found = ownership(plan.partition), ownership(partition)
     finish = {layer.name: parts for layer, parts in zip(graph.layers, owners.finish, strict=True)}
     known = dict(zip((layer.name for layer in other.layers), found.finish, strict=True))
     assert {"gain", "aside"} <= known.keys() - finish.keys()

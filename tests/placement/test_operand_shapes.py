@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from hgpart import place
 from hgpart.errors import PlacementError
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers import channels
 from hgpart.layers.channels import Mix, mix_all
 

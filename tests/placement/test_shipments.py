@@ -19,7 +19,7 @@ def test_counted_shipments_add_up_to_the_traffic_and_the_messages(case):
     modelling = partition.modelling
     traffic = np.zeros((partition.k, partition.k), dtype=np.int64)
     messages = np.zeros_like(traffic)
-    for item in shipments(graph, ownership(graph, partition)):
+    for item in shipments(graph, ownership(partition)):
         if not item.counted:
             assert not modelling.output_vertex
             continue
@@ -39,7 +39,7 @@ def test_counted_shipments_add_up_to_the_traffic_and_the_messages(case):
 @given(partitioned_graphs())
 def test_a_part_gets_what_its_tasks_read_and_it_does_not_make(case):
     graph, partition = case
-    owners = ownership(graph, partition)
+    owners = ownership(partition)
     found = {}
     for item in shipments(graph, owners):
         key = (item.layer, item.partial, item.sender, item.receiver, item.counted)

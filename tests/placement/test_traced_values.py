@@ -11,7 +11,7 @@ from torch import nn
 
 from hgpart import place
 from hgpart.errors import PlacementError
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 
 ROLES = ("index", "mask", "level", "later")
 

@@ -21,7 +21,6 @@ from partitioned_models import (
 
 from hgpart.hypergraph.blocks import (
     Blocks,
-    Modelling,
     divide,
     halve,
     layer_blocks,
@@ -29,6 +28,7 @@ from hgpart.hypergraph.blocks import (
     single_blocks,
 )
 from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, OUTPUT, ChannelGraph
 from hgpart.work.figures import Work, flops
 

@@ -25,11 +25,12 @@ from hgpart.compare.comparison import (
 )
 from hgpart.compare.strategies import Failed, NotApplicable, Outcome, strategies
 from hgpart.errors import MissingPackageError, OutputError
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.layering import channel_graph
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import evaluate_layerwise
 from hgpart.report import UNITS, Report, as_json, page
 from hgpart.report.page import comparison_page, plan_page, write_page
@@ -89,7 +90,7 @@ def make_report(layers, k, name=NASTY):
         model.add_module(f"layer<{at}>&", layer)
     graph = channel_graph(trace(model, example_inputs(model, (8, 4, 4))))
     work, modelling = flops(graph), Modelling()
-    blocks, parts = random_parts(graph, work, modelling, k, 0)
+    blocks, parts = random_parts(Problem(graph, work, modelling, k), 0)
     found = evaluate(blocks.hypergraph, parts, k)
     return Report(
         model=name,
@@ -107,7 +108,7 @@ def make_report(layers, k, name=NASTY):
         feasible=found.imbalance <= 0.1,
         evaluation=found,
         lower_bound=0,
-        shares=part_shares(graph, blocks, modelling, parts, k),
+        shares=part_shares(blocks, parts, k),
         layerwise=evaluate_layerwise(graph, work, modelling, k),
         seconds={"total": 1.0},
     )

@@ -14,7 +14,7 @@ from builtin_graphs import full_size_graph
 from rich.console import Console
 from torch import nn
 
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import partition_graph
@@ -51,7 +51,7 @@ def make_report(graph, k, work=None, best_effort=False, speeds=None, **modelling
         feasible=found.feasible,
         evaluation=found.evaluation,
         lower_bound=found.lower_bound,
-        shares=part_shares(graph, found.model, modelling, found.parts, k),
+        shares=part_shares(found.model, found.parts, k),
         layerwise=evaluate_layerwise(graph, work, modelling, k, speeds, 0.1),
         seconds={"partition": 0.25, "total": 1.5},
     )

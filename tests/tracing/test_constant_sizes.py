@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hgpart.errors import TraceError
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.tracing.traced_model import trace
 

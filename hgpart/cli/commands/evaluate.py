@@ -69,14 +69,15 @@ def evaluate(
             from hgpart.hypergraph.formats import read_partition
             from hgpart.hypergraph.partition_files import blocks_of_parts
             from hgpart.hypergraph.shares import part_shares
-            from hgpart.partition import check_arguments
             from hgpart.partition.bounds.lower_bound import lower_bound
-            from hgpart.partition.problem.balance import capacities, within
+            from hgpart.partition.problem.balance import within
+            from hgpart.partition.problem.checks import check_request
+            from hgpart.partition.problem.problem import Problem
             from hgpart.partitioned_model import evaluate_layerwise
             from hgpart.plan import LARGEST_K
             from hgpart.report import Report
         unit = checked_unit(unit)
-        check_arguments(len(speeds or [1]) if k is None else k, eps, 0, speeds)
+        check_request(len(speeds or [1]) if k is None else k, eps, speeds)
         modelling = modelling_of(
             grain, linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
         )
@@ -86,17 +87,18 @@ def evaluate(
             vertices = full_vertices(graph, modelling)
             every = read_partition(partition_file, vertices, k or min(vertices, LARGEST_K))
             k = k or int(every.max(initial=0)) + 1
-            check_arguments(k, eps, 0, speeds)
+            check_request(k, eps, speeds)
         with stage("work", spinner=False):  # profiling shows its own progress
             done = measure(module, traced, graph)
         with stage("evaluate"):
             blocks, parts = blocks_of_parts(graph, done, modelling, every)
             found = evaluate_parts(blocks, parts, k, speeds)
-            room = capacities(int(found.loads.sum()), speeds or [1] * k, eps)
-            bound = lower_bound(graph, done, modelling, room)
+            rates = None if speeds is None else tuple(speeds)
+            problem = Problem(graph, done, modelling, k, eps, rates)
+            bound = lower_bound(problem, problem.capacities)
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)
-        shares = part_shares(graph, blocks, modelling, parts, k)
+        shares = part_shares(blocks, parts, k)
     report = Report(
         model=model,
         input_shape=shape,

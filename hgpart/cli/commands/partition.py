@@ -121,8 +121,10 @@ def partition(
             from hgpart.hypergraph.formats import write_partition
             from hgpart.hypergraph.partition_files import full_parts
             from hgpart.hypergraph.shares import part_shares
-            from hgpart.partition import check_arguments, check_goal, check_search, partition_graph
+            from hgpart.partition import partition_graph
             from hgpart.partition.backends import backend as backend_named
+            from hgpart.partition.backends import check_backend
+            from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.partition.problem.memory import COPIES, memory_limits
             from hgpart.partition.problem.objectives import objective_named
             from hgpart.partition.problem.topology import load_topology
@@ -133,8 +135,8 @@ def partition(
             from hgpart.work.figures import save_work as write_work
         unit = checked_unit(unit)
         backend_named(backend)
-        check_arguments(k, eps, seed, speeds)
-        check_search(time_limit, effort)
+        check_request(k, eps, speeds)
+        check_search(seed, effort, time_limit)
         wanted = objective_named(objective)
         if topology is not None:
             if objective != "volume":
@@ -144,7 +146,7 @@ def partition(
             raise ArgumentError(f"--memory-copies {memory_copies:g}: only --memory needs them")
         copies = COPIES if memory_copies is None else memory_copies
         limits = None if memory is None else memory_limits(memory, k, copies)
-        check_goal(k, backend, wanted, limits)
+        check_backend(backend, wanted, limits)
         modelling = modelling_of(
             grain, linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
         )
@@ -174,9 +176,9 @@ def partition(
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)
         with stage("write"):
-            shares = part_shares(graph, found.model, modelling, found.parts, k)
+            shares = part_shares(found.model, found.parts, k)
             if partition_file is not None:
-                parts = full_parts(graph, found.model, modelling, found.parts)
+                parts = full_parts(found.model, found.parts)
                 write_partition(parts, partition_file)
             if output is not None:
                 write_plan(make_plan(found, graph, done, model, shape), output)

@@ -59,7 +59,7 @@ def run(
     if steps < 1:
         raise ArgumentError(f"--steps {steps}: accepted is 1 or more")
     with Stages() as stage, stage("import"):
-        from hgpart.hypergraph.blocks import LARGEST_FACTOR
+        from hgpart.hypergraph.modelling import LARGEST_FACTOR
         from hgpart.plan import load_plan
         from hgpart.run.connection import check_timeout
     if batch_size is not None and not 1 <= batch_size <= LARGEST_FACTOR:

@@ -119,7 +119,7 @@ def plan_report(plan: Plan, graph: ChannelGraph) -> Report:
         feasible=found.feasible,
         evaluation=found.evaluation,
         lower_bound=found.lower_bound,
-        shares=part_shares(graph, found.model, plan.modelling, plan.parts, plan.k),
+        shares=part_shares(found.model, plan.parts, plan.k),
         layerwise=evaluate_layerwise(
             graph, plan.work, plan.modelling, plan.k, plan.speeds, plan.eps
         ),

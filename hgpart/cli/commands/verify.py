@@ -81,8 +81,8 @@ def verify(
             import torch
 
             from hgpart.compare.kinds import check_kind, partition_of_kind
-            from hgpart.hypergraph.blocks import Modelling
-            from hgpart.partition import check_arguments
+            from hgpart.hypergraph.modelling import Modelling
+            from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
             from hgpart.plan import load_plan
@@ -93,7 +93,8 @@ def verify(
         check_kind(partition)
         loaded = load_plan(plan) if plan is not None else None
         k = k or (loaded.k if loaded is not None else 0)
-        check_arguments(k, eps, seed, None)
+        check_request(k, eps)
+        check_search(seed)
         of_each = device_of_each(devices, k)
         divide = functools.partial(
             partition_of_kind,

@@ -1,1 +1,1 @@
-"""ChannelGraph -> parts in ways that need no search."""
+"""Problem -> parts in ways that need no search."""

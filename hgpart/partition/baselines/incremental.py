@@ -1,4 +1,4 @@
-"""ChannelGraph + work -> tasks in order, a part after the other (thesis 5.1.3 and 5.1.4)."""
+"""Problem -> tasks in order, a part after the other (thesis 5.1.3 and 5.1.4)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.hypergraph.blocks import Blocks, Modelling, layer_vertices
-from hgpart.hypergraph.building import CnnHypergraph, channel_shares, cnn_hypergraph
+from hgpart.hypergraph.blocks import Blocks
+from hgpart.hypergraph.building import CnnHypergraph, channel_shares
 from hgpart.hypergraph.hypergraph import Int32, Int64
-from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.work.figures import Work
+from hgpart.hypergraph.modelling import LayerVertices, by_vertices
+from hgpart.partition.problem.problem import Problem
 
 
-def incremental(
-    graph: ChannelGraph, work: Work, modelling: Modelling, k: int
-) -> tuple[CnnHypergraph, Int32]:
+def incremental(problem: Problem) -> tuple[CnnHypergraph, Int32]:
     """Give tasks to a part, first layer first, until its work exceeds the average.
 
     Coarse-grain this is the thesis's filter-wise incremental partitioning, fine-grain its
@@ -26,41 +24,31 @@ def incremental(
     CnnHypergraph and int32 array
         The largest blocks that the partition keeps whole, and the part of each vertex.
     """
-    ends = _ends(_runs(graph, work, modelling), k)
-    first = np.zeros(len(graph.layers), dtype=np.int64)  # vertex of each layer, all numbered
-    rows: list[Int64] = []
-    columns: list[Int64] = []
-    count = 0
-    for at, layer in enumerate(graph.layers):
-        read = modelling.split_read(layer)
-        if layer.tied_to != at:
-            rows.append(rows[layer.tied_to])
-            columns.append(columns[layer.tied_to])
-            continue
-        first[at] = count
-        cut = ends - count
-        every = 1 if read is None else len(read.channels)
-        tasks, channels = layer.tasks, 1 if read is None else every // read.groups
-        if not modelling.has_vertices(layer) or (read is None and modelling.is_solid(layer)):
+    ends = _ends(_runs(problem), problem.k)
+    counts = [view.count if view.is_own else 0 for view in problem.views]
+    first = np.cumsum([0, *counts])  # vertex of each layer, all numbered
+
+    def cuts(view: LayerVertices) -> tuple[Int64, Int64]:
+        cut = ends - first[view.at]
+        tasks, channels = view.layer.tasks, view.columns_per_task
+        if not view.exists or (view.split is None and view.is_solid):
             cut = cut[:0]
-        if modelling.has_vertices(layer):
-            count += layer_vertices(layer, modelling)
         cut = cut[(cut > 0) & (cut < tasks * channels)]
-        groups = 1 if read is None else read.groups
+        groups = 1 if view.split is None else view.split.groups
         starts = np.arange(groups + 1) * (tasks // groups)
-        rows.append(np.unique(np.concatenate([starts, cut // channels, -(-cut // channels)])))
+        rows = np.unique(np.concatenate([starts, cut // channels, -(-cut // channels)]))
         within = cut[cut % channels > 0]
         group = within // channels // (tasks // groups)
         starts = np.arange(groups + 1) * channels
-        columns.append(np.unique(np.concatenate([starts, group * channels + within % channels])))
-    model = cnn_hypergraph(graph, work, Blocks(tuple(rows), tuple(columns)), modelling)
+        columns = np.unique(np.concatenate([starts, group * channels + within % channels]))
+        return rows, columns
+
+    model = problem.hypergraph(Blocks.cut(problem.views, cuts))
 
     layers, column = model.vertex_layers, model.vertex_columns
     numbers = np.empty(model.vertices, dtype=np.int64)  # in the sequence
     for at in np.unique(layers).tolist():
-        layer, own = graph.layers[at], layers == at
-        read = modelling.split_read(layer)
-        channels = 1 if read is None else len(read.channels) // read.groups
+        own, channels = layers == at, problem.views[at].columns_per_task
         last = column[own] < 0
         place = np.where(last, channels - 1, model.blocks.columns[at][np.maximum(column[own], 0)])
         numbers[own] = model.blocks.rows[at][model.vertex_rows[own]] * channels + place % channels
@@ -80,28 +68,26 @@ class _Run:
         return int(self.weights.sum()) * self.times
 
 
-def _runs(graph: ChannelGraph, work: Work, modelling: Modelling) -> list[_Run]:
-    """The weights of all vertices of the full hypergraph, in order."""
-    each: dict[int, int] = {}  # of a task, tied layers' together
-    shares: dict[int, Int64] = {}  # of the channels that split it
-    for at, layer in enumerate(graph.layers):
-        if not modelling.has_vertices(layer):
-            continue
-        first, own = layer.tied_to, int(work.per_task[at])
-        each[first] = each.get(first, 0) + own
-        if (read := modelling.split_read(layer)) is not None:
-            shares[first] = shares.get(first, 0) + channel_shares(read, own)
+def _runs(problem: Problem) -> list[_Run]:
+    """The weights of all vertices of the full hypergraph, in order; those of tied layers add up."""
     runs = []
-    for at, own in each.items():
-        layer = graph.layers[at]
-        if at in shares:
-            times = layer.tasks // len(shares[at])
-            runs += [_Run(group, times) for group in shares[at]]
-            runs += [_Run(own - group.sum(keepdims=True), times) for group in shares[at]]
-        elif modelling.is_solid(layer):
-            runs.append(_Run(np.array([own * layer.tasks]), 1))
-        else:
-            runs.append(_Run(np.array([own]), layer.tasks))
+    for at, tied in by_vertices(problem.views).items():
+        first = problem.views[at]
+        each = sum(int(problem.work.per_task[view.at]) for view in tied)
+        if first.split is None:
+            runs.append(_Run(np.array([each * first.tasks_per_row]), first.rows))
+            continue
+        shares = np.sum(
+            [
+                channel_shares(view.split, int(problem.work.per_task[view.at]))
+                for view in tied
+                if view.split is not None
+            ],
+            axis=0,
+        )
+        times = first.layer.tasks // len(shares)
+        runs += [_Run(group, times) for group in shares]
+        runs += [_Run(each - group.sum(keepdims=True), times) for group in shares]
     return runs
 
 

@@ -1,29 +1,21 @@
-"""ChannelGraph + work -> the best way to cut between layers, as pipeline tools do by hand."""
+"""Problem -> the best way to cut between layers, as pipeline tools do by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpart.hypergraph.blocks import Modelling, layer_blocks
-from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.work.figures import Work
+from hgpart.partition.problem.problem import Problem
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
 
-def layerwise(
-    graph: ChannelGraph,
-    work: Work,
-    modelling: Modelling,
-    k: int,
-    speeds: Sequence[float] | None = None,
-) -> Int64:
+def layerwise(problem: Problem) -> Int64:
     """Cut the layers, in order, into k runs: the smallest largest load, ties by volume.
 
     Exact, by dynamic programming over (part, last layer): first for the load, then for the
@@ -36,13 +28,10 @@ def layerwise(
     int64 array, shape (layers,)
         Part of each layer, ascending.
     """
-    loads = work.per_task * np.array([layer.tasks for layer in graph.layers])
-    return _balanced(graph, work, modelling, loads, np.array(speeds or [1.0] * k))
+    return _balanced(problem, _loads(problem), np.array(problem.rates))
 
 
-def layerwise_within(
-    graph: ChannelGraph, work: Work, modelling: Modelling, room: Int64
-) -> Int64 | None:
+def layerwise_within(problem: Problem, room: Int64) -> Int64 | None:
     """Cut the layers, in order, into at most k runs of the least volume whose loads have room.
 
     Parameters
@@ -55,15 +44,14 @@ def layerwise_within(
     int64 array, shape (layers,), or None
         Part of each layer, ascending; None where no cut between layers has room.
     """
-    runs = _uncuttable_runs(graph)
+    runs = _uncuttable_runs(problem.graph)
     count = int(runs[-1]) + 1
-    loads = work.per_task * np.array([layer.tasks for layer in graph.layers])
     run_loads = np.zeros(count, dtype=np.int64)
-    np.add.at(run_loads, runs, loads)
+    np.add.at(run_loads, runs, _loads(problem))
     reach = np.concatenate([[0], np.cumsum(run_loads)])
     load = reach[None, :] - reach[:, None]
     ordered = np.arange(count + 1)[None, :] >= np.arange(count + 1)[:, None]
-    volume = _volume_into(graph, work, modelling, runs, count)
+    volume = _volume_into(problem, runs, count)
     smallest, starts = _best_cuts(
         len(room), lambda part: np.where(ordered & (load <= room[part]), volume, np.inf), np.add
     )
@@ -72,7 +60,7 @@ def layerwise_within(
     return (np.searchsorted(starts, runs, "right") - 1).astype(np.int64)
 
 
-def layerwise_by_parameters(graph: ChannelGraph, work: Work, modelling: Modelling, k: int) -> Int64:
+def layerwise_by_parameters(problem: Problem) -> Int64:
     """Cut as `layerwise` does, but balance parameters, as pipeline tools do by default.
 
     Returns
@@ -80,11 +68,11 @@ def layerwise_by_parameters(graph: ChannelGraph, work: Work, modelling: Modellin
     int64 array, shape (layers,)
         Part of each layer, ascending.
     """
-    loads = np.array([layer.parameters for layer in graph.layers])
-    return _balanced(graph, work, modelling, loads, np.ones(k))
+    loads = np.array([layer.parameters for layer in problem.graph.layers])
+    return _balanced(problem, loads, np.ones(problem.k))
 
 
-def layerwise_by_count(graph: ChannelGraph, work: Work, k: int) -> Int64:
+def layerwise_by_count(problem: Problem) -> Int64:
     """Cut the layers that compute, in order, into k runs of nearly equal number.
 
     Layers without work go with the one before them; tied layers are not kept together.
@@ -94,22 +82,27 @@ def layerwise_by_count(graph: ChannelGraph, work: Work, k: int) -> Int64:
     int64 array, shape (layers,)
         Part of each layer, ascending.
     """
-    busy = np.cumsum(work.per_task > 0)
+    busy = np.cumsum(problem.work.per_task > 0)
     numbers = np.maximum(busy, 1) - 1
-    return (numbers * k // max(1, int(busy[-1]))).astype(np.int64)
+    return (numbers * problem.k // max(1, int(busy[-1]))).astype(np.int64)
 
 
-def _balanced(
-    graph: ChannelGraph, work: Work, modelling: Modelling, loads: Int64, speeds: Float64
-) -> Int64:
+def _loads(problem: Problem) -> Int64:
+    """Work of each layer."""
+    tasks = np.array([layer.tasks for layer in problem.graph.layers])
+    loads: Int64 = problem.work.per_task * tasks
+    return loads
+
+
+def _balanced(problem: Problem, loads: Int64, speeds: Float64) -> Int64:
     """Cut the layers for the smallest largest load / speed, ties by volume."""
-    runs = _uncuttable_runs(graph)
+    runs = _uncuttable_runs(problem.graph)
     count = int(runs[-1]) + 1
     run_loads = np.bincount(runs, weights=loads, minlength=count)
     reach = np.concatenate([[0.0], np.cumsum(run_loads)])
     busy = np.concatenate([[0], np.cumsum(run_loads > 0)])
     if busy[-1] == 0:
-        return np.zeros(len(graph.layers), dtype=np.int64)
+        return np.zeros(len(loads), dtype=np.int64)
 
     # Entry [i, j] is about one part that holds runs i to j - 1.
     load = reach[None, :] - reach[:, None]
@@ -121,7 +114,7 @@ def _balanced(
 
     smallest, _ = _best_cuts(used, time, np.maximum)
     bound = smallest * (1 + 1e-12)
-    volume = _volume_into(graph, work, modelling, runs, count)
+    volume = _volume_into(problem, runs, count)
     _, starts = _best_cuts(used, lambda part: np.where(time(part) <= bound, volume, np.inf), np.add)
     return (np.searchsorted(starts, runs, "right") - 1).astype(np.int64)
 
@@ -135,16 +128,14 @@ def _uncuttable_runs(graph: ChannelGraph) -> Int64:
     return np.cumsum(cut)
 
 
-def _volume_into(
-    graph: ChannelGraph, work: Work, modelling: Modelling, runs: Int64, count: int
-) -> Float64:
+def _volume_into(problem: Problem, runs: Int64, count: int) -> Float64:
     """Bytes that a part of runs i to j - 1 receives: entry [i, j].
 
     A map is sent to a part once. Of the runs that use it, in order, one receives it if the run
     before it is in an earlier part; so volume adds up part by part.
     """
-    coarse = replace(modelling, grain="coarse")
-    model = cnn_hypergraph(graph, work, layer_blocks(graph, coarse), coarse)
+    coarse = problem.coarse
+    model = coarse.hypergraph(layer_blocks(coarse.graph, coarse.modelling))
     nets = model.hypergraph
     received = np.zeros((count + 1, count + 1))
     for net in range(nets.nets):

@@ -1,1 +1,1 @@
-"""ChannelGraph + Balance -> a volume that no partition is below."""
+"""Problem -> a volume that no partition is below."""

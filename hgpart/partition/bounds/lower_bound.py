@@ -1,4 +1,4 @@
-"""ChannelGraph + work + capacities -> a volume below which no partition within them can be.
+"""Problem + capacities -> a volume below which no partition within them can be.
 
 A layer that is too much work for m - 1 parts lies in at least m, and each map that all of it reads
 goes to all of these but its own. No more maps are made where they are
@@ -13,18 +13,17 @@ from itertools import accumulate
 
 import numpy as np
 
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.hypergraph import Int64
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.bounds.chain_bound import chain_bound
-from hgpart.partition.native.symmetry import Symmetry, split_read, symmetry
+from hgpart.partition.native.symmetry import Symmetry, symmetry
+from hgpart.partition.problem.problem import Problem
 from hgpart.sequences import distinct
-from hgpart.work.figures import Work
 
 MOST_PARTS = 1024  # beyond, how many parts each layer lies in is not gone through: k^2 steps
 
 
-def lower_bound(graph: ChannelGraph, work: Work, modelling: Modelling, capacities: Int64) -> int:
+def lower_bound(problem: Problem, capacities: Int64) -> int:
     """Bytes that every partition within the capacities sends at least.
 
     Parameters
@@ -39,16 +38,16 @@ def lower_bound(graph: ChannelGraph, work: Work, modelling: Modelling, capacitie
     ``P r / N + M c / K >= 2 sqrt(P M a / (N K))``, where P and M are what all partial sums and all
     maps cost; the sum over parts is least where as few parts as possible are full.
     """
-    found = symmetry(graph, work, modelling)
+    found = symmetry(problem)
     largest = np.sort(capacities)[::-1]
     sets = chain_bound(found, capacities)
     if len(capacities) <= MOST_PARTS:
         sets = max(sets, _Sets(found, largest.tolist()).bound())
-    readers = _operands_that_read(graph, modelling)
+    readers = _operands_that_read(problem)
     grids = sum(
-        _grid_bound(graph, work, modelling, at, largest, readers)
-        for at, layer in enumerate(graph.layers)
-        if modelling.has_vertices(layer)
+        _grid_bound(problem, tied[0], largest, readers)
+        for tied in by_vertices(problem.views).values()
+        if len(tied) == 1
     )
     return sets + grids
 
@@ -186,38 +185,25 @@ class _Sets:
         return outside + min(values) if values else None
 
 
-def _grid_bound(
-    graph: ChannelGraph,
-    work: Work,
-    modelling: Modelling,
-    at: int,
-    largest: Int64,
-    readers: Int64,
-) -> int:
+def _grid_bound(problem: Problem, view: LayerVertices, largest: Int64, readers: Int64) -> int:
     """What the partial sums and the maps of one task matrix cost at least."""
-    layer = graph.layers[at]
-    read = split_read(layer, modelling)
-    if read is None or read.groups > 1 or layer.tied_to != at or (read.channels < 0).any():
-        return 0
-    if any(other.tied_to == at for other in graph.layers[at + 1 :]):
+    graph, layer, read = problem.graph, view.layer, view.gainful_split
+    if read is None or read.groups > 1 or (read.channels < 0).any():
         return 0
     tasks = graph.task_of_channel[read.channels]
     if len(distinct(tasks)) < len(tasks) or (readers[tasks] > 1).any():
         return 0
-    each = modelling.batch_size * (modelling.bytes_per_element or layer.bytes_per_element)
-    partial = layer.tasks * layer.partial_elements * each
+    partial = layer.tasks * view.partial_bytes
     sources = np.searchsorted(graph.first_task, tasks, "right") - 1
     costs = np.zeros(len(sources), dtype=np.int64)
     for source in distinct(sources).tolist():
-        maker = graph.layers[source]
-        if not modelling.has_vertices(maker):
+        maker = problem.views[source]
+        if not maker.exists:
             return 0
-        costs[sources == source] = graph.map_bytes(
-            maker, modelling.batch_size, modelling.bytes_per_element
-        )
+        costs[sources == source] = maker.map_bytes
     # Per share of the matrix, the cheapest columns; the cells' weights are rounded down.
     maps = float((costs * read.sizes.sum() / read.sizes).min())
-    load = int(work.per_task[at]) * layer.tasks
+    load = int(problem.work.per_task[view.at]) * layer.tasks
     left, total = 1.0, 0.0
     for room in largest.tolist():
         share = min(left, (room + layer.tasks * len(tasks)) / load) if load else left
@@ -228,11 +214,11 @@ def _grid_bound(
     return max(0, math.floor(total * (1 - 1e-9) - partial - int(costs.sum())) - 1)
 
 
-def _operands_that_read(graph: ChannelGraph, modelling: Modelling) -> Int64:
+def _operands_that_read(problem: Problem) -> Int64:
     """How many operands read each task's map, or channels of it."""
+    graph = problem.graph
     times = np.zeros(int(graph.first_task[-1]), dtype=np.int64)
-    for layer in graph.layers:
-        if modelling.has_vertices(layer):
-            for read in layer.reads:
-                np.add.at(times, graph.task_of_channel[read.channels[read.channels >= 0]], 1)
+    for view in problem.views:
+        for read in view.layer.reads if view.exists else ():
+            np.add.at(times, graph.task_of_channel[read.channels[read.channels >= 0]], 1)
     return times

@@ -1,1 +1,1 @@
-"""ChannelGraph + Goal -> the best partition, proven, or how far from it."""
+"""Problem -> the best partition, proven, or how far from it."""

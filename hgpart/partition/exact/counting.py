@@ -1,4 +1,4 @@
-"""ChannelGraph + work + capacities -> partition of least volume, and the proof, by OR-Tools CP-SAT.
+"""Problem -> partition of least volume, and the proof, by OR-Tools CP-SAT.
 
 What counts is how many units of each class lie in each part (`counts`), which is a small integer
 program that is solved for a few parts; for more, what a single part can hold says how far the best
@@ -13,24 +13,24 @@ import time
 import numpy as np
 
 from hgpart.errors import ArgumentError, MissingPackageError
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.building import evaluate_parts
 from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
 from hgpart.hypergraph.metrics import communication_volume, part_loads
-from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.exact.contents_bound import contents_bound
 from hgpart.partition.exact.counts import class_variables, solve_counts
 from hgpart.partition.external.isolated import check
+from hgpart.partition.native.any_hypergraph import native
 from hgpart.partition.native.divisions import blocks_of, division_of
-from hgpart.partition.native.search import native, native_partition
+from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.symmetry import Symmetry, symmetry
 from hgpart.partition.native.vertex_classes import (
     division_of_parts,
     parts_of_division,
     vertex_classes,
 )
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
-from hgpart.work.figures import Work
 
 TIME_LIMIT = 60.0  # seconds, where none is given
 EFFORT = 0.3  # of the native solver, for a start of the counts program
@@ -83,17 +83,7 @@ def exact(
     return other if better else parts
 
 
-def exact_partition(
-    graph: ChannelGraph,
-    work: Work,
-    modelling: Modelling,
-    capacities: Int64,
-    bound: int,
-    *,
-    seed: int = 0,
-    effort: float = 1.0,
-    time_limit: float | None = None,
-) -> Solution:
+def exact_partition(problem: Problem, search: Search, bound: int) -> Solution:
     """Partition a model, and prove how far from the least volume that is.
 
     The same seed and effort give the same partition if it is proven optimal before the time limit
@@ -101,11 +91,12 @@ def exact_partition(
 
     Parameters
     ----------
+    problem : Problem
+    search : Search
+        The effort is of the native solver's search: relative to a third or so of its default where
+        the counts program goes on from there, to its default in more than 8 parts.
     bound : int
-        Bytes that are known to be sent at least; see `bound.lower_bound`.
-    effort : float
-        Of the native solver's search: relative to a third or so of its default where the counts
-        program goes on from there, to its default in more than 8 parts.
+        Bytes that are known to be sent at least; see `bounds.lower_bound`.
 
     Returns
     -------
@@ -120,27 +111,18 @@ def exact_partition(
         If OR-Tools is not installed.
     """
     check_installed()
-    if modelling.grain != "coarse":
+    if problem.modelling.grain != "coarse":
         raise ArgumentError(
-            f"grain is {modelling.grain!r}, expected 'coarse' for backend exact: rows and columns "
-            "of tasks are not counted; take backend native"
+            f"grain is {problem.modelling.grain!r}, expected 'coarse' for backend exact: rows and "
+            "columns of tasks are not counted; take backend native"
         )
-    limit = TIME_LIMIT if time_limit is None else time_limit
-    begin = time.monotonic()
-    deadline = begin + limit
-    k = len(capacities)
-    found = symmetry(graph, work, modelling)
+    limit = TIME_LIMIT if search.time_limit is None else search.time_limit
+    deadline = time.monotonic() + limit
+    k, seed, capacities = problem.k, search.seed, problem.capacities
+    found = symmetry(problem)
     is_counted = k <= MOST_COUNTED and sum(class_variables(found, k)) <= MOST_VARIABLES
-    first = native_partition(
-        graph,
-        work,
-        modelling,
-        capacities,
-        bound,
-        seed=seed,
-        effort=EFFORT * effort if is_counted else effort,
-        deadline=begin + SHARE_OF_START * limit,
-    )
+    effort = EFFORT * search.effort if is_counted else search.effort
+    first = native_partition(problem, Search(seed, effort, SHARE_OF_START * limit), bound)
     if first.interrupted:
         return first
     model, parts, interrupted = first.model, first.parts, False
@@ -148,7 +130,7 @@ def exact_partition(
         evaluation = evaluate_parts(model, parts, k)
         volume = evaluation.volume
         is_within = bool((evaluation.loads <= capacities).all())
-        start = division_of(graph, found, modelling, model, parts)
+        start = division_of(found, model, parts)
         if is_within and volume > bound:
             now = time.monotonic()
             until = now + (SHARE_OF_CONTENTS if is_counted else 1) * (deadline - now)
@@ -161,7 +143,7 @@ def exact_partition(
         solved = solve_counts(found, capacities, start, known, bound, seed=seed, deadline=deadline)
         bound, interrupted = solved.bound, solved.interrupted
         if solved.division is not None:
-            better = blocks_of(graph, work, found, modelling, solved.division)
+            better = blocks_of(problem, found, solved.division)
             if known is None or evaluate_parts(*better, k).volume < known:
                 model, parts = better
     except KeyboardInterrupt:  # the best by now is returned

@@ -23,11 +23,10 @@ from hgpart.errors import ArgumentError, BackendError, HypergraphError, MissingP
 from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
 from hgpart.hypergraph.metrics import communication_volume, part_loads
 from hgpart.partition.problem.balance import pack, scale_costs, scale_weights
+from hgpart.partition.problem.checks import LONGEST_LIMIT
 
 COMMAND = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
 ANSI_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-
-LONGEST_LIMIT = 10**7  # seconds; more overflows what waits for the child
 
 # Small hypergraphs are partitioned up to MOST_RUNS times and the best is kept. A run of KaHyPar
 # takes about 3 us for each of k vertices + 4 pins, so that MOST_STEPS of these are about 6 s.

@@ -1,1 +1,1 @@
-"""ChannelGraph + Goal -> Solution: classes of equal tasks, and the search over their counts."""
+"""Problem -> Solution: classes of equal tasks, and the search over their counts."""

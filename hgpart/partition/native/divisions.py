@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.hypergraph.blocks import Blocks, Modelling
-from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
+from hgpart.hypergraph.blocks import Blocks
+from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.hypergraph import Int32, Int64
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition.native.symmetry import Elements, Symmetry
+from hgpart.partition.problem.problem import Problem
 from hgpart.sequences import equal_rows
-from hgpart.work.figures import Work
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,7 @@ class Division:
     parts: list[Int32]
 
 
-def division_of(
-    graph: ChannelGraph, found: Symmetry, modelling: Modelling, model: CnnHypergraph, parts: Int32
-) -> Division:
+def division_of(found: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
     """Tell how a partition of blocks divides the classes; loads and volume stay the same.
 
     A group of tasks that is one unit's takes the part of its reductions.
@@ -41,20 +39,20 @@ def division_of(
     elements = found.elements
     count = len(elements.classes)
     blocks = np.zeros(count, dtype=np.int64)  # the block that each element is in
-    for at, layer in enumerate(graph.layers):
-        layout = model.layouts[at]
-        if layout is None or layer.tied_to != at:
+    for at, view in enumerate(model.views):
+        if not view.is_own:
             continue
-        rows = model.blocks.rows[at]
-        count_of = 1 if modelling.is_solid(layer) else layer.tasks
-        first = elements.tasks[at]
-        blocks[first : first + count_of] = np.searchsorted(rows, np.arange(count_of), "right") - 1
+        first, rows = elements.tasks[at], np.arange(view.rows)
+        blocks[first : first + view.rows] = (
+            np.searchsorted(model.blocks.rows[at], rows, "right") - 1
+        )
         if elements.columns[at] >= 0:
-            cuts = model.blocks.columns[at]
-            first, own = elements.columns[at], int(cuts[-1])
-            blocks[first : first + own] = np.searchsorted(cuts, np.arange(own), "right") - 1
+            first, columns = elements.columns[at], np.arange(view.columns)
+            blocks[first : first + view.columns] = (
+                np.searchsorted(model.blocks.columns[at], columns, "right") - 1
+            )
     sizes, examples = rows_of_units(found, blocks)
-    layer_of = _layer_of_elements(graph, elements, count)
+    layer_of = _layer_of_elements(model.views, elements, count)
     kinds: list[Int32] = [np.zeros(0, np.int32)] * len(found.type_weights)
     for (number, slot), kind in elements.types.items():
         chosen = examples[number][:, slot]
@@ -89,10 +87,10 @@ def rows_of_units(found: Symmetry, keys: Int64) -> tuple[list[Int64], list[Int64
     return sizes, examples
 
 
-def _layer_of_elements(graph: ChannelGraph, elements: Elements, count: int) -> Int64:
+def _layer_of_elements(views: tuple[LayerVertices, ...], elements: Elements, count: int) -> Int64:
     starts, owners = [], []
-    for at, layer in enumerate(graph.layers):
-        if layer.tied_to == at:
+    for at, view in enumerate(views):
+        if view.is_first:
             for first in (elements.tasks[at], elements.columns[at]):
                 if first >= 0:
                     starts.append(first)
@@ -100,9 +98,7 @@ def _layer_of_elements(graph: ChannelGraph, elements: Elements, count: int) -> I
     return np.array(owners)[np.searchsorted(starts, np.arange(count), "right") - 1]
 
 
-def blocks_of(
-    graph: ChannelGraph, work: Work, found: Symmetry, modelling: Modelling, division: Division
-) -> tuple[CnnHypergraph, Int32]:
+def blocks_of(problem: Problem, found: Symmetry, division: Division) -> tuple[CnnHypergraph, Int32]:
     """Cut the layers into the largest blocks that a division keeps whole.
 
     Returns
@@ -117,36 +113,22 @@ def blocks_of(
         row_of[own] = np.searchsorted(np.cumsum(sizes), elements.units[own], "right")
     place = np.stack([elements.classes, elements.slots, row_of], axis=1)
 
-    rows: list[Int64] = []
-    columns: list[Int64] = []
-    for at, layer in enumerate(graph.layers):
-        first = elements.tasks[at]
-        if layer.tied_to != at and first >= 0:
-            rows.append(rows[layer.tied_to])
-            columns.append(columns[layer.tied_to])
-            continue
-        solid = first < 0 or modelling.is_solid(layer)
-        rows.append(
-            np.array([0, layer.tasks]) if solid else _cuts(place[first : first + layer.tasks])
-        )
-        read = modelling.split_read(layer)
-        if read is None:
-            columns.append(np.array([0, 1]))
-        elif elements.columns[at] < 0:
-            columns.append(np.array([0, len(read.channels)]))
-        else:
-            first = elements.columns[at]
-            columns.append(_cuts(place[first : first + len(read.channels)]))
-    model = cnn_hypergraph(graph, work, Blocks(tuple(rows), tuple(columns)), modelling)
+    def cuts(view: LayerVertices) -> tuple[Int64, Int64]:
+        rows, columns = np.array([0, view.layer.tasks]), np.array([0, view.columns])
+        if (first := elements.tasks[view.at]) >= 0 and not view.is_solid:
+            rows = _cuts(place[first : first + view.rows])
+        if (first := elements.columns[view.at]) >= 0:
+            columns = _cuts(place[first : first + view.columns])
+        return rows, columns
+
+    model = problem.hypergraph(Blocks.cut(problem.views, cuts))
 
     parts = np.empty(model.vertices, dtype=np.int32)
-    for at, layer in enumerate(graph.layers):
-        layout = model.layouts[at]
-        if layout is None or layer.tied_to != at:
+    for at, (view, layout) in enumerate(zip(problem.views, model.layouts, strict=True)):
+        if layout is None or not view.is_first:
             continue
         first = elements.tasks[at]
-        solid = modelling.is_solid(layer)
-        tasks = np.array([first]) if solid else first + model.blocks.rows[at][:-1]
+        tasks = np.array([first]) if view.is_solid else first + model.blocks.rows[at][:-1]
         finish = np.array(
             [
                 division.parts[elements.types[number, slot]][row]
@@ -155,16 +137,16 @@ def blocks_of(
             dtype=np.int32,
         )
         parts[layout.finish : layout.finish + len(finish)] = finish
-        if modelling.split_read(layer) is None:
+        if view.split is None:
             continue
-        cuts = model.blocks.columns[at][:-1]
+        starts = model.blocks.columns[at][:-1]
         for index, (number, slot, row) in enumerate(place[tasks].tolist()):
             low, high = layout.row_columns[index].tolist()
             start = int(layout.row_starts[index])
             if elements.columns[at] < 0:
                 parts[start : start + high - low + 1] = finish[index]
                 continue
-            crossing = place[elements.columns[at] + cuts[low : high + 1]].tolist()
+            crossing = place[elements.columns[at] + starts[low : high + 1]].tolist()
             parts[start : start + high - low + 1] = [
                 division.parts[elements.cells[number, slot, other, other_slot]][row, column]
                 for other, other_slot, column in crossing

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.hypergraph import Int64
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition.native.divisions import Division, rows_of_units
-from hgpart.partition.native.symmetry import Symmetry, split_read
+from hgpart.partition.native.layer_shares import Shares
+from hgpart.partition.native.symmetry import Symmetry
+from hgpart.partition.problem.problem import Problem
 from hgpart.sequences import distinct
 
 
@@ -49,42 +50,25 @@ def row_groups(shares: list[float], map_cost: float, partial_cost: float) -> lis
     return groups[::-1]
 
 
-def grid_start(
-    graph: ChannelGraph,
-    found: Symmetry,
-    modelling: Modelling,
-    task_parts: list[Int64],
-    shares: list[dict[int, float]],
-) -> Division:
-    """Lay out every split layer as a grid over the parts that have a share of it.
-
-    Parameters
-    ----------
-    task_parts : list of int64 arrays
-        Per layer the part of each task.
-    shares : list of dict
-        Per layer the share of each of these parts.
-    """
+def grid_start(problem: Problem, found: Symmetry, shares: Shares) -> Division:
+    """Lay out every split layer as a grid over the parts that have a share of it."""
     grids = {
-        at: _grid(graph, modelling, at, task_parts, shares[at])
-        for at, layer in enumerate(graph.layers)
-        if modelling.has_vertices(layer)
-        and layer.tied_to == at
-        and split_read(layer, modelling) is not None
+        view.at: _grid(problem, view, shares)
+        for view in problem.views
+        if view.is_own and view.gainful_split is not None
     }
     elements = found.elements
     count = len(elements.classes)
     owner = np.full(count, -1, dtype=np.int64)
     place = np.zeros(count, dtype=np.int64)
     keys = np.zeros(count, dtype=np.int64)
-    for at, layer in enumerate(graph.layers):
+    for at, view in enumerate(problem.views):
         first = elements.tasks[at]
-        if first < 0 or layer.tied_to != at:
+        if first < 0 or not view.is_first:
             continue
-        own = 1 if modelling.is_solid(layer) else layer.tasks
-        span = slice(first, first + own)
-        owner[span], place[span] = at, np.arange(own)
-        keys[span] = task_parts[at][:own]
+        span = slice(first, first + view.rows)
+        owner[span], place[span] = at, np.arange(view.rows)
+        keys[span] = shares.tasks[at][: view.rows]
         if at in grids:
             first, own = elements.columns[at], grids[at].cells.shape[1]
             span = slice(first, first + own)
@@ -101,27 +85,20 @@ def grid_start(
     return Division(sizes, parts)
 
 
-def _grid(
-    graph: ChannelGraph,
-    modelling: Modelling,
-    at: int,
-    task_parts: list[Int64],
-    shares: dict[int, float],
-) -> Grid:
-    layer = graph.layers[at]
-    read = split_read(layer, modelling)
+def _grid(problem: Problem, view: LayerVertices, shares: Shares) -> Grid:
+    graph, layer, read = problem.graph, view.layer, view.gainful_split
     assert read is not None
     sources = graph.task_of_channel[np.maximum(read.channels, 0)]
     source_layers = np.searchsorted(graph.first_task, sources, "right") - 1
     owners = np.full(len(sources), -1, dtype=np.int64)
     map_costs = np.zeros(len(sources), dtype=np.int64)
     for source in distinct(source_layers).tolist():
-        chosen, made_by = source_layers == source, task_parts[source]
-        map_costs[chosen] = graph.map_bytes(graph.layers[source], modelling.batch_size, 1)
+        chosen, made_by = source_layers == source, shares.tasks[source]
+        map_costs[chosen] = problem.views[source].map_elements
         if len(made_by):
             tasks = sources[chosen] - graph.first_task[source]
             owners[chosen] = made_by[np.minimum(tasks, len(made_by) - 1)]
-    parts = task_parts[at]
+    parts, share_of = shares.tasks[view.at], shares.parts[view.at]
     row_group = np.zeros(layer.tasks, dtype=np.int64)
     lines: list[Int64] = []
     per_group, channels = layer.tasks // read.groups, len(read.channels) // read.groups
@@ -130,14 +107,14 @@ def _grid(
         columns = slice(group * channels, (group + 1) * channels)
         found = np.unique(parts[tasks]).tolist()
         own = [
-            shares.get(part, 0.0) if read.groups == 1 else float((parts[tasks] == part).sum())
+            share_of.get(part, 0.0) if read.groups == 1 else float((parts[tasks] == part).sum())
             for part in found
         ]
         total = sum(own)
         chosen = row_groups(
             [share / total for share in own],
             float(map_costs[columns].sum()),
-            float(layer.partial_elements * modelling.batch_size * per_group),
+            float(view.partial_elements * per_group),
         )
         for members in chosen:
             names = [found[index] for index in members]

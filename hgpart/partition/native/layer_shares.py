@@ -1,4 +1,4 @@
-"""ChannelGraph + work + room of each part -> fine-grain, how much of each layer each part computes.
+"""Problem + room of each part -> fine-grain, how much of each layer each part computes.
 
 What a part sends and gets of a layer's task matrix is in proportion to the half perimeter of its
 cells, so that few full parts a layer cost least: a layer, or a few in a row, gets parts of its own,
@@ -13,12 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition.native.symmetry import split_read
+from hgpart.partition.problem.problem import Problem
 from hgpart.sequences import distinct
-from hgpart.work.figures import Work
 
 Float64 = npt.NDArray[np.float64]
 
@@ -37,7 +35,7 @@ class Shares:
     parts: list[dict[int, float]]
 
 
-def layer_shares(graph: ChannelGraph, work: Work, modelling: Modelling, rooms: Float64) -> Shares:
+def layer_shares(problem: Problem, rooms: Float64) -> Shares:
     """Cut the sequence of layers into runs that have parts of their own, at least cost.
 
     Parameters
@@ -45,7 +43,7 @@ def layer_shares(graph: ChannelGraph, work: Work, modelling: Modelling, rooms: F
     rooms : float64 array, shape (k,)
         Work of each part when it is full; together at least all work.
     """
-    layers = _Layers(graph, work, modelling)
+    graph, layers = problem.graph, _Layers(problem)
     steps = layers.steps(2 * len(rooms))
     reach = np.concatenate([[0.0], np.cumsum(rooms)])
     room = max(1e-9, float(rooms.mean()))
@@ -92,18 +90,15 @@ def _tasks(graph: ChannelGraph, at: int, shares: dict[int, float]) -> Int64:
 class _Layers:
     """What the layers that compute cost, in the order of the graph."""
 
-    def __init__(self, graph: ChannelGraph, work: Work, modelling: Modelling) -> None:
-        self.graph = graph
-        self.layers = [
-            at
-            for at, layer in enumerate(graph.layers)
-            if modelling.has_vertices(layer) and layer.tied_to == at
-        ]
+    def __init__(self, problem: Problem) -> None:
+        graph, views = problem.graph, problem.views
+        self.layers = [view.at for view in views if view.is_own]
         place = {at: index for index, at in enumerate(self.layers)}
         loads = np.zeros(len(self.layers))
-        for at, layer in enumerate(graph.layers):
-            if layer.tied_to in place:
-                loads[place[layer.tied_to]] += float(work.per_task[at]) * layer.tasks
+        for view in views:
+            if view.first in place:
+                each = float(problem.work.per_task[view.at])
+                loads[place[view.first]] += each * view.layer.tasks
         self.loads = loads
         self.reach = np.concatenate([[0.0], np.cumsum(loads)])
         self.maps = np.zeros(len(self.layers))  # that a part needs of which it computes cells
@@ -112,10 +107,9 @@ class _Layers:
         self.made = np.zeros(len(self.layers))
         edges: set[tuple[int, int]] = set()
         for index, at in enumerate(self.layers):
-            layer = graph.layers[at]
-            self.made[index] = layer.tasks * graph.map_bytes(layer, modelling.batch_size, 1)
-            split = split_read(layer, modelling)
-            for read in layer.reads:
+            view = views[at]
+            self.made[index] = view.layer.tasks * view.map_elements
+            for read in view.layer.reads:
                 channels = read.channels[read.channels >= 0]
                 tasks = distinct(graph.task_of_channel[channels])
                 sources = np.searchsorted(graph.first_task, tasks, "right") - 1
@@ -126,12 +120,10 @@ class _Layers:
                     times = int(counts[source])
                     edges.add((place[source], index))
                     if read.groups == 1:
-                        each = graph.map_bytes(graph.layers[source], modelling.batch_size, 1)
-                        self.maps[index] += float(each * times)
+                        self.maps[index] += float(views[source].map_elements * times)
                         self.dense[index] = True
-            if split is not None:
-                partial = layer.partial_elements * modelling.batch_size
-                self.partials[index] = float(partial * layer.tasks)
+            if view.gainful_split is not None:
+                self.partials[index] = float(view.partial_elements * view.layer.tasks)
         self.edges = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)  # layer and reader
         self.saved = np.minimum(self.made, self.partials)  # where both lie in the same parts
 

@@ -1,1 +1,1 @@
-"""What a partition is asked for: balance, objective, memory, links between devices."""
+"""What is asked for: a Problem with its balance, objective, memory; and how to search."""

@@ -1,4 +1,4 @@
-"""ChannelGraph + blocks + parts -> bytes that each part needs; limits of them.
+"""CnnHypergraph + parts -> bytes that each part needs; limits of them.
 
 A part keeps its parameters, in as many copies as training has of them (gradients, the optimizer's
 state), the maps that it makes, and the maps and partial sums that it receives, of one batch.
@@ -14,11 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.shares import part_shares
-from hgpart.layers.channel_graph import ChannelGraph
 
 COPIES = 4.0  # a parameter, its gradient and Adam's two moments
 UNITS = {
@@ -58,17 +56,14 @@ class MemoryLimits:
         if not (math.isfinite(self.copies) and 0 <= self.copies <= 1000):
             raise ArgumentError(f"parameter copies are {self.copies}, expected 0 to 1000")
 
+    def hold(self, needed: Int64) -> bool:
+        """Whether no part needs more than its limit."""
+        return bool((needed <= self.bytes).all())
 
-def part_memory(
-    graph: ChannelGraph,
-    model: CnnHypergraph,
-    modelling: Modelling,
-    parts: Int32,
-    k: int,
-    copies: float,
-) -> Int64:
+
+def part_memory(model: CnnHypergraph, parts: Int32, k: int, copies: float) -> Int64:
     """Return the bytes that each of k parts needs, shape (k,)."""
-    shares = part_shares(graph, model, modelling, parts, k)
+    shares = part_shares(model, parts, k)
     kept: Int64 = np.ceil(copies * shares.parameter_bytes).astype(np.int64)
     return kept + shares.activation_bytes
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hgpart.hypergraph.hypergraph import Int64
-from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
+from hgpart.layers.channel_graph import Layer, Read
 from hgpart.partition import Partition
 
 
@@ -49,15 +49,15 @@ class Ownership:
     splits: tuple[Read | None, ...]
 
 
-def ownership(graph: ChannelGraph, partition: Partition) -> Ownership:
+def ownership(partition: Partition) -> Ownership:
     """Read off a partition who computes what."""
-    model, modelling = partition.model, partition.modelling
+    model = partition.model
     parts = partition.parts.astype(np.int64)
     finish: list[Int64 | None] = []
     cells: list[tuple[tuple[Rectangle, ...], ...] | None] = []
     splits: list[Read | None] = []
-    for at, (layer, layout) in enumerate(zip(graph.layers, model.layouts, strict=True)):
-        read = modelling.split_read(layer) if layout is not None else None
+    for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
+        layer, read = view.layer, view.split if view.exists else None
         splits.append(read)
         finish.append(None if layout is None else parts[model.task_vertices[at]])
         if layout is None or read is None:

@@ -14,7 +14,7 @@ from typing import Any
 from hgpart.compare.comparison import Comparison, verdict
 from hgpart.errors import MissingPackageError
 from hgpart.files.writing import replacing
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.report import UNITS, Report
 from hgpart.report.division import answer
 from hgpart.report.page.figures import (

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, modellings
 
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import full_parts
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.baselines.horizontal import horizontal
+from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
 UNITS = Modelling(batch_size=1, bytes_per_element=1, output_vertex=False)
@@ -25,8 +26,8 @@ def test_shares_of_a_layer_differ_by_a_task_at_most(
 ) -> None:
     graph, work = graph_and_work
     coarse = replace(modelling, grain="coarse")
-    model, parts = horizontal(graph, work, coarse, k)
-    of_tasks = full_parts(graph, model, coarse, parts)
+    model, parts = horizontal(Problem(graph, work, coarse, k))
+    of_tasks = full_parts(model, parts)
     first = 0
     for at, layer in enumerate(graph.layers):
         if not coarse.has_vertices(layer) or layer.tied_to != at:
@@ -54,7 +55,7 @@ def test_fine_grain_gives_the_same(
     coarse, fine = (
         evaluate(model.hypergraph, parts, k)
         for model, parts in (
-            horizontal(graph, work, replace(modelling, grain=grain), k)
+            horizontal(Problem(graph, work, replace(modelling, grain=grain), k))
             for grain in ("coarse", "fine")
         )
     )
@@ -79,7 +80,7 @@ def test_dense_layers_send_each_map_to_every_other_part(
     each = data.draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
     loads = [width * task for width, task in zip(widths, each, strict=True)]
     graph, work = chain(widths, loads, sizes)
-    model, parts = horizontal(graph, work, UNITS, k)
+    model, parts = horizontal(Problem(graph, work, UNITS, k))
     found = evaluate(model.hypergraph, parts, k)
     assert found.loads.tolist() == [sum(loads) // k] * k
     # The input and all maps but the last, which none reads.
@@ -90,6 +91,6 @@ def test_dense_layers_send_each_map_to_every_other_part(
 
 def test_a_layer_of_fewer_tasks_than_parts_is_spread_evenly() -> None:
     graph, work = chain([8, 2, 8], [8, 2, 8], [1, 1, 1])
-    model, parts = horizontal(graph, work, UNITS, 4)
-    tasks = full_parts(graph, model, UNITS, parts).tolist()
+    model, parts = horizontal(Problem(graph, work, UNITS, 4))
+    tasks = full_parts(model, parts).tolist()
     assert tasks == [0, *(0, 0, 1, 1, 2, 2, 3, 3), *(0, 2), *(0, 0, 1, 1, 2, 2, 3, 3)]

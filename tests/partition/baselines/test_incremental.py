@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import MODELS, chain, channel_graphs, graph_of, modellings
 
-from hgpart.hypergraph.blocks import Modelling, single_blocks
+from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import full_parts
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.baselines.incremental import incremental
+from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work, flops
 
 COARSE = Modelling(batch_size=1, bytes_per_element=1, output_vertex=False)
@@ -57,8 +59,8 @@ def with_last_channels(model: CnnHypergraph, parts: list[int]) -> list[int]:
 def assert_as_looped(graph: ChannelGraph, work: Work, modelling: Modelling, k: int) -> None:
     full = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
     expected = with_last_channels(full, looped(full.hypergraph.weights.tolist(), k))
-    model, parts = incremental(graph, work, modelling, k)
-    assert full_parts(graph, model, modelling, parts).tolist() == expected
+    model, parts = incremental(Problem(graph, work, modelling, k))
+    assert full_parts(model, parts).tolist() == expected
     ours = evaluate(model.hypergraph, parts, k)
     of_tasks = evaluate(full.hypergraph, np.array(expected, dtype=np.int32), k)
     assert ours.loads.tolist() == of_tasks.loads.tolist()
@@ -88,8 +90,8 @@ def test_each_part_but_the_last_just_exceeds_the_average(
     coarse = replace(modelling, grain="coarse")
     full = cnn_hypergraph(graph, work, single_blocks(graph, coarse), coarse)
     weights = full.hypergraph.weights
-    model, block_parts = incremental(graph, work, coarse, k)
-    parts = full_parts(graph, model, coarse, block_parts)
+    model, block_parts = incremental(Problem(graph, work, coarse, k))
+    parts = full_parts(model, block_parts)
     assert (np.diff(parts) >= 0).all() and (np.diff(parts) <= 1).all()
     if not len(parts):
         return
@@ -102,8 +104,8 @@ def test_each_part_but_the_last_just_exceeds_the_average(
 def test_a_filter_whose_channels_are_divided_is_reduced_where_its_last_channel_is() -> None:
     # One filter of three channels, each worth 4: the first two exceed the average of 6.
     graph, work = chain([3, 1], [0, 12], [1, 1])
-    model, parts = incremental(graph, work, FINE, 2)
-    whole = full_parts(graph, model, FINE, parts).tolist()
+    model, parts = incremental(Problem(graph, work, FINE, 2))
+    whole = full_parts(model, parts).tolist()
     cells, reduction = whole[-4:-1], whole[-1]
     assert cells == [0, 0, 1]
     assert reduction == 1
@@ -112,5 +114,5 @@ def test_a_filter_whose_channels_are_divided_is_reduced_where_its_last_channel_i
 def test_heavy_tasks_leave_the_last_parts_empty() -> None:
     """As in thesis table 5.5, where averages from N=64 on are those of fewer parts."""
     graph, work = chain([4], [400], [1])
-    model, parts = incremental(graph, work, COARSE, 6)
+    model, parts = incremental(Problem(graph, work, COARSE, 6))
     assert evaluate(model.hypergraph, parts, 6).loads.tolist() == [100, 100, 100, 100, 0, 0]

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, graph_of
 
-from hgpart.hypergraph.blocks import Modelling, layer_blocks
+from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import communication_volume
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.baselines.layerwise import (
     layerwise,
@@ -21,6 +22,7 @@ from hgpart.partition.baselines.layerwise import (
     layerwise_by_parameters,
     layerwise_within,
 )
+from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import evaluate_layerwise
 from hgpart.work.figures import Work, flops
 
@@ -58,7 +60,7 @@ def every_cut(graph: ChannelGraph, loads: list[int], k: int) -> list[list[int]]:
 
 
 def assert_best(graph: ChannelGraph, work: Work, k: int, speeds: list[float] | None) -> None:
-    found = layerwise(graph, work, COARSE, k, speeds).tolist()
+    found = layerwise(Problem(graph, work, COARSE, k, speeds=speeds)).tolist()
     assert_least(graph, work, loads_of(graph, work), found, speeds or [1.0] * k)
 
 
@@ -98,7 +100,7 @@ def test_no_cut_that_has_room_has_less_volume(
         if all(parts[layer.tied_to] == parts[at] for at, layer in enumerate(graph.layers))
         and all(map(int.__le__, loads_of_parts(loads, list(parts), k), room))
     ]
-    found = layerwise_within(graph, work, COARSE, np.array(room))
+    found = layerwise_within(Problem(graph, work, COARSE, k), np.array(room))
     if not with_room:
         assert found is None
         return
@@ -139,25 +141,25 @@ def test_no_cut_of_a_traced_model_is_better(name: str, k: int) -> None:
 def test_equal_loads_are_cut_where_least_travels() -> None:
     graph, work = chain([4, 4, 4, 4], [0, 8, 8, 0], [9, 1, 5, 3])
     # Input and first layer have no work: 9 x 4 travel behind it, 1 x 4 behind the second layer.
-    assert layerwise(graph, work, COARSE, 2).tolist() == [0, 0, 0, 1, 1, 1]
+    assert layerwise(Problem(graph, work, COARSE, 2)).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_more_parts_than_layers_that_compute_leaves_parts_empty() -> None:
     graph, work = chain([4, 4], [8, 4], [1, 1])
-    assert layerwise(graph, work, COARSE, 5).max() == 1
+    assert layerwise(Problem(graph, work, COARSE, 5)).max() == 1
     assert evaluate_layerwise(graph, work, COARSE, 5).loads.tolist() == [8, 4, 0, 0, 0]
 
 
 def test_no_work_at_all_stays_together() -> None:
     graph = graph_of("pooling")
-    assert layerwise(graph, flops(graph), COARSE, 2).tolist() == [0, 0, 0]
+    assert layerwise(Problem(graph, flops(graph), COARSE, 2)).tolist() == [0, 0, 0]
     assert evaluate_layerwise(graph, flops(graph), COARSE, 2).volume == 0
 
 
 def test_tied_layers_are_never_parted() -> None:
     graph = graph_of("tied")
     for k in (1, 2, 3):
-        parts = layerwise(graph, flops(graph), COARSE, k)
+        parts = layerwise(Problem(graph, flops(graph), COARSE, k))
         for at, layer in enumerate(graph.layers):
             assert parts[at] == parts[layer.tied_to]
 
@@ -167,7 +169,7 @@ def test_no_cut_balances_parameters_better(
     graph_and_work: tuple[ChannelGraph, Work], k: int
 ) -> None:
     graph, work = graph_and_work
-    found = layerwise_by_parameters(graph, work, COARSE, k).tolist()
+    found = layerwise_by_parameters(Problem(graph, work, COARSE, k)).tolist()
     parameters = [layer.parameters for layer in graph.layers]
     assert_least(graph, work, parameters, found, [1.0] * k)
 
@@ -175,8 +177,8 @@ def test_no_cut_balances_parameters_better(
 def test_parameters_and_work_ask_for_different_cuts() -> None:
     graph, work = chain([2, 2, 4], [90, 8, 4], [1, 1, 1])
     assert [layer.parameters for layer in graph.layers] == [0, 2, 2, 4, 0]
-    assert layerwise(graph, work, COARSE, 2).tolist() == [0, 0, 1, 1, 1]
-    assert layerwise_by_parameters(graph, work, COARSE, 2).tolist() == [0, 0, 0, 1, 1]
+    assert layerwise(Problem(graph, work, COARSE, 2)).tolist() == [0, 0, 1, 1, 1]
+    assert layerwise_by_parameters(Problem(graph, work, COARSE, 2)).tolist() == [0, 0, 0, 1, 1]
 
 
 @given(channel_graphs(max_layers=6), st.integers(1, 4))
@@ -185,7 +187,7 @@ def test_equal_counts_differ_by_a_layer_at_most(
 ) -> None:
     graph, work = graph_and_work
     busy = work.per_task > 0
-    parts = layerwise_by_count(graph, work, k)
+    parts = layerwise_by_count(Problem(graph, work, COARSE, k))
     assert len(parts) == len(graph.layers)
     assert (np.diff(parts) >= 0).all()
     counts = np.bincount(parts[busy], minlength=k)

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, modellings
 
-from hgpart.hypergraph.blocks import Modelling
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import full_parts, full_vertices
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
 TASKS = 6000
@@ -21,8 +22,8 @@ TASKS = 6000
 
 def drawn(k: int, seed: int) -> np.ndarray:
     graph, work = chain([TASKS], [TASKS], [1])
-    model, parts = random_parts(graph, work, Modelling(), k, seed)
-    return full_parts(graph, model, Modelling(), parts)
+    model, parts = random_parts(Problem(graph, work, Modelling(), k), seed)
+    return full_parts(model, parts)
 
 
 @given(channel_graphs(), modellings, st.integers(1, 5), st.integers(0, 2**32))
@@ -31,14 +32,14 @@ def test_every_task_has_a_part_and_the_seed_decides_which(
 ) -> None:
     graph, work = graph_and_work
     coarse = replace(modelling, grain="coarse")
-    model, parts = random_parts(graph, work, modelling, k, seed)
-    tasks = full_parts(graph, model, coarse, parts)
+    model, parts = random_parts(Problem(graph, work, modelling, k), seed)
+    tasks = full_parts(model, parts)
     assert len(tasks) == full_vertices(graph, coarse)
     assert ((tasks >= 0) & (tasks < k)).all()
     loads = evaluate(model.hypergraph, parts, k).loads
     assert loads.sum() == model.hypergraph.weights.sum()
-    again, same = random_parts(graph, work, modelling, k, seed)
-    assert full_parts(graph, again, coarse, same).tolist() == tasks.tolist()
+    again, same = random_parts(Problem(graph, work, modelling, k), seed)
+    assert full_parts(again, same).tolist() == tasks.tolist()
 
 
 def test_another_seed_gives_other_parts() -> None:

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 from partitioned_models import chain
 
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition import partition_graph
 from hgpart.partition.bounds.chain_bound import chain_bound
 from hgpart.partition.native.symmetry import symmetry
 from hgpart.partition.problem.balance import capacities
+from hgpart.partition.problem.problem import Problem
 
 BARE = Modelling(input_vertex=False, output_vertex=False, batch_size=1, bytes_per_element=1)
 
 
 def bound_of(layers: list[int], maps: list[int], room: list[int]) -> int:
     graph, work = chain([8] * len(layers), layers, maps)
-    return chain_bound(symmetry(graph, work, BARE), np.array(room, dtype=np.int64))
+    return chain_bound(symmetry(Problem(graph, work, BARE, 1)), np.array(room, dtype=np.int64))
 
 
 @pytest.mark.parametrize(
@@ -42,4 +43,8 @@ def test_equal_layers_are_cut_for_the_bound(k: int) -> None:
     graph, work = chain([8] * layers, [80] * layers, [1] * layers)
     found = partition_graph(graph, work, k, 0, modelling=BARE, backend="native", effort=0.05)
     room = capacities(80 * layers, [1] * k, 0)
-    assert chain_bound(symmetry(graph, work, BARE), room) == found.evaluation.volume == 8 * (k - 1)
+    assert (
+        chain_bound(symmetry(Problem(graph, work, BARE, 1)), room)
+        == found.evaluation.volume
+        == 8 * (k - 1)
+    )

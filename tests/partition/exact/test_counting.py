@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +22,11 @@ from partitioned_models import GraphMaker, chain, channel_graphs, graph_of, read
 from strategies import hypergraphs
 
 from hgpart.errors import ArgumentError, InfeasibleError, MissingPackageError
-from hgpart.hypergraph.blocks import Modelling, full_vertices, single_blocks
+from hgpart.hypergraph.blocks import full_vertices, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import communication_volume, part_loads
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
@@ -36,6 +37,9 @@ from hgpart.partition.native.divisions import Division, blocks_of
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.symmetry import Symmetry, symmetry
 from hgpart.partition.problem.balance import capacities
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.problem.solution import Solution
 from hgpart.work.figures import Work, flops
 
 MOST_ASSIGNMENTS = 20_000
@@ -54,16 +58,16 @@ def assert_least(graph: ChannelGraph, work: Work, modelling: Modelling, room: np
     """The counts program finds the least volume, without a start that is any good."""
     full = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling).hypergraph
     best = least_volume(full, room)
-    found = symmetry(graph, work, modelling)
+    found = symmetry(Problem(graph, work, modelling, 1))
     solved = solve_counts(found, room, together(found), None, 0, seed=0, deadline=math.inf)
     if best is None:
         assert solved.division is None
         return
     assert solved.division is not None
-    model, parts = blocks_of(graph, work, found, modelling, solved.division)
+    model, parts = blocks_of(Problem(graph, work, modelling, 1), found, solved.division)
     assert communication_volume(model.hypergraph, parts, len(room)) == best == solved.bound
     assert (part_loads(model.hypergraph, parts, len(room)) <= room).all()
-    assert lower_bound(graph, work, modelling, room) <= best
+    assert lower_bound(Problem(graph, work, modelling, len(room)), room) <= best
 
 
 @given(
@@ -80,7 +84,7 @@ def test_least_volume_of_any_small_graph(
     total = int(work.per_task @ [layer.tasks for layer in graph.layers])
     k, vertices = len(speeds), full_vertices(graph, modelling)
     assume(vertices > 0 and k**vertices <= MOST_ASSIGNMENTS)
-    assume(sum(class_variables(symmetry(graph, work, modelling), k)) < MOST_VARIABLES)
+    assume(sum(class_variables(symmetry(Problem(graph, work, modelling, 1)), k)) < MOST_VARIABLES)
     assert_least(graph, work, modelling, capacities(total, speeds, eps))
 
 
@@ -98,7 +102,7 @@ def test_least_volume_where_counts_do_not_say_how_units_lie(
     maker.add("norm", 3, both if cyclic else both[:1], elements=2)
     graph, work = maker.graph(), Work(np.array([0, 3, 5, 4]), "MAC", 1, "test")
     modelling = Modelling(batch_size=1, input_vertex=False, output_vertex=False)
-    assert class_variables(symmetry(graph, work, modelling), 3) == [variables]
+    assert class_variables(symmetry(Problem(graph, work, modelling, 1)), 3) == [variables]
     assert_least(graph, work, modelling, np.array(room))
 
 
@@ -153,7 +157,7 @@ def test_time_that_is_up_leaves_a_gap() -> None:
     found = solve(graph, work, 8, 0.03, time_limit=2)
     assert found.feasible
     room = capacities(int(found.evaluation.loads.sum()), [1] * 8, 0.03)
-    least = lower_bound(graph, work, found.modelling, room)
+    least = lower_bound(Problem(graph, work, found.modelling, len(room)), room)
     assert least <= found.lower_bound < found.evaluation.volume
     assert found.gap == pytest.approx(1 - found.lower_bound / found.evaluation.volume)
 
@@ -186,7 +190,7 @@ def test_where_no_program_counts_what_one_part_holds_bounds_it(
     graph, work = LONG
     found = solve(graph, work, 16, 0.1, time_limit=20)
     room = capacities(int(found.evaluation.loads.sum()), [1] * 16, 0.1)
-    assert lower_bound(graph, work, found.modelling, room) < found.lower_bound
+    assert lower_bound(Problem(graph, work, found.modelling, len(room)), room) < found.lower_bound
     assert found.lower_bound <= found.evaluation.volume
     maker = GraphMaker()
     maps = before = maker.add(INPUT, 12, channels=12)
@@ -263,7 +267,9 @@ def test_one_ctrl_c_ends_it_in_the_native_start(monkeypatch: pytest.MonkeyPatch)
     def interrupt(done: float, volume: int | None) -> None:
         raise KeyboardInterrupt
 
-    start = partial(native_partition, on_progress=interrupt)
+    def start(problem: Problem, search: Search, bound: int) -> Solution:
+        return native_partition(problem, replace(search, on_progress=interrupt), bound)
+
     monkeypatch.setattr("hgpart.partition.exact.counting.native_partition", start)
     monkeypatch.setattr("hgpart.partition.exact.counting.contents_bound", None)
     monkeypatch.setattr("hgpart.partition.exact.counting.solve_counts", None)

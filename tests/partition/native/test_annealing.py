@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from partitioned_models import GraphMaker, chain, channel_graphs, modellings, read
 
 from hgpart.errors import HypergraphError
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition.native.annealing import Found, Schedule, anneal
 from hgpart.partition.native.divisions import Division
@@ -23,6 +23,7 @@ from hgpart.partition.native.symmetry import Symmetry, symmetry
 from hgpart.partition.problem.goal import Goal, goal_of
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
+from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
 
@@ -61,7 +62,7 @@ def test_a_step_that_saves_by_overloading_a_part_does_not_lose_the_best(
 ) -> None:
     """The best was kept only where a step raised the energy, and this one lowers it."""
     graph, work = chain([24, 24, 24], [24 * 7, 24 * 11, 24 * 13], [5, 3, 1])
-    found = symmetry(graph, work, Modelling(input_vertex=False, output_vertex=False))
+    found = symmetry(Problem(graph, work, Modelling(input_vertex=False, output_vertex=False), 1))
     for seed in range(5):
         start = random_division(found, 2, seed)
         goal = goal_near(found, 2, objective, 1.1)
@@ -87,7 +88,7 @@ def test_a_chain_returns_the_best_that_it_has_met(
     seed: int,
     price: float,
 ) -> None:
-    found = symmetry(*graph_and_work, modelling)
+    found = symmetry(Problem(*graph_and_work, modelling, 1))
     start = random_division(found, k, seed)
     assert_no_step_makes_it_worse(found, goal_near(found, k, objective, slack), start, seed, price)
 
@@ -104,7 +105,8 @@ def model() -> Symmetry:
     maps = maker.add("dense", 4, (read(maps, partial=True),), weights=24)
     maker.add("dense", 3, (read(maps),))
     work = Work(np.array([0, 3, 1, 6, 4]), "MAC", 1, "test")
-    return symmetry(maker.graph(), work, Modelling(grain="fine", batch_size=1), copies=1)
+    modelling = Modelling(grain="fine", batch_size=1)
+    return symmetry(Problem(maker.graph(), work, modelling, 1, memory=MemoryLimits((0,), 1)))
 
 
 MODEL = model()

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, modellings
 
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.native.layer_shares import layer_shares
+from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
 
@@ -26,7 +27,7 @@ def test_every_layer_is_shared_out_within_the_rooms(
     graph, work = graph_and_work
     total = int(work.per_task @ [layer.tasks for layer in graph.layers])
     rooms = np.array(speeds) * (1 + slack) * total / sum(speeds)
-    shares = layer_shares(graph, work, modelling, rooms)
+    shares = layer_shares(Problem(graph, work, modelling, len(rooms)), rooms)
     loads = np.zeros(len(speeds))
     for at, layer in enumerate(graph.layers):
         if not modelling.has_vertices(layer) or layer.tied_to != at:
@@ -46,7 +47,7 @@ def test_layers_that_fill_parts_have_them_alone() -> None:
     """Three layers are 1.9, 3.8 and 1.9 parts: 2, 4 and 2 of the 8 parts."""
     graph, work = chain([190, 380, 190], [190, 380, 190], [100, 100, 100])
     modelling = Modelling(grain="fine", input_vertex=False, output_vertex=False)
-    shares = layer_shares(graph, work, modelling, np.full(8, 100.0))
+    shares = layer_shares(Problem(graph, work, modelling, 8), np.full(8, 100.0))
     assert [sorted(own) for own in shares.parts[1:4]] == [[0, 1], [2, 3, 4, 5], [6, 7]]
     for own in shares.parts[1:4]:
         assert list(own.values()) == pytest.approx([1 / len(own)] * len(own))
@@ -56,5 +57,5 @@ def test_a_light_layer_is_made_where_it_is_read() -> None:
     """Its maps cost more than the work that it takes from the parts of the next one."""
     graph, work = chain([64, 64], [20, 380], [1000, 1000])
     modelling = Modelling(grain="fine", input_vertex=False, output_vertex=False)
-    shares = layer_shares(graph, work, modelling, np.full(5, 100.0))
+    shares = layer_shares(Problem(graph, work, modelling, 5), np.full(5, 100.0))
     assert set(shares.parts[1]) <= set(shares.parts[2])

@@ -22,9 +22,10 @@ from partitioned_models import (
 )
 
 from hgpart.errors import ArgumentError, InfeasibleError
-from hgpart.hypergraph.blocks import Modelling, full_vertices, single_blocks
+from hgpart.hypergraph.blocks import full_vertices, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate, part_loads
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
@@ -35,6 +36,7 @@ from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.goal import goal_of
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
 from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
+from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.solution import Solution
 from hgpart.work.figures import Work, flops
 
@@ -60,7 +62,7 @@ def test_no_worse_than_kahypar_and_above_the_bound(name: str, grain: str) -> Non
     assert found.evaluation.volume <= other.evaluation.volume
     total = int(work.per_task @ [layer.tasks for layer in graph.layers])
     room = capacities(total, [1] * 3, 0.1)
-    assert lower_bound(graph, work, modelling, room) <= found.evaluation.volume
+    assert lower_bound(Problem(graph, work, modelling, len(room)), room) <= found.evaluation.volume
 
 
 @given(
@@ -84,7 +86,7 @@ def test_any_graph_is_within_eps_or_it_is_said_why_not(
 
 def test_threads_do_not_change_what_is_found() -> None:
     graph = graph_of("residual")
-    found = symmetry(graph, flops(graph), Modelling())
+    found = symmetry(Problem(graph, flops(graph), Modelling(), 1))
     start = Division(
         [np.array([units]) for units in found.class_units],
         [np.zeros(1, np.int32) for _ in found.type_weights],
@@ -157,7 +159,7 @@ def test_a_hundred_parts(grain: str) -> None:
     found = solve(graph, work, 100, 0.1, modelling=modelling, effort=0.005)
     assert found.feasible
     room = capacities(640_000, [1] * 100, 0.1)
-    assert found.evaluation.volume >= lower_bound(graph, work, modelling, room)
+    assert found.evaluation.volume >= lower_bound(Problem(graph, work, modelling, len(room)), room)
 
 
 def test_one_part_less_than_there_are_tasks() -> None:
@@ -269,8 +271,8 @@ def test_an_interrupt_before_anything_fits_reaches_the_caller(
     graph, modelling = graph_of("plain"), Modelling()
     model = cnn_hypergraph(graph, flops(graph), single_blocks(graph, modelling), modelling)
     overloaded = Solution(model, np.zeros(model.hypergraph.vertices, np.int32), 0, True)
-    monkeypatch.setattr("hgpart.partition.native_partition", lambda *_, **__: overloaded)
-    monkeypatch.setattr("hgpart.partition._split_and_improve", None)
+    monkeypatch.setattr("hgpart.partition.stages.native_partition", lambda *_, **__: overloaded)
+    monkeypatch.setattr("hgpart.partition.stages.split_and_improve", None)
     with pytest.raises(KeyboardInterrupt, match="before a partition within the limits was found"):
         solve(graph, flops(graph), 2, 0.1)
     best = solve(graph, flops(graph), 2, 0.1, best_effort=True)
@@ -297,7 +299,7 @@ def test_the_best_of_all_partitions_is_found(objective: Objective, limit: int | 
     room = int(capacities(160, [1] * 3, 0.3)[0])
     best = math.inf
     for model, parts in by_hand(graph, work, 3, room):
-        if limit is None or part_memory(graph, model, BARE, parts, 3, 0).max() <= limit:
+        if limit is None or part_memory(model, parts, 3, 0).max() <= limit:
             traffic = evaluate(model.hypergraph, parts, 3).traffic
             best = min(best, objective.value(traffic))
     assert best < math.inf

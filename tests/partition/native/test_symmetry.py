@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import channel_graphs, modellings
 
-from hgpart.hypergraph.blocks import Modelling, single_blocks
+from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.native.annealing import Schedule, anneal
 from hgpart.partition.native.divisions import blocks_of, division_of
@@ -18,6 +19,7 @@ from hgpart.partition.native.symmetry import symmetry
 from hgpart.partition.problem.goal import goal_of
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
 from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
+from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
 
@@ -55,16 +57,17 @@ def test_costs_loads_and_memory_are_those_of_the_metrics(
     objective = objective_of(name, k, seed)
     memory = None
     if copies is not None:
-        needed = part_memory(graph, model, modelling, parts, k, copies)
+        needed = part_memory(model, parts, k, copies)
         memory = MemoryLimits((int(needed.mean() * 0.9),) * k, copies)
-    found = symmetry(graph, work, modelling, copies or 0)
-    start = division_of(graph, found, modelling, model, parts)
+    problem = Problem(graph, work, modelling, k, memory=memory)
+    found = symmetry(problem)
+    start = division_of(found, model, parts)
     total = int(model.hypergraph.weights.sum())
     room = np.full(k, total // k + 1, dtype=np.int64)
     goal = goal_of(room, objective, memory)
     best = anneal(found, goal, [(start, Schedule(seed, steps, 0.1, 1e-4, 2.0, 8))], threads=1)[0][0]
 
-    blocks, block_parts = blocks_of(graph, work, found, modelling, best.division)
+    blocks, block_parts = blocks_of(problem, found, best.division)
     evaluation = evaluate(blocks.hypergraph, block_parts, k)
     assert evaluation.loads.sum() == total
     if name == "links":
@@ -78,7 +81,7 @@ def test_costs_loads_and_memory_are_those_of_the_metrics(
     if memory is None:
         assert best.excess == pytest.approx(excess)
         return
-    needed = part_memory(graph, blocks, modelling, block_parts, k, memory.copies)
+    needed = part_memory(blocks, block_parts, k, memory.copies)
     above = np.maximum(needed - memory.bytes, 0).sum() / max(1, sum(memory.bytes))
     if copies == 0:
         assert best.excess == pytest.approx(excess + above)

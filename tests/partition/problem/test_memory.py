@@ -9,9 +9,10 @@ import pytest
 from partitioned_models import MODELS, chain, graph_of
 
 from hgpart.errors import ArgumentError, InfeasibleError
-from hgpart.hypergraph.blocks import Modelling, single_blocks
+from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition import partition_graph
 from hgpart.partition.problem.memory import (
     MemoryLimits,
@@ -39,7 +40,7 @@ def test_coarse_grain_memory_by_its_definition(name: str) -> None:
             tasks = layer.tasks / vertices
             expected[part] += tasks * layer.parameters / layer.tasks * 2.5 * layer.bytes_per_element
             expected[part] += tasks * graph.map_bytes(layer, 3, None)
-    found = part_memory(graph, model, modelling, parts, 3, 2.5)
+    found = part_memory(model, parts, 3, 2.5)
     slack = sum(layer.bytes_per_element * 2.5 for layer in graph.layers)  # uneven shares, rounded
     assert found == pytest.approx(expected, abs=slack)
 
@@ -49,13 +50,11 @@ def test_a_partition_keeps_its_limits(grain: str) -> None:
     graph, modelling = graph_of("residual"), Modelling(grain=grain)
     options = {"modelling": modelling, "backend": "native", "effort": 0.05}
     free = partition_graph(graph, flops(graph), 3, 0.3, **options)
-    needed = part_memory(graph, free.model, modelling, free.parts, 3, 4)
+    needed = part_memory(free.model, free.parts, 3, 4)
     limits = MemoryLimits((int(needed.max() - 1),) * 3)
     found = partition_graph(graph, flops(graph), 3, 0.3, memory=limits, **options)
     assert found.feasible
-    assert found.memory_bytes.tolist() == (
-        part_memory(graph, found.model, modelling, found.parts, 3, 4).tolist()
-    )
+    assert found.memory_bytes.tolist() == (part_memory(found.model, found.parts, 3, 4).tolist())
     assert found.memory_bytes.max() <= limits.bytes[0]
     assert found.evaluation.imbalance <= 0.3
 

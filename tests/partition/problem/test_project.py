@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, divided_graphs
 
-from hgpart.hypergraph.blocks import Blocks, Modelling, halve, single_blocks
+from hgpart.hypergraph.blocks import Blocks, halve, single_blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
 from hgpart.hypergraph.metrics import communication_volume, part_loads
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.project import project
 from hgpart.work.figures import Work

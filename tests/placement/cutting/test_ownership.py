@@ -13,7 +13,7 @@ from hgpart.placement.cutting.ownership import ownership
 def test_tasks_and_cells_are_with_their_vertices(case):
     graph, partition = case
     model, modelling = partition.model, partition.modelling
-    owners = ownership(graph, partition)
+    owners = ownership(partition)
     vertices = zip(model.vertex_layers, model.vertex_rows, model.vertex_columns, strict=True)
     part_of = {
         tuple(map(int, vertex)): part

@@ -19,7 +19,7 @@ from torch import nn
 from torch.func import functional_call
 
 from hgpart.errors import ArgumentError, CheckpointError, RunError
-from hgpart.hypergraph.blocks import Modelling
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.partitioned_model import partition_model
 from hgpart.placement import place
 from hgpart.placement.cutting.slices import Slice

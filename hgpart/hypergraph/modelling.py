@@ -1,0 +1,200 @@
+"""ChannelGraph + Modelling -> LayerVertices: which of a layer's tasks and channels are vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hgpart.errors import ArgumentError
+from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, ChannelGraph, Layer, Read
+
+GRAINS = ("coarse", "fine")
+LINEAR_MODES = ("neuron", "layer")
+
+LARGEST_FACTOR = 2**20  # of samples in a batch and of bytes in an element
+
+
+@dataclass(frozen=True)
+class Modelling:
+    """How a ChannelGraph becomes a hypergraph.
+
+    Attributes
+    ----------
+    grain : str
+        "coarse", a vertex per filter (thesis 3.4), or "fine", a vertex per filter channel and
+        one per reduction (thesis 3.3).
+    linear : str
+        "neuron", a vertex per output feature of a linear layer, or "layer", one for all of
+        them, as in the thesis.
+    batch_size : int
+        Samples whose maps travel together.
+    bytes_per_element : int or None
+        None takes each map's own dtype.
+    input_vertex, output_vertex : bool
+        Whether the model's inputs and its result have a vertex.
+    """
+
+    grain: str = "coarse"
+    linear: str = "neuron"
+    batch_size: int = 32
+    bytes_per_element: int | None = None
+    input_vertex: bool = True
+    output_vertex: bool = True
+
+    def __post_init__(self) -> None:
+        """Check every field at the door."""
+        if self.grain not in GRAINS:
+            raise ArgumentError(f"grain {self.grain!r}: accepted are {' and '.join(GRAINS)}")
+        if self.linear not in LINEAR_MODES:
+            raise ArgumentError(
+                f"linear {self.linear!r}: accepted are {' and '.join(LINEAR_MODES)}"
+            )
+        for name, value in (
+            ("batch size", self.batch_size),
+            ("bytes per element", self.bytes_per_element),
+        ):
+            if value is not None and not 1 <= value <= LARGEST_FACTOR:
+                raise ArgumentError(f"{name} {value}: accepted is 1 to {LARGEST_FACTOR}")
+
+    def views(self, graph: ChannelGraph) -> tuple[LayerVertices, ...]:
+        """What the vertices of each layer are."""
+        return tuple(
+            LayerVertices(
+                at=at,
+                layer=layer,
+                exists=self.has_vertices(layer),
+                is_solid=self.is_solid(layer),
+                split=self.split_read(layer),
+                map_elements=graph.map_bytes(layer, self.batch_size, 1),
+                partial_elements=layer.partial_elements * self.batch_size,
+                element_bytes=self.bytes_per_element or layer.bytes_per_element,
+            )
+            for at, layer in enumerate(graph.layers)
+        )
+
+    def has_vertices(self, layer: Layer) -> bool:
+        """Whether a layer's tasks are vertices."""
+        if layer.kind == INPUT:
+            return self.input_vertex
+        return layer.kind != OUTPUT or self.output_vertex
+
+    def is_solid(self, layer: Layer) -> bool:
+        """Whether a layer is one vertex whatever its tasks (thesis: fully connected layers)."""
+        return layer.tasks == 1 or (layer.kind == LINEAR and self.linear == "layer")
+
+    def split_read(self, layer: Layer) -> Read | None:
+        """The read whose channels split each task, fine-grain; None where tasks stay whole."""
+        if self.grain == "coarse" or (layer.kind == LINEAR and self.linear == "layer"):
+            return None
+        for read in layer.reads:
+            if read.partial and len(read.channels) > read.groups:
+                return read
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class LayerVertices:
+    """What the vertices of one layer are.
+
+    In the full hypergraph they are rows, each of them a task (or all tasks of a solid layer),
+    fine-grain by columns, the channels that split a task.
+
+    Attributes
+    ----------
+    at : int
+        The layer's index.
+    layer : Layer
+    exists : bool
+        Whether it has any.
+    is_solid : bool
+        Whether all its tasks are one row.
+    split : Read or None
+        The read whose channels split each task; None where tasks stay whole.
+    map_elements, partial_elements : int
+        Of one task's map, and of one partial sum of it, for a batch.
+    element_bytes : int
+    """
+
+    at: int
+    layer: Layer
+    exists: bool
+    is_solid: bool
+    split: Read | None
+    map_elements: int
+    partial_elements: int
+    element_bytes: int
+
+    @property
+    def first(self) -> int:
+        """Index of the layer whose vertices these are: of an earlier one that shares a weight."""
+        return self.layer.tied_to
+
+    @property
+    def is_first(self) -> bool:
+        """Whether they are not an earlier layer's."""
+        return self.first == self.at
+
+    @property
+    def is_own(self) -> bool:
+        """Whether there are any, and not an earlier layer's."""
+        return self.exists and self.is_first
+
+    @property
+    def rows(self) -> int:
+        """Rows of the full hypergraph."""
+        return 1 if self.is_solid else self.layer.tasks
+
+    @property
+    def tasks_per_row(self) -> int:
+        """Tasks of a row of the full hypergraph."""
+        return self.layer.tasks if self.is_solid else 1
+
+    @property
+    def columns(self) -> int:
+        """Channels that split the tasks, of all groups; 1 where tasks are not split."""
+        return 1 if self.split is None else len(self.split.channels)
+
+    @property
+    def columns_per_task(self) -> int:
+        """Channels that split one task; 1 where it is not split."""
+        return 1 if self.split is None else self.columns // self.split.groups
+
+    @property
+    def count(self) -> int:
+        """Vertices of the full hypergraph: a split task's cells, and its reduction."""
+        return self.rows if self.split is None else self.rows * (self.columns_per_task + 1)
+
+    @property
+    def gainful_split(self) -> Read | None:
+        """The split, where a search gains by it.
+
+        A task that reads one channel stays whole where its partial sum is not less than its map:
+        nothing is won by doing one here and the other there.
+        """
+        if self.split is None:
+            return None
+        single = len(self.split.channels) == self.split.groups and self.split.groups > 1
+        return (
+            None
+            if single and self.layer.partial_elements >= self.layer.map_elements
+            else self.split
+        )
+
+    @property
+    def map_bytes(self) -> int:
+        """Bytes of one task's map, for a batch; of a parameter, whatever the batch."""
+        return self.map_elements * self.element_bytes
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of one partial sum of a task, for a batch."""
+        return self.partial_elements * self.element_bytes
+
+
+def by_vertices(views: Sequence[LayerVertices]) -> dict[int, list[LayerVertices]]:
+    """The layers that have vertices, those that share theirs together, by the first of them."""
+    found: dict[int, list[LayerVertices]] = {}
+    for view in views:
+        if view.exists:
+            found.setdefault(view.first, []).append(view)
+    return found

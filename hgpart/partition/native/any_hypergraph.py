@@ -1,0 +1,53 @@
+"""Hypergraph + capacities -> part of each vertex, by annealing over classes of equal ones."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from hgpart import _native
+from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.partition.external.isolated import check
+from hgpart.partition.native.annealing import Schedule, anneal
+from hgpart.partition.native.vertex_classes import (
+    division_of_parts,
+    parts_of_division,
+    vertex_classes,
+)
+from hgpart.partition.problem.balance import pack
+from hgpart.partition.problem.goal import goal_of
+
+STEPS = 100_000  # of each annealing
+
+
+def native(
+    hypergraph: Hypergraph, capacities: Int64, *, seed: int = 0, time_limit: float | None = None
+) -> Int32:
+    """Partition any hypergraph by its classes of equal vertices; see `backends`.
+
+    A model is better partitioned by `native_partition`, which knows more of it.
+    """
+    check(hypergraph, capacities, seed, time_limit)
+    k, total = len(capacities), int(hypergraph.weights.sum())
+    if k == 1 or total <= capacities.max():
+        return np.full(hypergraph.vertices, capacities.argmax(), dtype=np.int32)
+    counted = (np.diff(hypergraph.pointers) > 1) & (hypergraph.costs > 0)
+    start = pack(hypergraph.weights, capacities)
+    if k >= hypergraph.vertices or not counted.any():
+        return start
+    seed %= 2**62  # four chains of each in 64 bits
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+    found = vertex_classes(hypergraph)
+    division = division_of_parts(found, start, k)
+    chains = [
+        (division, Schedule(4 * seed + chain, STEPS, hottest, 1e-5, 4.0, 4 * k))
+        for chain, hottest in enumerate((0.1, 0.03, 0.01, 0.003))
+    ]
+    results, interrupted = anneal(found, goal_of(capacities), chains, deadline - time.monotonic())
+    if interrupted:
+        raise KeyboardInterrupt
+    best = min(results, key=lambda one: one.rank)
+    parts = parts_of_division(found, best.division)
+    return _native.refine(hypergraph, parts, capacities, seed, deadline - time.monotonic())

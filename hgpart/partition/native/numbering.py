@@ -1,0 +1,82 @@
+"""Problem -> Numbering: the tasks, and the channels that split them, in one sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hgpart.hypergraph.building import channel_shares
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.hypergraph.modelling import LayerVertices, by_vertices
+from hgpart.partition.problem.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Numbering:
+    """Which element is what.
+
+    Attributes
+    ----------
+    tasks, columns : list of int
+        Per layer the first element of its rows, and of the channels that split them; -1 where it
+        has none. Tied layers share theirs.
+    labels : int64 array, shape (elements, 4)
+        Layer, group where that matters, and of a channel the work of a cell and what it spans; -1
+        and -1 of a row.
+    cell_work : dict of int to int64 array
+        Of each first layer that is split: work of a cell of each column, tied layers' together.
+    root_of_task : int64 array, shape (tasks of all layers,)
+        The element that makes each task's map; -1 where the layer has no vertices.
+    """
+
+    tasks: list[int]
+    columns: list[int]
+    labels: Int64
+    cell_work: dict[int, Int64]
+    root_of_task: Int64
+
+
+def numbering(problem: Problem) -> Numbering:
+    """Number the elements, layer by layer."""
+    graph = problem.graph
+    tasks, columns = [-1] * len(graph.layers), [-1] * len(graph.layers)
+    root_of_task = np.full(int(graph.first_task[-1]), -1, dtype=np.int64)
+    labels = [np.zeros((0, 4), np.int64)]
+    cell_work: dict[int, Int64] = {}
+    tied = by_vertices(problem.views)
+    first = 0
+    for at, view in enumerate(problem.views):
+        if view.is_own:
+            split = view.gainful_split
+            tasks[at] = first
+            labels.append(_labels(view, 1 if split is None else split.groups, view.rows, (-1, -1)))
+            first += view.rows
+            if split is not None:
+                columns[at] = first
+                cell_work[at] = _cell_work(problem, tied[at])
+                spans = cell_work[at], split.sizes
+                labels.append(_labels(view, split.groups, view.columns, spans))
+                first += view.columns
+        if view.exists:
+            tasks[at], columns[at] = tasks[view.first], columns[view.first]
+            own = np.arange(view.layer.tasks) * (not view.is_solid)
+            root_of_task[graph.first_task[at] : graph.first_task[at + 1]] = tasks[at] + own
+    return Numbering(tasks, columns, np.concatenate(labels), cell_work, root_of_task)
+
+
+def _labels(
+    view: LayerVertices, groups: int, count: int, spans: tuple[Int64 | int, Int64 | int]
+) -> Int64:
+    own = view.at, np.arange(count) * groups // count, *spans
+    return np.stack([np.broadcast_to(part, count) for part in own], axis=1)
+
+
+def _cell_work(problem: Problem, tied: list[LayerVertices]) -> Int64:
+    shares: list[Int64] = [
+        channel_shares(view.gainful_split, int(problem.work.per_task[view.at])).ravel()
+        for view in tied
+        if view.gainful_split is not None
+    ]
+    total: Int64 = np.sum(shares, axis=0)
+    return total

@@ -1,0 +1,94 @@
+"""Problem + Numbering -> Readers: which elements read each task's map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.layers.channel_graph import Layer, Read
+from hgpart.partition.native.numbering import Numbering
+from hgpart.partition.problem.problem import Problem
+from hgpart.sequences import Sequences, distinct, distinct_pairs, starts_of_runs
+
+# Tasks x channels of a group that is one unit; larger groups are divided like dense layers.
+LARGEST_LOCAL_GROUP = 64
+MOST_LOCAL_SETS = 4  # of one read, for a map; a map that more of them read is one for all
+
+
+@dataclass(frozen=True, eq=False)
+class Readers:
+    """Who reads each map: elements of its own, and sets of elements that many maps share.
+
+    Attributes
+    ----------
+    local : tuple of two int64 arrays
+        Tasks, and an element that reads the map of each.
+    ranges : int64 array, shape (ranges, 2)
+        First element of each range, and the one behind its last.
+    sets : Sequences
+        Ranges of each set; set 0 is empty.
+    set_of_task : int64 array, shape (tasks of all layers,)
+    is_read : bool array, shape (tasks of all layers,)
+    """
+
+    local: tuple[Int64, Int64]
+    ranges: Int64
+    sets: Sequences
+    set_of_task: Int64
+    is_read: NDArray[np.bool_]
+
+
+def readers(problem: Problem, numbered: Numbering) -> Readers:
+    """Find who reads each task's map."""
+    ranges: dict[tuple[int, int], int] = {}  # of elements: their numbers
+    local_tasks, local_elements = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    wide_tasks, wide_ranges = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for view in problem.views:
+        for read in view.layer.reads if view.exists else ():
+            known = np.flatnonzero(read.channels >= 0)
+            tasks = problem.graph.task_of_channel[read.channels[known]]
+            made = numbered.root_of_task[tasks] >= 0
+            known, tasks = known[made], tasks[made]
+            if not len(known):
+                continue
+            split = view.gainful_split is read
+            groups = known if split else known * read.groups // len(read.channels)
+            tasks, groups = distinct_pairs(tasks, groups)
+            counts = np.diff(starts_of_runs(tasks))
+            local = np.repeat(counts, counts) <= MOST_LOCAL_SETS
+            if not split and not _is_local(view.layer, read):
+                local[:] = False
+            if split:
+                size, first = 1, numbered.columns[view.at]
+            elif view.is_solid:
+                size, first = 1, numbered.tasks[view.at]
+                groups[:] = 0
+            else:
+                size, first = view.layer.tasks // read.groups, numbered.tasks[view.at]
+            begins = first + groups * size
+            own = Sequences.of_spans(begins[local], begins[local] + size)
+            local_tasks.append(tasks[local][own.owners])
+            local_elements.append(own.values)
+            wide_tasks.append(tasks[~local])
+            starts = distinct(begins[~local])
+            numbers = [
+                ranges.setdefault((begin, begin + size), len(ranges)) for begin in starts.tolist()
+            ]
+            places = np.searchsorted(starts, begins[~local])
+            wide_ranges.append(np.array(numbers, dtype=np.int64)[places])
+    pairs = distinct_pairs(np.concatenate(local_tasks), np.concatenate(local_elements))
+    owners, values = np.concatenate(wide_tasks), np.concatenate(wide_ranges)
+    wide = Sequences.of_pairs(owners + 1, values, len(numbered.root_of_task) + 1)
+    sets, first_of = wide.alike()
+    is_read = sets[1:] > 0
+    is_read[pairs[0]] = True
+    spans = np.array(list(ranges), dtype=np.int64).reshape(-1, 2)
+    return Readers(pairs, spans, wide.take(first_of), sets[1:], is_read)
+
+
+def _is_local(layer: Layer, read: Read) -> bool:
+    group = (layer.tasks // read.groups) * (len(read.channels) // read.groups)
+    return read.groups > 1 and group <= LARGEST_LOCAL_GROUP

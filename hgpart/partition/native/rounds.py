@@ -1,0 +1,107 @@
+"""Divisions -> better ones, a round of annealings after the other; the best so far is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hgpart.partition.native.annealing import Found, Schedule, anneal
+from hgpart.partition.native.clock import Clock
+from hgpart.partition.native.divisions import Division
+from hgpart.partition.native.symmetry import Symmetry
+from hgpart.partition.problem.goal import goal_of
+from hgpart.partition.problem.objectives import VOLUME
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+
+STEPS = {"coarse": 500_000, "fine": 250_000}  # of each chain of the first round, at effort 1
+FULL_SIZE, LEAST_SIZE = 100, 0.03  # layers x parts that take so many; the least share of them
+# How hot the rounds of a grain begin after the first, and those for another objective than volume.
+HOTTEST = {"coarse": (3e-4, 1e-4, 3e-5), "fine": (3e-5, 1e-5)}
+HOTTEST_TOWARD_OBJECTIVE = (3e-3, 3e-4)
+
+
+class Rounds:
+    """Anneals by rounds, and keeps the best of all of them.
+
+    Attributes
+    ----------
+    goal : Goal
+        What the next round is for.
+    clock : Clock
+    best : tuple of Symmetry and Division, or None
+        Of the last round that found anything.
+    volume : int or None
+        Of the best within the limits, where a round was for the volume.
+    """
+
+    def __init__(self, problem: Problem, search: Search, bound: int) -> None:
+        self.problem, self.search, self.bound = problem, search, bound
+        self.goal = goal_of(problem.capacities, VOLUME, problem.memory)
+        self.clock = Clock(search.deadline)
+        self.chains = self.done = 0
+        self.best: tuple[Symmetry, Division] | None = None
+        self.volume: int | None = None
+        self.size = 1.0
+
+    def toward_objective(self, found: Symmetry) -> None:
+        """Make the next rounds for what is asked for, whatever it is."""
+        units = found.class_units[found.net_classes]
+        most_bytes = int((found.net_costs * units).sum()) * self.problem.k
+        self.goal = goal_of(
+            self.problem.capacities, self.problem.objective, self.problem.memory, most_bytes
+        )
+
+    def steps(self, grain: str) -> int:
+        """Steps of each chain of a grain's first round."""
+        return max(1, round(STEPS[grain] * self.search.effort * self.size))
+
+    def schedule(
+        self, steps: int, hottest: float, coldest: float, price: float, most_rows: int
+    ) -> Schedule:
+        """The schedule of the next chain, with a seed of its own."""
+        self.chains += 1
+        seed = (self.search.seed * 1000 + self.chains) % 2**63
+        return Schedule(seed, steps, hottest, coldest, price, most_rows)
+
+    def anneal(
+        self,
+        found: Symmetry,
+        chains: list[tuple[Division, Schedule]],
+        known: Iterable[Found] = (),
+    ) -> list[Found]:
+        """What was known and is found now, best first."""
+        results, interrupted = anneal(
+            found, self.goal, chains, self.clock.left, on_progress=self._tell
+        )
+        if interrupted:
+            self.clock.interrupt()
+        different: list[Found] = []
+        for one in sorted([*known, *results], key=lambda one: one.rank):
+            if not different or one.rank != different[-1].rank:
+                different.append(one)
+        self.done += 1
+        if different:
+            self.best = found, different[0].division
+            if self.goal.objective == 0 and different[0].excess == 0:
+                self.volume = different[0].cost
+        try:
+            self._tell(0.0)
+        except KeyboardInterrupt:  # the best so far is returned, wherever it comes
+            self.clock.interrupt()
+        return different
+
+    def is_optimal(self, best: list[Found]) -> bool:
+        """Whether nothing can be better than the first of them."""
+        return bool(best) and best[0].excess == 0 and best[0].cost <= self.bound
+
+    def end(self) -> None:
+        """Say that nothing more is searched."""
+        if self.search.on_progress is not None:
+            self.search.on_progress(1.0, self.volume)
+
+    def _tell(self, done: float) -> None:
+        if self.search.on_progress is not None:
+            grains = {"coarse", self.problem.modelling.grain}
+            rounds = sum(1 + len(HOTTEST[grain]) for grain in grains)
+            rounds += len(HOTTEST_TOWARD_OBJECTIVE) * (self.problem.objective.name != "volume")
+            self.search.on_progress((self.done + done) / rounds, self.volume)

@@ -1,0 +1,103 @@
+"""Problem + Symmetry -> Divisions that annealing begins with, and how hot it begins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from hgpart.errors import BackendError, MissingPackageError
+from hgpart.hypergraph.blocks import Blocks, divide
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.hypergraph.hypergraph import Int32
+from hgpart.partition.baselines.incremental import incremental
+from hgpart.partition.baselines.layerwise import layerwise_within
+from hgpart.partition.external.kahypar import kahypar
+from hgpart.partition.native.clock import Clock
+from hgpart.partition.native.divisions import Division, division_of
+from hgpart.partition.native.grids import grid_start
+from hgpart.partition.native.layer_shares import layer_shares
+from hgpart.partition.native.symmetry import Symmetry
+from hgpart.partition.problem.problem import Problem
+
+SHARES_OF_EPS = (0.4, 0.6, 0.8, 1.0)  # of the room above the average, that grids may use
+MOST_KAHYPAR_STEPS = 700_000  # k vertices + 4 pins, see `isolated`: about two seconds a run
+
+Start = tuple[Division, tuple[float, ...]]  # and the hottest temperatures of its chains
+
+
+def coarse_starts(problem: Problem, found: Symmetry, clock: Clock, seed: int) -> Iterator[Start]:
+    """Tasks in order, layers in parts of their own, the cut between layers, KaHyPar's."""
+    yield division_of(found, *incremental(problem)), (0.003, 0.001)
+    if clock.left <= 0:
+        return
+    yield _runs(problem, found, 1.0), (0.001, 0.0001)
+    cut = layerwise_within(problem, problem.capacities)
+    for number, blocks_per_part in enumerate((8, 16)):
+        model = _divided(problem, blocks_per_part)
+        if cut is not None and number == 0:
+            parts = cut.astype(np.int32)[model.vertex_layers]
+            yield division_of(found, model, parts), (0.001, 0.0001)
+        if (partition := _by_kahypar(problem, model, clock, seed)) is not None:
+            yield division_of(found, model, partition), (0.0001, 0.00001)
+
+
+def fine_starts(problem: Problem, found: Symmetry, clock: Clock, seed: int) -> Iterator[Start]:
+    """Grids for several shares of the parts, and KaHyPar's."""
+    for share in SHARES_OF_EPS:
+        if clock.left <= 0:
+            break
+        hottest: tuple[float, ...] = (3e-5, 3e-6)
+        if share == SHARES_OF_EPS[-1]:  # for small models, where a step changes much
+            hottest += (1e-2, 1e-3)
+        yield _runs(problem, found, share), hottest
+    model = _divided(problem, 16)
+    if (parts := _by_kahypar(problem, model, clock, seed)) is not None:
+        yield division_of(found, model, parts), (3e-3, 3e-5)
+
+
+def strips(problem: Problem, found: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
+    """A coarse-grain partition as a fine-grain one: all cells of a task in its part."""
+    columns = tuple(np.array([0, view.columns]) for view in problem.views)
+    whole = problem.hypergraph(Blocks(model.blocks.rows, columns))
+    own = np.empty(whole.vertices, dtype=np.int32)
+    for layout, coarse in zip(whole.layouts, model.layouts, strict=True):
+        if layout is None or coarse is None:
+            continue
+        count = len(layout.row_columns)
+        held = parts[coarse.finish : coarse.finish + count]
+        own[layout.finish : layout.finish + count] = held
+        if layout.row_starts[0] != layout.finish:
+            own[layout.row_starts] = held
+    return division_of(found, whole, own)
+
+
+def _runs(problem: Problem, found: Symmetry, share_of_eps: float) -> Division:
+    """Runs of layers in parts of their own, as far as the parts go; fine-grain, as grids."""
+    room = problem.capacities
+    even = room * (problem.total / max(1, int(room.sum())))
+    shares = layer_shares(problem, even + share_of_eps * np.maximum(0, room - even))
+    return grid_start(problem, found, shares)
+
+
+def _divided(problem: Problem, blocks_per_part: int) -> CnnHypergraph:
+    blocks = blocks_per_part * problem.k
+    return problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, blocks))
+
+
+def _by_kahypar(problem: Problem, model: CnnHypergraph, clock: Clock, seed: int) -> Int32 | None:
+    steps = problem.k * model.vertices + 4 * int(model.nets.sizes().sum())
+    left = clock.left
+    if steps > MOST_KAHYPAR_STEPS or left <= 0:
+        return None
+    limit = None if left == math.inf else left
+    try:
+        return kahypar(
+            model.hypergraph, problem.capacities, seed=seed, time_limit=limit, most_runs=1
+        )
+    except (BackendError, MissingPackageError):
+        return None  # one start of several
+    except KeyboardInterrupt:
+        clock.interrupt()
+        return None

@@ -1,0 +1,115 @@
+"""Problem + parts -> Partition: the parts, and what they cost by hgpart's own metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
+from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.hypergraph.metrics import Evaluation
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.partition.bounds.lower_bound import lower_bound, relative_gap
+from hgpart.partition.problem.balance import within
+from hgpart.partition.problem.memory import MemoryLimits, part_memory
+from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.partition.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A k-way partition of a model, and what it costs by hgpart's own metrics.
+
+    Attributes
+    ----------
+    model : CnnHypergraph
+        The blocks that the parts are of.
+    modelling : Modelling
+    parts : int32 array, shape (model.vertices,)
+    k, eps, seed, backend, speeds
+        What was asked for; `speeds` is None for equal devices.
+    start : str
+        What the best partition was found from: the backend's, or "layerwise", the cut between
+        layers of least volume within eps.
+    evaluation : Evaluation
+    feasible : bool
+        Whether every part's load is at most (1 + eps) times its share, and its memory within its
+        limit.
+    lower_bound : int
+        Bytes that every partition whose loads are within eps sends at least: of
+        `bound.lower_bound`, or more where the backend proves more.
+    objective : Objective
+        What the search was for.
+    memory : MemoryLimits or None
+        What each part may need.
+    memory_bytes : int64 array, shape (k,), or None
+        What it needs, where that is limited; see `memory`.
+    interrupted : bool
+        Whether Ctrl-C ended the search: it is the best that had been found by then.
+    """
+
+    model: CnnHypergraph
+    modelling: Modelling
+    parts: Int32
+    k: int
+    eps: float
+    seed: int
+    backend: str
+    start: str
+    speeds: tuple[float, ...] | None
+    evaluation: Evaluation
+    feasible: bool
+    lower_bound: int
+    objective: Objective = VOLUME
+    memory: MemoryLimits | None = None
+    memory_bytes: Int64 | None = None
+    interrupted: bool = False
+
+    @property
+    def gap(self) -> float:
+        """Share of the objective that a better partition within eps might do without; 0.0: none.
+
+        Negative where it is less than the lower bound, which only an infeasible one can be.
+        """
+        least = self.objective.least(self.lower_bound, self.k)
+        return relative_gap(self.objective.value(self.evaluation.traffic), least)
+
+
+def evaluated(
+    problem: Problem,
+    model: CnnHypergraph,
+    parts: Int32,
+    *,
+    seed: int,
+    backend: str,
+    start: str,
+    bound: int | None = None,
+    interrupted: bool = False,
+) -> Partition:
+    """Put a partition, whoever made it, together with its figures by hgpart's own metrics.
+
+    `bound` is a lower bound of the volume within eps, where one is known.
+    """
+    if bound is None:
+        bound = lower_bound(problem, problem.capacities)
+    k, memory = problem.k, problem.memory
+    evaluation = evaluate_parts(model, parts, k, problem.speeds)
+    needed = None if memory is None else part_memory(model, parts, k, memory.copies)
+    is_held = memory is None or needed is None or memory.hold(needed)
+    return Partition(
+        model=model,
+        modelling=problem.modelling,
+        parts=parts,
+        k=k,
+        eps=problem.eps,
+        seed=seed,
+        backend=backend,
+        start=start,
+        speeds=problem.speeds,
+        evaluation=evaluation,
+        feasible=within(evaluation.loads, problem.rates, problem.eps) and is_held,
+        lower_bound=bound,
+        objective=problem.objective,
+        memory=memory,
+        memory_bytes=needed,
+        interrupted=interrupted,
+    )

@@ -1,0 +1,110 @@
+"""Problem -> its heaviest task, and the smallest eps that leaves room for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from hgpart.errors import InfeasibleError
+from hgpart.hypergraph.building import channel_shares
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.hypergraph.metrics import imbalance
+from hgpart.partition.problem.balance import capacities, pack
+from hgpart.partition.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class HeaviestTask:
+    """The heaviest vertex of the full hypergraph.
+
+    Attributes
+    ----------
+    name : str
+    work : int
+    percent : float
+        Of all work.
+    """
+
+    name: str
+    work: int
+    percent: float
+
+    def __str__(self) -> str:
+        """As it stands in a message."""
+        return f"the heaviest task, {self.name}, is {self.percent:.3g} % of all work"
+
+
+def heaviest_task(problem: Problem) -> HeaviestTask:
+    """Find the heaviest vertex of the full hypergraph; the work of tied layers adds up."""
+    names: dict[int, str] = {}
+    weights: dict[int, Int64] = {}
+    for view in problem.views:
+        if not view.exists:
+            continue
+        each = int(problem.work.per_task[view.at])
+        if view.split is not None:
+            cells = channel_shares(view.split, each)
+            found = np.append(cells, each - cells.sum(axis=1))  # of cells, then reductions
+            name = f"a filter channel of {view.layer.name}"
+        else:
+            found = np.array([each * view.tasks_per_row])
+            name = f"{'all' if view.is_solid else 'a filter'} of {view.layer.name}"
+        names.setdefault(view.first, name)
+        weights[view.first] = weights.get(view.first, 0) + found
+    at = max(weights, key=lambda index: int(weights[index].max()))
+    work = int(weights[at].max())
+    return HeaviestTask(names[at], work, 100 * work / max(1, problem.total))
+
+
+def with_room(problem: Problem, heaviest: HeaviestTask, best_effort: bool) -> Problem:
+    """The problem, if its heaviest task fits into a part; at best effort else of the next eps.
+
+    Raises
+    ------
+    InfeasibleError
+        If it does not fit; names the smallest eps known to do.
+    """
+    if heaviest.work <= problem.capacities.max():
+        return problem
+    smallest = _smallest_eps(problem, heaviest)
+    if not best_effort:
+        raise InfeasibleError(
+            f"eps {problem.eps:g} can't be met with k={problem.k}: {heaviest}; the smallest eps "
+            f"known to do is {round_up(_packed_imbalance(problem, smallest))}"
+        )
+    return replace(problem, eps=round_up(smallest))
+
+
+def _smallest_eps(problem: Problem, heaviest: HeaviestTask) -> float:
+    """The eps below which the heaviest task fits on no device."""
+    exact = [Fraction(str(speed)) for speed in problem.rates]
+    return float(heaviest.work * sum(exact) / (problem.total * max(exact)) - 1)
+
+
+def _packed_imbalance(problem: Problem, smallest: float) -> float:
+    """Imbalance of whole tasks, heaviest first, each put where there is most room."""
+    first = np.cumsum([0, *(view.rows for view in problem.views)])
+    weights = np.zeros(int(first[-1]), dtype=np.int64)
+    for view in problem.views:
+        start = int(first[view.first])
+        own = problem.work.per_task[view.at] * view.tasks_per_row
+        weights[start : start + view.rows] += own
+    parts = pack(weights, capacities(int(weights.sum()), problem.rates, smallest))
+    loads = np.zeros(problem.k, dtype=np.int64)
+    np.add.at(loads, parts, weights)
+    return imbalance(loads, problem.rates)
+
+
+def round_up(eps: float) -> float:
+    """Three digits, not below the number itself.
+
+    >>> round_up(0.15241), round_up(0.0)
+    (0.153, 0.0)
+    """
+    if eps <= 0:
+        return 0.0
+    step = 10.0 ** (math.floor(math.log10(eps)) - 2)
+    return float(f"{math.ceil(eps / step) * step:.3g}")

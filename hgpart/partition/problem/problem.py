@@ -1,0 +1,112 @@
+"""ChannelGraph + work + what is asked for -> Problem: checked once, and passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from hgpart.hypergraph.blocks import Blocks, full_vertices
+from hgpart.hypergraph.building import CnnHypergraph, check_bytes, check_work, cnn_hypergraph
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.hypergraph.modelling import LayerVertices, Modelling
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition.problem.balance import capacities
+from hgpart.partition.problem.checks import check_request
+from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.work.figures import Work
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A model, and what a partition of it is to be.
+
+    Attributes
+    ----------
+    graph : ChannelGraph
+    work : Work
+    modelling : Modelling
+    k : int
+        Parts.
+    eps : float
+        Imbalance allowed: no part's work exceeds (1 + eps) times its share of the total.
+    speeds : tuple of k floats, or None
+        Relative speeds of the devices; None for equal ones. A part's share is in proportion.
+    objective : Objective
+        What to have little of.
+    memory : MemoryLimits or None
+        Bytes that each part may need.
+
+    Raises
+    ------
+    ArgumentError
+        If one is out of range, or not for this graph or that many parts.
+    """
+
+    graph: ChannelGraph
+    work: Work
+    modelling: Modelling
+    k: int
+    eps: float = 0.0
+    speeds: tuple[float, ...] | None = None
+    objective: Objective = VOLUME
+    memory: MemoryLimits | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field at the door; NumPy's numbers, which no plan file takes, become ours."""
+        check_request(self.k, self.eps, self.speeds, self.objective, self.memory)
+        check_work(self.graph, self.work)
+        check_bytes(self.graph, self.modelling)
+        own = None if self.speeds is None else tuple(map(float, self.speeds))
+        for name, value in (("k", int(self.k)), ("eps", float(self.eps)), ("speeds", own)):
+            object.__setattr__(self, name, value)
+
+    def at_grain(self, grain: str) -> Problem:
+        """The same problem, of another grain."""
+        if self.modelling.grain == grain:
+            return self
+        return replace(self, modelling=replace(self.modelling, grain=grain))
+
+    @cached_property
+    def coarse(self) -> Problem:
+        """The same problem, coarse-grain."""
+        return self.at_grain("coarse")
+
+    @cached_property
+    def views(self) -> tuple[LayerVertices, ...]:
+        """What the vertices of each layer are."""
+        return self.modelling.views(self.graph)
+
+    @cached_property
+    def tasks(self) -> int:
+        """Number of vertices of the full hypergraph."""
+        return full_vertices(self.graph, self.modelling)
+
+    @cached_property
+    def total(self) -> int:
+        """Work of all vertices."""
+        return sum(
+            int(self.work.per_task[view.at]) * view.layer.tasks
+            for view in self.views
+            if view.exists
+        )
+
+    @property
+    def rates(self) -> Sequence[float]:
+        """Relative speed of each part's device."""
+        return self.speeds or [1.0] * self.k
+
+    @cached_property
+    def capacities(self) -> Int64:
+        """Largest work of each part, shape (k,)."""
+        return capacities(self.total, self.rates, self.eps)
+
+    @property
+    def copies(self) -> float:
+        """Of each parameter that a part keeps, where memory is limited."""
+        return 0.0 if self.memory is None else self.memory.copies
+
+    def hypergraph(self, blocks: Blocks) -> CnnHypergraph:
+        """The hypergraph of blocks of the model."""
+        return cnn_hypergraph(self.graph, self.work, blocks, self.modelling)

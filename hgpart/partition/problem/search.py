@@ -1,0 +1,55 @@
+"""Seed, effort and time -> Search: how a partition is looked for, whatever the problem."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hgpart.partition.problem.checks import check_search
+
+Progress = Callable[[float, "int | None"], object]  # share done, volume of the best so far
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """How long to search, and from where.
+
+    Attributes
+    ----------
+    seed : int
+        The same seed gives the same partition.
+    effort : float
+        How long the native solver searches, relative to its default.
+    time_limit : float or None
+        Seconds from when this is made.
+    on_progress : function of a float and an int or None, optional
+        Called several times a second with the share of the search that is done, and the volume in
+        bytes of the best partition so far, None at first.
+    deadline : float
+        When time is up, of `time.monotonic`.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is out of range.
+    """
+
+    seed: int = 0
+    effort: float = 1.0
+    time_limit: float | None = None
+    on_progress: Progress | None = None
+    deadline: float = field(init=False, default=math.inf)
+
+    def __post_init__(self) -> None:
+        """Check every field at the door, and begin."""
+        check_search(self.seed, self.effort, self.time_limit)
+        object.__setattr__(self, "seed", int(self.seed))
+        if self.time_limit is not None:
+            object.__setattr__(self, "deadline", time.monotonic() + self.time_limit)
+
+    @property
+    def left(self) -> float:
+        """Seconds until time is up."""
+        return self.deadline - time.monotonic()

@@ -1,0 +1,180 @@
+"""ChannelGraph + work + k + eps -> Partition: the problem, its bound, a backend, its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hgpart.errors import ArgumentError, InfeasibleError
+from hgpart.hypergraph.hypergraph import Int64
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition.backends import check_backend
+from hgpart.partition.bounds.lower_bound import lower_bound
+from hgpart.partition.by_blocks import by_blocks
+from hgpart.partition.exact.counting import exact_partition
+from hgpart.partition.improving import rank, split_and_improve
+from hgpart.partition.native.search import native_partition
+from hgpart.partition.partition import Partition, evaluated
+from hgpart.partition.problem.heaviest_task import (
+    HeaviestTask,
+    heaviest_task,
+    round_up,
+    with_room,
+)
+from hgpart.partition.problem.memory import MemoryLimits, part_memory
+from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Progress, Search
+from hgpart.partition.problem.solution import Solution
+from hgpart.work.figures import Work
+
+
+def partition_graph(
+    graph: ChannelGraph,
+    work: Work,
+    k: int,
+    eps: float,
+    *,
+    modelling: Modelling | None = None,
+    backend: str = "native",
+    seed: int = 0,
+    speeds: Sequence[float] | None = None,
+    objective: Objective = VOLUME,
+    memory: MemoryLimits | None = None,
+    time_limit: float | None = None,
+    best_effort: bool = False,
+    effort: float = 1.0,
+    on_progress: Progress | None = None,
+) -> Partition:
+    """Divide a model's tasks among k devices within eps, with as little traffic as possible.
+
+    The native solver counts how many of a layer's equal tasks lie in each part; see `native`. For
+    the others layers become blocks of equal work, which they partition; the best cut between
+    layers within eps takes its place where it is better. Then blocks are split and single ones
+    moved while that lowers the volume or until the balance holds, down to single tasks
+    (coarse-grain) or channels of tasks (fine-grain).
+
+    Ctrl-C in the search of "native" or "exact" ends it: the best partition by then is returned, and
+    says so (`Partition.interrupted`).
+
+    Parameters
+    ----------
+    graph : ChannelGraph
+    work : Work
+    k : int
+        Devices, at least 1 and at most the number of tasks.
+    eps : float
+        Imbalance allowed: no part's work exceeds (1 + eps) times its share of the total.
+    modelling : Modelling, optional
+        Grain, batch size and what counts; coarse-grain at batch 32 when left out.
+    backend : str
+        "native", "kahypar" or "mtkahypar"; or "exact" (coarse-grain only, small k), which proves
+        how good its partition is.
+    seed : int
+        The same seed gives the same partition.
+    speeds : sequence of k numbers, optional
+        Relative speeds of the devices; a part's share is in proportion.
+    objective : Objective
+        What to have little of: all bytes, those of the part with most, or the cost of the links
+        that they take. Of the native solver.
+    memory : MemoryLimits, optional
+        Bytes that each part may need. Of the native solver.
+    time_limit : float, optional
+        Seconds for the backend and the improvement after it, each level of which it ends early;
+        results may then differ from run to run. 60 s for "exact", where none is given.
+    effort : float
+        How long the native solver searches, relative to its default.
+    best_effort : bool
+        Return the best that was found, marked infeasible, where eps can't be met.
+    on_progress : function of a float and an int or None, optional
+        Called several times a second by the native solver: the share of its search that is done,
+        and the volume in bytes of the best partition so far, None at first.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument is out of range, or the backend can't take the model.
+    InfeasibleError
+        If eps can't be met, and then it names the heaviest task and the smallest eps known to do,
+        or a memory limit can't.
+    BackendError, MissingPackageError
+        If the backend fails or is not installed.
+    KeyboardInterrupt
+        On Ctrl-C, where there is nothing to return yet.
+    """
+    rates = None if speeds is None else tuple(speeds)
+    problem = Problem(graph, work, modelling or Modelling(), k, eps, rates, objective, memory)
+    search = Search(seed, effort, time_limit, on_progress)
+    check_backend(backend, objective, memory)
+    if problem.k > problem.tasks:
+        raise ArgumentError(f"k is {k}, expected at most {problem.tasks}, the number of tasks")
+    heaviest = heaviest_task(problem)
+    wanted = with_room(problem, heaviest, best_effort)
+    bound = lower_bound(wanted, wanted.capacities)
+    solution, start = _solved(wanted, search, bound, backend, problem.eps)
+    found = evaluated(
+        problem,
+        solution.model,
+        solution.parts,
+        seed=search.seed,
+        backend=backend,
+        start=start,
+        bound=solution.bound,
+        interrupted=solution.interrupted,
+    )
+    if not found.feasible and not best_effort:
+        raise _infeasible(found, heaviest)
+    return found
+
+
+def _solved(
+    problem: Problem, search: Search, bound: int, backend: str, eps: float
+) -> tuple[Solution, str]:
+    """What the backend finds, and what that began with."""
+    if backend == "native":
+        solution = native_partition(problem, search, bound)
+    elif backend == "exact":
+        solution = exact_partition(problem, search, bound)
+    else:
+        return by_blocks(problem, search, bound, backend, eps)
+    return _balanced(problem, search, solution), backend
+
+
+def _balanced(problem: Problem, search: Search, solution: Solution) -> Solution:
+    """Split blocks and move them where a part has too much, if memory has room for that."""
+    model, parts, memory = solution.model, solution.parts, problem.memory
+    if rank(model, parts, problem.capacities)[0] == 0 or solution.interrupted:
+        return solution
+    model, parts = split_and_improve(problem, search, model, parts)
+    if memory is not None:
+        needed = part_memory(model, parts, problem.k, memory.copies)
+        if not memory.hold(needed):
+            return solution
+    return replace(solution, model=model, parts=parts)
+
+
+def _infeasible(found: Partition, heaviest: HeaviestTask) -> BaseException:
+    """Why a partition is not what was asked for."""
+    if found.interrupted:
+        return KeyboardInterrupt("before a partition within the limits was found")
+    memory, needed = found.memory, found.memory_bytes
+    if memory is not None and needed is not None and not memory.hold(needed):
+        return InfeasibleError(_too_little_memory(found.k, memory, needed))
+    reached = found.evaluation.imbalance
+    return InfeasibleError(
+        f"no partition within eps {found.eps:g} was found for k={found.k}: the best has imbalance "
+        f"{reached:.4g}, so the smallest eps known to do is {round_up(reached)}; {heaviest}"
+    )
+
+
+def _too_little_memory(k: int, memory: MemoryLimits, needed: Int64) -> str:
+    limits = np.array(memory.bytes)
+    part = int((needed - limits).argmax())
+    return (
+        f"no partition within the memory limits was found for k={k}: in the best, part "
+        f"{part} needs {needed[part]} bytes of {limits[part]}, and all parts {needed.sum()} of "
+        f"{limits.sum()}, with {memory.copies:g} copies of the parameters"
+    )
