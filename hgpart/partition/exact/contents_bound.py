@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.partition.exact import cp_sat
-from hgpart.partition.exact.counts import LARGEST_SUM, nets_by_pins
+from hgpart.partition.exact.counts import LARGEST_SUM
+from hgpart.partition.exact.net_pins import nets_by_pins
 from hgpart.partition.native.divisions import Division
 from hgpart.partition.native.symmetry import Symmetry
 
@@ -73,19 +74,19 @@ def contents_bound(
     """
     if not nets_by_pins(found) or time.monotonic() >= deadline:
         return bound, False
-    problem = _Problem(found, capacities, start)
-    if problem.scale == 0:  # the sums are too large for CP-SAT
+    covering = _Covering(found, capacities, start)
+    if covering.scale == 0:  # the sums are too large for CP-SAT
         return bound, False
-    return _raised(problem, volume, bound, seed, deadline)
+    return _raised(covering, volume, bound, seed, deadline)
 
 
 def _raised(
-    problem: _Problem, volume: int, bound: int, seed: int, deadline: float
+    covering: _Covering, volume: int, bound: int, seed: int, deadline: float
 ) -> tuple[int, bool]:
-    k, once, scale, unit = problem.k, problem.once, problem.scale, problem.cost_unit
-    known, cheapest = _Prices(problem), _Cheapest(problem, seed)
-    known.learn(list(problem.first))
-    best, best_prices = -math.inf, problem.first_prices()
+    k, once, scale, unit = covering.k, covering.once, covering.scale, covering.cost_unit
+    known, cheapest = _Prices(covering), _Cheapest(covering, seed)
+    known.learn(list(covering.first))
+    best, best_prices = -math.inf, covering.first_prices()
     weight_of_best = 1.0
     interrupted = False
     try:
@@ -103,7 +104,7 @@ def _raised(
             least, contents, interrupted = cheapest.contents(prices, slack * scale, deadline)
             if least is None:
                 break
-            reached = k * least + sum(map(operator.mul, prices, problem.demands)) - once * scale
+            reached = k * least + sum(map(operator.mul, prices, covering.demands)) - once * scale
             bound = max(bound, -(-reached // scale) * unit)
             is_better = reached > best
             if is_better:
@@ -119,7 +120,7 @@ def _raised(
     return bound, interrupted
 
 
-class _Problem:
+class _Covering:
     """What contents touch, and the demands that those of all parts meet together."""
 
     def __init__(self, found: Symmetry, capacities: Int64, start: Division) -> None:
@@ -198,8 +199,8 @@ class _Prices:
     with the plain numbers GLOP gives up on some models.
     """
 
-    def __init__(self, problem: _Problem) -> None:
-        self.problem = problem
+    def __init__(self, covering: _Covering) -> None:
+        self.covering = covering
         self.known: set[Contents] = set()
         self._begin()
 
@@ -209,8 +210,8 @@ class _Prices:
         self.optimal = pywraplp.Solver.OPTIMAL
         self.program = pywraplp.Solver.CreateSolver("GLOP")
         infinity = self.program.infinity()
-        self.rows = [self.program.Constraint(1, infinity) for _ in self.problem.demands]
-        self.parts = self.program.Constraint(-infinity, self.problem.k)
+        self.rows = [self.program.Constraint(1, infinity) for _ in self.covering.demands]
+        self.parts = self.program.Constraint(-infinity, self.covering.k)
         self.objective = self.program.Objective()
         self.objective.SetMinimization()
         for contents in sorted(self.known):
@@ -218,10 +219,10 @@ class _Prices:
 
     def _add(self, contents: Contents) -> None:
         times = self.program.NumVar(0, self.program.infinity(), "")
-        self.objective.SetCoefficient(times, self.problem.touched(contents) / self.problem.once)
+        self.objective.SetCoefficient(times, self.covering.touched(contents) / self.covering.once)
         self.parts.SetCoefficient(times, 1)
-        met = self.problem.met(contents)
-        for row, held, demand in zip(self.rows, met, self.problem.demands, strict=True):
+        met = self.covering.met(contents)
+        for row, held, demand in zip(self.rows, met, self.covering.demands, strict=True):
             if held:
                 row.SetCoefficient(times, held / demand)
 
@@ -247,48 +248,50 @@ class _Prices:
             self._begin()  # from where it ended last, GLOP fails at times
             if self.program.Solve() != self.optimal:
                 return None
-        once = self.problem.once
+        once = self.covering.once
         # No price is so high that a sum is too large for CP-SAT.
-        shares = np.clip([row.dual_value() for row in self.rows], 0, self.problem.k)
-        return (self.objective.Value() - 1) * once, shares * once / self.problem.demands
+        shares = np.clip([row.dual_value() for row in self.rows], 0, self.covering.k)
+        return (self.objective.Value() - 1) * once, shares * once / self.covering.demands
 
 
 class _Cheapest:
     """The integer program of one part: what it touches, less the prices of what it meets."""
 
-    def __init__(self, problem: _Problem, seed: int) -> None:
+    def __init__(self, covering: _Covering, seed: int) -> None:
         from ortools.sat.python import cp_model
 
         self.cp_model, self.seed = cp_model, seed
         self.model = model = cp_model.CpModel()
-        room = problem.largest[0]
-        weight_unit = math.gcd(*problem.weights) or 1
+        room = covering.largest[0]
+        weight_unit = math.gcd(*covering.weights) or 1
         most = [
             min(units, room // weight) if weight else units
-            for units, weight in zip(problem.units, problem.weights, strict=True)
+            for units, weight in zip(covering.units, covering.weights, strict=True)
         ]
         self.held = [model.new_int_var(0, count, "") for count in most]
         model.add(
-            sum(w // weight_unit * held for w, held in zip(problem.weights, self.held, strict=True))
+            sum(
+                w // weight_unit * held for w, held in zip(covering.weights, self.held, strict=True)
+            )
             <= room // weight_unit
         )
         present = {}
-        for number, kinds in problem.sets.items():
+        for number, kinds in covering.sets.items():
             present[number] = model.new_bool_var("")
             for kind in kinds:
                 model.add(self.held[kind] <= most[kind] * present[number])
         touched = []
-        for (pins, number), cost in problem.nets.items():
-            units = problem.units[pins[0]]
+        for (pins, number), cost in covering.nets.items():
+            units = covering.units[pins[0]]
             nets = model.new_int_var(0, units, "")
             for kind in pins:
                 model.add(nets >= self.held[kind])
             if number:
                 model.add(nets >= units * present[number])
-            touched.append(cost * problem.scale * nets)
+            touched.append(cost * covering.scale * nets)
         self.touched = sum(touched)
         groups = []
-        for group, _ in problem.groups:
+        for group, _ in covering.groups:
             groups.append(lies := model.new_bool_var(""))
             model.add(lies <= sum(self.held[kind] for kind in group))
         self.met = [*self.held, *groups]

@@ -17,7 +17,8 @@ from hgpart.hypergraph.building import evaluate_parts
 from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
 from hgpart.hypergraph.metrics import communication_volume, part_loads
 from hgpart.partition.exact.contents_bound import contents_bound
-from hgpart.partition.exact.counts import class_variables, solve_counts
+from hgpart.partition.exact.counts import solve_counts
+from hgpart.partition.exact.net_pins import class_variables
 from hgpart.partition.external.isolated import check
 from hgpart.partition.native.any_hypergraph import native
 from hgpart.partition.native.divisions import blocks_of, division_of

@@ -17,15 +17,17 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hgpart.errors import ArgumentError, BackendError
-from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.hypergraph.hypergraph import Int64
 from hgpart.partition.exact import cp_sat
+from hgpart.partition.exact.laying import Counted, Parts, division_of_counts
+from hgpart.partition.exact.net_pins import Pins, is_forest, is_loose, nets_by_pins, pin_sets_of
 from hgpart.partition.native.divisions import Division
 from hgpart.partition.native.symmetry import Symmetry
 
@@ -35,9 +37,6 @@ LARGEST_SUM = 2**60  # CP-SAT refuses expressions that may leave 62 bits
 # the native solver's start is seldom improved on, and what LNS finds is not always feasible
 # (ortools 9.15 says so on stderr, older ones end the process).
 SEARCHES = ("default_lp", "max_lp")
-
-Pins = tuple[int, ...]  # types of one class
-Parts = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -57,23 +56,6 @@ class Solved:
     division: Division | None
     bound: int
     interrupted: bool
-
-
-def class_variables(found: Symmetry, k: int) -> list[int]:
-    """Count the variables that say how the units of each class lie, and what that costs."""
-    sizes = [0] * len(found.class_units)
-    for number in found.type_classes[:, 0].tolist():
-        sizes[number] += 2 * k
-    for pins, _ in nets_by_pins(found):
-        sizes[int(found.type_classes[pins[0], 0])] += 2 * k
-    for number, pin_sets in _pin_sets(found).items():
-        if not _is_forest(pin_sets):
-            sizes[number] += k ** len(set(itertools.chain(*pin_sets)))
-            continue
-        for pins in pin_sets:
-            if not _is_loose(pins, k):
-                sizes[number] += (2**k - 1) + len(pins) * k * 2 ** (k - 1)
-    return sizes
 
 
 def solve_counts(
@@ -114,56 +96,12 @@ def solve_counts(
     return _Program(found, capacities, start).solve(volume, bound, seed, deadline)
 
 
-def nets_by_pins(found: Symmetry) -> dict[tuple[Pins, int], int]:
-    """What the nets of one unit with the same own pins and set cost together.
-
-    Nets that are never cut are left out.
-    """
-    costs: dict[tuple[Pins, int], int] = defaultdict(int)
-    for net, entry_set in enumerate(found.net_sets.tolist()):
-        own = found.net_pins[found.net_pointers[net] : found.net_pointers[net + 1]] // 2
-        pins = tuple(sorted(set(own.tolist())))
-        if len(pins) > 1 or entry_set:
-            costs[pins, entry_set] += int(found.net_costs[net])
-    return dict(costs)
-
-
-def _pin_sets(found: Symmetry) -> dict[int, list[Pins]]:
-    """The sets of two or more pins of each class's nets."""
-    result: dict[int, list[Pins]] = defaultdict(list)
-    for pins in sorted({pins for pins, _ in nets_by_pins(found) if len(pins) > 1}):
-        result[int(found.type_classes[pins[0], 0])].append(pins)
-    return result
-
-
-def _is_forest(pin_sets: Sequence[Pins]) -> bool:
-    """Whether sets meet in single types only and form no cycle."""
-    joined: dict[int, int] = {}  # a type of the same tree
-
-    def root(kind: int) -> int:
-        while kind in joined:
-            kind = joined[kind]
-        return kind
-
-    for pins in pin_sets:
-        roots = [root(kind) for kind in pins]
-        if len(set(roots)) < len(roots):
-            return False
-        joined.update((other, roots[0]) for other in roots[1:])
-    return True
-
-
-def _is_loose(pins: Pins, k: int) -> bool:
-    """Whether counts alone say how many nets touch a part, at best."""
-    return len(pins) <= 2 or k <= 2
-
-
 def _subsets(k: int) -> list[Parts]:
     return [s for size in range(1, k + 1) for s in itertools.combinations(range(k), size)]
 
 
 class _Program:
-    """The program, the hint of its start, and how its solution is read."""
+    """The program, and the hint of its start."""
 
     def __init__(self, found: Symmetry, capacities: Int64, start: Division) -> None:
         from ortools.sat.python import cp_model
@@ -186,7 +124,7 @@ class _Program:
             for entry_set in sorted({entry_set for _, entry_set in self.nets} - {0})
         }
         self.supports = self._supports()
-        self.covers: dict[tuple[Pins, int, Parts, int], Any] = {}
+        self.covers: dict[Pins, dict[tuple[int, Parts, int], Any]] = {}
         self.ways: dict[int, tuple[Pins, dict[Parts, Any]]] = {}
         self.touches = self._touches()
         self.once = 0
@@ -284,12 +222,12 @@ class _Program:
         for (pins, _), part in itertools.product(self.nets, range(self.k)):
             if len(pins) == 1:
                 touches[pins, part] = self.counts[pins[0]][part]
-        for number, pin_sets in _pin_sets(self.found).items():
-            if not _is_forest(pin_sets):
+        for number, pin_sets in pin_sets_of(self.found).items():
+            if not is_forest(pin_sets):
                 self._divide_by_ways(number, pin_sets, touches)
                 continue
             for pins in pin_sets:
-                if _is_loose(pins, self.k):
+                if is_loose(pins, self.k):
                     for part in range(self.k):
                         own = [self.counts[kind][part] for kind in pins]
                         most = self._variable(self.units[pins[0]], max(map(self._hint, own)))
@@ -315,16 +253,15 @@ class _Program:
                 placed[kind, cover, part] += size
         subsets = _subsets(self.k)
         within = {cover: self._variable(units, hints[cover]) for cover in subsets}
+        covers = self.covers[pins] = {}
         for kind in pins:
             for cover, size in within.items():
                 for part in cover:
-                    self.covers[pins, kind, cover, part] = self._variable(
-                        units, placed[kind, cover, part]
-                    )
-                self.model.add(sum(self.covers[pins, kind, cover, part] for part in cover) == size)
+                    covers[kind, cover, part] = self._variable(units, placed[kind, cover, part])
+                self.model.add(sum(covers[kind, cover, part] for part in cover) == size)
             for part in range(self.k):
                 self.model.add(
-                    sum(self.covers[pins, kind, c, part] for c in subsets if part in c)
+                    sum(covers[kind, c, part] for c in subsets if part in c)
                     == self.counts[kind][part]
                 )
         for part in range(self.k):
@@ -404,8 +341,6 @@ class _Program:
             for one, other in itertools.pairwise(alike):
                 self.model.add(counts[one] >= counts[other])
 
-    # -------------------------------------------------------------- the solution
-
     def solve(self, volume: int | None, bound: int, seed: int, deadline: float) -> Solved:
         from ortools.sat.python import cp_model
 
@@ -433,7 +368,7 @@ class _Program:
             )
         division = None
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            division = self._division(solver)
+            division = division_of_counts(self.found, self._counted(solver.value))
         if self.reaches and status != cp_model.INFEASIBLE:
             least = solver.response_proto.inner_objective_lower_bound - self.once
             bound = max(bound, least * self.cost_unit)
@@ -443,78 +378,15 @@ class _Program:
         """The objective of a volume, or of the next that can be."""
         return -(-volume // self.cost_unit) + self.once
 
-    def _division(self, solver: Any) -> Division:
-        """Lay the units of each class so that as many vertices are in each part as was found."""
-        pin_sets = _pin_sets(self.found)
-        parts: list[Int32] = [np.zeros(0, np.int32)] * len(self.units)
-        sizes: list[Int64] = []
-        for number in range(len(self.found.class_units)):
-            types = np.flatnonzero(self.found.type_classes[:, 0] == number).tolist()
-            lying: dict[int, Int64] = {}  # part of each unit's vertex
-            if number in self.ways:
-                own, ways = self.ways[number]
-                times = [solver.value(variable) for variable in ways.values()]
-                units = np.repeat(np.array(list(ways)), times, axis=0)
-                lying = {kind: units[:, slot] for slot, kind in enumerate(own)}
-            for kind in types:
-                if kind not in lying:
-                    values = [solver.value(count) for count in self.counts[kind]]
-                    lying[kind] = np.repeat(np.arange(self.k), values)
-                    self._lay_tree(solver, kind, pin_sets.get(number, []), lying)
-            rows, together = np.unique(
-                np.stack([lying[kind] for kind in types], axis=1), axis=0, return_counts=True
-            )
-            sizes.append(together.astype(np.int64))
-            for slot, kind in enumerate(types):
-                parts[kind] = rows[:, slot].astype(np.int32)
-        return Division(sizes, parts)
-
-    def _lay_tree(
-        self, solver: Any, first: int, pin_sets: list[Pins], lying: dict[int, Int64]
-    ) -> None:
-        """Lay all types that are joined to one that lies, each set of pins as the program says."""
-        waiting = [first]
-        while waiting:
-            kind = waiting.pop()
-            for pins in pin_sets:
-                others = [other for other in pins if other not in lying]
-                if kind not in pins or not others:
-                    continue
-                placed = self._placed(solver, pins)
-                numbers = {cover: at for at, cover in enumerate({cover for _, cover, _ in placed})}
-                cover_of = np.empty(len(lying[kind]), dtype=np.int64)
-                for part in range(self.k):
-                    cover_of[lying[kind] == part] = [
-                        numbers[cover]
-                        for (one, cover, at), times in placed.items()
-                        if (one, at) == (kind, part)
-                        for _ in range(times)
-                    ]
-                for other in others:
-                    lying[other] = np.empty(len(cover_of), dtype=np.int64)
-                    for cover, number in numbers.items():
-                        lying[other][cover_of == number] = [
-                            at
-                            for (one, within, at), times in placed.items()
-                            if (one, within) == (other, cover)
-                            for _ in range(times)
-                        ]
-                waiting += others
-
-    def _placed(self, solver: Any, pins: Pins) -> dict[tuple[int, Parts, int], int]:
-        """How many vertices of each type, of units whose pins lie within some parts, are in one."""
-        if not _is_loose(pins, self.k):
-            return {
-                (kind, cover, part): solver.value(variable)
-                for (own, kind, cover, part), variable in self.covers.items()
-                if own == pins
-            }
-        everywhere = tuple(range(self.k))
-        placed: dict[tuple[int, Parts, int], int] = {}
-        for part in everywhere:
-            values = {kind: solver.value(self.counts[kind][part]) for kind in pins}
-            together = min(values.values())
-            for kind, value in values.items():
-                placed[kind, (part,), part] = together
-                placed[kind, everywhere, part] = value - together
-        return placed
+    def _counted(self, value: Callable[[Any], int]) -> Counted:
+        return Counted(
+            held=[[value(count) for count in own] for own in self.counts],
+            ways={
+                number: (types, {way: value(count) for way, count in own.items()})
+                for number, (types, own) in self.ways.items()
+            },
+            placed={
+                pins: {key: value(count) for key, count in own.items()}
+                for pins, own in self.covers.items()
+            },
+        )

@@ -32,7 +32,8 @@ from hgpart.partition import Partition, partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.exact import contents_bound, cp_sat
 from hgpart.partition.exact.counting import exact
-from hgpart.partition.exact.counts import class_variables, solve_counts
+from hgpart.partition.exact.counts import solve_counts
+from hgpart.partition.exact.net_pins import class_variables
 from hgpart.partition.native.divisions import Division, blocks_of
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.symmetry import Symmetry, symmetry
@@ -282,7 +283,7 @@ def test_ctrl_c_returns_the_best_of_a_model(interrupted: None) -> None:
     assert_interrupted(solve(graph, work, 8, 0.03, time_limit=600))
 
 
-@pytest.mark.parametrize("step", ["_Problem._contents", "_Prices.volume_and_prices"])
+@pytest.mark.parametrize("step", ["_Covering._contents", "_Prices.volume_and_prices"])
 def test_ctrl_c_returns_the_best_where_one_part_is_looked_at(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
