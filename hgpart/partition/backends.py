@@ -42,8 +42,7 @@ class Backend(Protocol):
         Returns
         -------
         int32 array, shape (vertices,)
-            0 to k - 1. It may exceed the capacities: they are a goal, and the caller's metrics
-            are to judge it.
+            0 to k - 1. It may exceed the capacities, which the caller's metrics are to judge.
 
         Raises
         ------

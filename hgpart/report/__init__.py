@@ -1,9 +1,9 @@
 """Records -> tables, JSON, CSV: what hgpart found, for people and for programs."""
 
 from hgpart.report.comparison import print_comparison
-from hgpart.report.division import Report, as_csv, as_json, print_report
 from hgpart.report.layers import print_trace
 from hgpart.report.models import print_models
+from hgpart.report.partition import Report, as_csv, as_json, print_report
 from hgpart.report.tables import UNITS
 
 __all__ = [

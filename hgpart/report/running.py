@@ -23,7 +23,7 @@ class RunReport:
     model : str
     devices : tuple of str
         Of each part.
-    backend : str
+    transport : str
         What carried the messages: gloo, nccl or threads (of one process).
     measurement : Measurement
     planned_forward, planned_backward : int64 arrays, shape (k, k)
@@ -32,7 +32,7 @@ class RunReport:
 
     model: str
     devices: tuple[str, ...]
-    backend: str
+    transport: str
     measurement: Measurement
     planned_forward: Int64
     planned_backward: Int64
@@ -66,7 +66,7 @@ def run_json(report: RunReport) -> str:
         "hgpart_version": version("hgpart"),
         "model": report.model,
         "k": len(report.devices),
-        "backend": report.backend,
+        "backend": report.transport,
         "batch_size": measured.batch_size,
         "steps": measured.steps,
         "backward": measured.backward,
@@ -118,7 +118,8 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
         style="bold",
     )
     passes = "forward and backward" if measured.backward else "forward"
-    processes = "one process" if report.backend == "threads" else f"{k} processes, {report.backend}"
+    several = f"{k} processes, {report.transport}"
+    processes = "one process" if report.transport == "threads" else several
     console.print(
         f"{report.model} on {k} device{'s' * (k > 1)} ({processes}), {measured.steps} steps of "
         f"{measured.batch_size} samples, {passes}"

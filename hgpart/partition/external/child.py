@@ -25,7 +25,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 @dataclass(frozen=True)
-class Problem:
+class Instance:
     """A hypergraph in CSR arrays, and the largest weight of each part; all int32."""
 
     pointers: array[int]
@@ -72,15 +72,15 @@ class Run:
     parts: list[int]
 
 
-def run_kahypar(problem: Problem, settings: dict[str, Any]) -> Iterator[Run]:
+def run_kahypar(instance: Instance, settings: dict[str, Any]) -> Iterator[Run]:
     """Partition once for each of `settings["seeds"]`, with its `settings["presets"]` in turn."""
     import kahypar
 
-    vertices, nets, k = len(problem.weights), len(problem.costs), problem.k
-    epsilon = problem.epsilon()
+    vertices, nets, k = len(instance.weights), len(instance.costs), instance.k
+    epsilon = instance.epsilon()
     for run, seed in enumerate(settings["seeds"]):
         hypergraph = kahypar.Hypergraph(
-            vertices, nets, problem.pointers, problem.pins, k, problem.costs, problem.weights
+            vertices, nets, instance.pointers, instance.pins, k, instance.costs, instance.weights
         )
         # A Context that is used twice asks questions on stdin. The preset goes in first: it
         # would overwrite the seed.
@@ -95,24 +95,24 @@ def run_kahypar(problem: Problem, settings: dict[str, Any]) -> Iterator[Run]:
         context.suppressOutput(True)
         if epsilon is None:
             context.setEpsilon(0.0)
-            context.setCustomTargetBlockWeights(problem.targets())
+            context.setCustomTargetBlockWeights(instance.targets())
         else:
             context.setEpsilon(epsilon)
         kahypar.partition(hypergraph, context)
         loads = [hypergraph.blockWeight(part) for part in range(k)]
         yield Run(
-            problem.overload(loads),
+            instance.overload(loads),
             kahypar.connectivityMinusOne(hypergraph),
             [hypergraph.blockID(vertex) for vertex in range(vertices)],
         )
 
 
-def run_mtkahypar(problem: Problem, settings: dict[str, Any]) -> Iterator[Run]:
+def run_mtkahypar(instance: Instance, settings: dict[str, Any]) -> Iterator[Run]:
     """Partition once for each of `settings["seeds"]`, the vertices shuffled by the seed."""
     import mtkahypar
 
-    vertices, nets, k = len(problem.weights), len(problem.costs), problem.k
-    epsilon = problem.epsilon()
+    vertices, nets, k = len(instance.weights), len(instance.costs), instance.k
+    epsilon = instance.epsilon()
     partitioner = mtkahypar.initialize(settings["threads"], print_warnings=False)
     for seed in settings["seeds"]:
         order = list(range(vertices))
@@ -120,26 +120,26 @@ def run_mtkahypar(problem: Problem, settings: dict[str, Any]) -> Iterator[Run]:
         place = array("i", bytes(4 * vertices))
         for index, vertex in enumerate(order):
             place[vertex] = index
-        pins = array("i", map(place.__getitem__, problem.pins))
+        pins = array("i", map(place.__getitem__, instance.pins))
 
         context = partitioner.context_from_preset(getattr(mtkahypar.PresetType, settings["preset"]))
         context.set_partitioning_parameters(k, epsilon or 0.0, mtkahypar.Objective.KM1)
         context.logging = False
         if epsilon is None:
-            context.set_individual_target_block_weights(problem.targets())
+            context.set_individual_target_block_weights(instance.targets())
         mtkahypar.set_seed(seed)
         partitioned = partitioner.create_hypergraph(
             context,
             vertices,
             nets,
-            [pins[problem.pointers[net] : problem.pointers[net + 1]] for net in range(nets)],
-            array("i", map(problem.weights.__getitem__, order)),
-            problem.costs,
+            [pins[instance.pointers[net] : instance.pointers[net + 1]] for net in range(nets)],
+            array("i", map(instance.weights.__getitem__, order)),
+            instance.costs,
         ).partition(context)
         shuffled = partitioned.get_partition()
         loads = [partitioned.block_weight(part) for part in range(k)]
         yield Run(
-            problem.overload(loads),
+            instance.overload(loads),
             partitioned.km1(),
             list(map(shuffled.__getitem__, place)),
         )
@@ -148,7 +148,7 @@ def run_mtkahypar(problem: Problem, settings: dict[str, Any]) -> Iterator[Run]:
 PARTITIONERS = {"kahypar": run_kahypar, "mtkahypar": run_mtkahypar}
 
 
-def read_problem(stream: BinaryIO, vertices: int, nets: int, pins: int, k: int) -> Problem:
+def read_instance(stream: BinaryIO, vertices: int, nets: int, pins: int, k: int) -> Instance:
     """Read the arrays that follow the line of JSON."""
 
     def read(code: str, count: int) -> array[int]:
@@ -156,7 +156,7 @@ def read_problem(stream: BinaryIO, vertices: int, nets: int, pins: int, k: int) 
         numbers.frombytes(stream.read(count * numbers.itemsize))
         return numbers
 
-    return Problem(
+    return Instance(
         pointers=read("q", nets + 1),
         pins=read("i", pins),
         costs=read("i", nets),
@@ -182,8 +182,8 @@ def main() -> None:
     # The partitioners print to file descriptor 1: the answer gets one of its own.
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    problem = read_problem(sys.stdin.buffer, **request["sizes"])
-    runs = PARTITIONERS[request["package"]](problem, request["settings"])
+    instance = read_instance(sys.stdin.buffer, **request["sizes"])
+    runs = PARTITIONERS[request["package"]](instance, request["settings"])
     best: tuple[int, int] | None = None
     for run in runs:
         if best is None or (run.overload, run.volume) < best:

@@ -16,7 +16,6 @@ from hgpart.errors import MissingPackageError
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.report import UNITS, Report
-from hgpart.report.division import answer
 from hgpart.report.page.figures import (
     Figure,
     layer_figure,
@@ -31,6 +30,7 @@ from hgpart.report.page.tables import (
     part_table,
     summary_table,
 )
+from hgpart.report.partition import answer
 
 # Nothing outside the file is asked for, whatever it holds.
 _POLICY = (

@@ -12,7 +12,7 @@ import numpy as np
 from hgpart.compare.comparison import Comparison
 from hgpart.partition.problem.balance import capacities
 from hgpart.report import UNITS, Report
-from hgpart.report.division import layer_shares, work_scale
+from hgpart.report.partition import layer_shares, work_scale
 
 # Okabe and Ito's colours for the colour-blind (https://jfly.uni-koeln.de/color/), without the
 # yellow and black that vanish on a light or a dark page.
@@ -193,14 +193,10 @@ def traffic_figure(report: Report, unit: str) -> Figure:
 
 def layer_figure(report: Report) -> Figure:
     """The share of each layer that each part computes, in percent."""
-    shown = [
-        (at, layer)
-        for at, layer in enumerate(report.graph.layers)
-        if report.modelling.has_vertices(layer)
-    ]
-    shares = np.array([layer_shares(report, at, layer) for at, layer in shown]) * 100
-    tasks = [report.shares.layer_tasks[at].tolist() for at, _ in shown]
-    names = [escape(layer.name) for _, layer in shown]
+    shown = [view for view in report.blocks.views if view.exists]
+    shares = np.array([layer_shares(report, view) for view in shown]) * 100
+    tasks = [report.shares.layer_tasks[view.at].tolist() for view in shown]
+    names = [escape(view.layer.name) for view in shown]
     rows = len(shown)
     data = _heat_map(
         np.where(shares > 0, shares, np.nan),

@@ -22,7 +22,7 @@ from hgpart.compare.comparison import (
 from hgpart.compare.strategies import Failed, NotApplicable, Outcome, strategies
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.report import UNITS, Report, as_json
-from hgpart.report.division import work_scale
+from hgpart.report.partition import work_scale
 
 _EPOCH_UNITS = {"MB": "GB", "GB": "GB", "MiB": "GiB", "GiB": "GiB"}
 

@@ -18,9 +18,9 @@ from rich.table import Table
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.hypergraph.metrics import Evaluation
-from hgpart.hypergraph.modelling import Modelling
+from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.hypergraph.shares import PartShares
-from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.bounds.lower_bound import relative_gap
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
@@ -422,9 +422,9 @@ def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> 
 def _layer_table(report: Report, width: int) -> Table:
     """What each part has of each layer: a column a part where they fit, else a summary."""
     rows = [
-        (layer.name, f"{layer.tasks:,}", layer_shares(report, at, layer))
-        for at, layer in enumerate(report.graph.layers)
-        if report.modelling.has_vertices(layer)
+        (view.layer.name, f"{view.layer.tasks:,}", layer_shares(report, view))
+        for view in report.blocks.views
+        if view.exists
     ]
     grid = ruled_table(["layer", "tasks", *map(str, range(report.k))])
     for name, tasks, shares in rows:
@@ -439,11 +439,11 @@ def _layer_table(report: Report, width: int) -> Table:
     return table
 
 
-def layer_shares(report: Report, at: int, layer: Layer) -> list[float]:
+def layer_shares(report: Report, view: LayerVertices) -> list[float]:
     """Each part's share of a layer's work, or of its tasks where there is no work."""
-    held = report.shares.layer_work[layer.tied_to]
+    held = report.shares.layer_work[view.first]
     if not held.any():
-        held = report.shares.layer_tasks[at]
+        held = report.shares.layer_tasks[view.at]
     shares: list[float] = (held / max(1, int(held.sum()))).tolist()
     return shares
 
