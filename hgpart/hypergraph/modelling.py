@@ -165,22 +165,6 @@ class LayerVertices:
         return self.rows if self.split is None else self.rows * (self.columns_per_task + 1)
 
     @property
-    def gainful_split(self) -> Read | None:
-        """The split, where a search gains by it.
-
-        A task that reads one channel stays whole where its partial sum is not less than its map:
-        nothing is won by doing one here and the other there.
-        """
-        if self.split is None:
-            return None
-        single = len(self.split.channels) == self.split.groups and self.split.groups > 1
-        return (
-            None
-            if single and self.layer.partial_elements >= self.layer.map_elements
-            else self.split
-        )
-
-    @property
     def map_bytes(self) -> int:
         """Bytes of one task's map, for a batch; of a parameter, whatever the batch."""
         return self.map_elements * self.element_bytes

@@ -187,7 +187,7 @@ class _Sets:
 
 def _grid_bound(problem: Problem, view: LayerVertices, largest: Int64, readers: Int64) -> int:
     """What the partial sums and the maps of one task matrix cost at least."""
-    graph, layer, read = problem.graph, view.layer, view.gainful_split
+    graph, layer, read = problem.graph, view.layer, view.split
     if read is None or read.groups > 1 or (read.channels < 0).any():
         return 0
     tasks = graph.task_of_channel[read.channels]

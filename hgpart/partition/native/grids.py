@@ -55,7 +55,7 @@ def grid_start(problem: Problem, found: Symmetry, shares: Shares) -> Division:
     grids = {
         view.at: _grid(problem, view, shares)
         for view in problem.views
-        if view.is_own and view.gainful_split is not None
+        if view.is_own and view.split is not None
     }
     elements = found.elements
     count = len(elements.classes)
@@ -86,7 +86,7 @@ def grid_start(problem: Problem, found: Symmetry, shares: Shares) -> Division:
 
 
 def _grid(problem: Problem, view: LayerVertices, shares: Shares) -> Grid:
-    graph, layer, read = problem.graph, view.layer, view.gainful_split
+    graph, layer, read = problem.graph, view.layer, view.split
     assert read is not None
     sources = graph.task_of_channel[np.maximum(read.channels, 0)]
     source_layers = np.searchsorted(graph.first_task, sources, "right") - 1

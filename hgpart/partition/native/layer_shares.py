@@ -122,7 +122,7 @@ class _Layers:
                     if read.groups == 1:
                         self.maps[index] += float(views[source].map_elements * times)
                         self.dense[index] = True
-            if view.gainful_split is not None:
+            if view.split is not None:
                 self.partials[index] = float(view.partial_elements * view.layer.tasks)
         self.edges = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)  # layer and reader
         self.saved = np.minimum(self.made, self.partials)  # where both lie in the same parts

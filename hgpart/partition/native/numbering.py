@@ -48,8 +48,7 @@ def numbering(problem: Problem) -> Numbering:
     first = 0
     for at, view in enumerate(problem.views):
         if view.is_own:
-            split = view.gainful_split
-            tasks[at] = first
+            tasks[at], split = first, view.split
             labels.append(_labels(view, 1 if split is None else split.groups, view.rows, (-1, -1)))
             first += view.rows
             if split is not None:
@@ -74,9 +73,9 @@ def _labels(
 
 def _cell_work(problem: Problem, tied: list[LayerVertices]) -> Int64:
     shares: list[Int64] = [
-        channel_shares(view.gainful_split, int(problem.work.per_task[view.at])).ravel()
+        channel_shares(view.split, int(problem.work.per_task[view.at])).ravel()
         for view in tied
-        if view.gainful_split is not None
+        if view.split is not None
     ]
     total: Int64 = np.sum(shares, axis=0)
     return total

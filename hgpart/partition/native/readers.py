@@ -54,7 +54,7 @@ def readers(problem: Problem, numbered: Numbering) -> Readers:
             known, tasks = known[made], tasks[made]
             if not len(known):
                 continue
-            split = view.gainful_split is read
+            split = view.split is read
             groups = known if split else known * read.groups // len(read.channels)
             tasks, groups = distinct_pairs(tasks, groups)
             counts = np.diff(starts_of_runs(tasks))

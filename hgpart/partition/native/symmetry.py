@@ -180,7 +180,7 @@ class _Assembly:
                         for view in self.tied[at]
                     )
                 weight = whole[at]
-                if (read := self.problem.views[at].gainful_split) is not None:
+                if (read := self.problem.views[at].split) is not None:
                     work = self.numbered.cell_work[at].reshape(read.groups, -1)
                     weight -= int(work[group].sum())
                 sets = self.found.sets[number][slot]
@@ -227,7 +227,7 @@ class _Assembly:
                     cost = times * self.problem.views[at].map_bytes
                     costs[number, entry_set, tuple(pins), False] += cost
         for view in self.problem.views:
-            if not view.exists or view.gainful_split is None:
+            if not view.exists or view.split is None:
                 continue
             for number, slot, _ in self.rows[view.first]:
                 pins = [2 * self.types[number, slot], *self.along.get((number, slot), ())]
@@ -240,7 +240,7 @@ class _Assembly:
         for view in self.tied[at]:
             layer = view.layer
             held = -(-layer.parameters * view.tasks_per_row // layer.tasks)
-            if (read := view.gainful_split) is not None:
+            if (read := view.split) is not None:
                 shares = channel_shares(read, layer.weights // layer.tasks)
                 held -= int(shares[group].sum())
             bytes_kept += self._kept(view, held) + view.tasks_per_row * view.map_bytes
@@ -250,7 +250,7 @@ class _Assembly:
         """Bytes of the parameters of a cell, with those of tied layers."""
         bytes_kept = 0
         for view in self.tied[at]:
-            if (read := view.gainful_split) is not None:
+            if (read := view.split) is not None:
                 shares = channel_shares(read, view.layer.weights // view.layer.tasks)
                 bytes_kept += self._kept(view, int(shares.ravel()[column]))
         return bytes_kept
