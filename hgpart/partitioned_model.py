@@ -65,8 +65,7 @@ def evaluate_layerwise(
     else the one of smallest largest load (`layerwise`).
     """
     coarse = replace(modelling, grain="coarse", linear="neuron")
-    rates = None if speeds is None else tuple(speeds)
-    problem = Problem(graph, work, coarse, k, eps or 0.0, rates)
+    problem = Problem(graph, work, coarse, k, eps or 0.0, speeds)
     model = problem.hypergraph(layer_blocks(graph, coarse))
     found = None if eps is None else layerwise_within(problem, problem.capacities)
     if found is None:

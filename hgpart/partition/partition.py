@@ -104,7 +104,7 @@ def evaluated(
         seed=seed,
         backend=backend,
         start=start,
-        speeds=problem.speeds,
+        speeds=None if problem.speeds is None else tuple(problem.speeds),
         evaluation=evaluation,
         feasible=within(evaluation.loads, problem.rates, problem.eps) and is_held,
         lower_bound=bound,

@@ -105,8 +105,7 @@ def partition_graph(
     KeyboardInterrupt
         On Ctrl-C, where there is nothing to return yet.
     """
-    rates = None if speeds is None else tuple(speeds)
-    problem = Problem(graph, work, modelling or Modelling(), k, eps, rates, objective, memory)
+    problem = Problem(graph, work, modelling or Modelling(), k, eps, speeds, objective, memory)
     search = Search(seed, effort, time_limit, on_progress)
     check_backend(backend, objective, memory)
     if problem.k > problem.tasks:

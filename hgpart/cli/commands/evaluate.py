@@ -93,8 +93,7 @@ def evaluate(
         with stage("evaluate"):
             blocks, parts = blocks_of_parts(graph, done, modelling, every)
             found = evaluate_parts(blocks, parts, k, speeds)
-            rates = None if speeds is None else tuple(speeds)
-            problem = Problem(graph, done, modelling, k, eps, rates)
+            problem = Problem(graph, done, modelling, k, eps, speeds)
             bound = lower_bound(problem, problem.capacities)
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)

@@ -31,7 +31,7 @@ class Problem:
         Parts.
     eps : float
         Imbalance allowed: no part's work exceeds (1 + eps) times its share of the total.
-    speeds : tuple of k floats, or None
+    speeds : sequence of k numbers, or None
         Relative speeds of the devices; None for equal ones. A part's share is in proportion.
     objective : Objective
         What to have little of.
@@ -49,7 +49,7 @@ class Problem:
     modelling: Modelling
     k: int
     eps: float = 0.0
-    speeds: tuple[float, ...] | None = None
+    speeds: Sequence[float] | None = None
     objective: Objective = VOLUME
     memory: MemoryLimits | None = None
 
