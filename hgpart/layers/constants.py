@@ -11,18 +11,10 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
-from hgpart.layers.aten_rules import moves_only
-from hgpart.layers.channels import (
-    Call,
-    Channels,
-    Constant,
-    Reindex,
-    SameIndex,
-    constants_of,
-    core,
-    effect_of,
-)
 from hgpart.layers.element_owners import narrowed
+from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex, constants_of
+from hgpart.operators.ids import core
+from hgpart.operators.table import effect_of, operator_of
 from hgpart.tracing.traced_nodes import all_tensors, concrete, holds_tensors
 
 
@@ -126,9 +118,8 @@ def moved_elements(node: fx.Node) -> Moved | None:
     found, waiting = set[fx.Node](), [node]
     while waiting:
         one = waiting.pop()
-        if not (
-            one.op == "placeholder" or one.target is operator.getitem or moves_only(one.target)
-        ):
+        passed = one.op == "placeholder" or one.target is operator.getitem
+        if not (passed or operator_of(one).moves_only):
             return None
         if one not in found:
             found.add(one)

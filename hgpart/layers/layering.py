@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from hgpart.layers.aten_rules import is_weight, moves_only, passes_on
 from hgpart.layers.channel_graph import (
     INPUT,
     LINEAR,
@@ -23,24 +23,6 @@ from hgpart.layers.channel_graph import (
     ChannelGraph,
     Layer,
     Read,
-)
-from hgpart.layers.channels import (
-    NO_CHANNEL,
-    Call,
-    Channels,
-    Constant,
-    Effect,
-    Mix,
-    Reindex,
-    SameIndex,
-    Whole,
-    compact,
-    constant_along,
-    constants_of,
-    core,
-    effect_of,
-    mix_all,
-    operands_of,
 )
 from hgpart.layers.constants import integers, of_rows, rows_of, values_of
 from hgpart.layers.element_owners import (
@@ -58,9 +40,23 @@ from hgpart.layers.holdings import (
     tasks_of_slices,
 )
 from hgpart.layers.operations import operations_of
+from hgpart.operators.calls import argument, module_of, only_updated
+from hgpart.operators.effects import (
+    Call,
+    Channels,
+    Constant,
+    Effect,
+    Mix,
+    Reindex,
+    SameIndex,
+    Whole,
+    constants_of,
+    operands_of,
+)
+from hgpart.operators.ids import NO_CHANNEL, compact, constant_along, core, mix_all
+from hgpart.operators.table import effect_of, operator_of
 from hgpart.sequences import distinct
 from hgpart.tracing.batches import elements_of_shape, has_dynamic_batch
-from hgpart.tracing.operator_calls import SHAPE_ONLY, module_of, only_updated, packet_of
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
     all_tensors,
@@ -80,12 +76,6 @@ from hgpart.tracing.traced_nodes import (
 Int64 = NDArray[np.int64]
 
 REDUCE = "reduce"
-MATRIX_PRODUCTS = (
-    torch.ops.aten.linear,
-    torch.ops.aten.matmul,
-    torch.ops.aten.mm,
-    torch.ops.aten.addmm,
-)
 
 
 def channel_graph(traced: TracedModel) -> ChannelGraph:
@@ -223,12 +213,12 @@ class _Layering:
         if not isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
             self.moved.add(node)
             return node.target(*args, **kwargs)  # type: ignore[operator]
-        packet = packet_of(node)
-        if packet is torch.ops.aten.sym_size:
+        known = operator_of(node)
+        if known.cut == "size":
             return self._size(*args)
         call = Call(node, args, kwargs, shape_of(node))
-        if packet in SHAPE_ONLY or not operands_of(call):
-            return self._constant(call, packet in SHAPE_ONLY)
+        if known.makes or not operands_of(call):
+            return self._constant(call, shape_only=bool(known.makes))
         undivided = node.name in self.exceptions.whole or self._makes_weights(node)
         effect: Effect = Whole() if undivided else effect_of(call)
         if isinstance(effect, Reindex) and self._constants(call):
@@ -252,15 +242,16 @@ class _Layering:
 
         Its elements are no neurons: all of them go to the one task that multiplies by them.
         """
-        if packet_of(node) not in MATRIX_PRODUCTS:
+        product = operator_of(node).product
+        if product is None or not product.is_matrix:
             return False
         met, waiting = {node}, [node]
         while waiting:
             value = waiting.pop()
             for user in self.live.intersection(value.users) - met:
-                if is_weight(value, user):
+                if _is_weight(value, user):
                     return True
-                if passes_on(user, elements_of(node)):
+                if _passes_on(user, elements_of(node)):
                     met.add(user)
                     waiting.append(user)
         return False
@@ -295,7 +286,7 @@ class _Layering:
         made = Constant(
             shape=call.shape,
             origins=frozenset(name for source in sources for name in source.origins),
-            computed=not moves_only(node.target) or any(source.computed for source in sources),
+            computed=not operator_of(node).moves_only or any(source.computed for source in sources),
             moves=(*(m for source in sources for m in source.moves), described(node)),
         )
         value = node.meta["val"]
@@ -400,7 +391,8 @@ class _Layering:
             return self._whole(call, known=False)
         partial = mix.partial and call.node.name not in self.exceptions.undivided
         partial = partial and self._elements(call.node, tasks)[1] == 0
-        if packet_of(call.node) in MATRIX_PRODUCTS:
+        product = operator_of(call.node).product
+        if product is not None and product.is_matrix:
             kind = LINEAR
         elif mix.groups == 1:
             kind = "dense"
@@ -410,7 +402,7 @@ class _Layering:
             kind = "grouped"
         owner = self._open(kind, call.node, tasks, single=False)
         owner.reads.append(Read(mix.channels, mix.sizes, mix.groups, partial))
-        owner.macs = -(-mix.macs // self.batch)
+        owner.macs = -(-(_multiply_accumulates(call) // max(1, tasks)) // self.batch)
         if partial:
             owner.columns = _columns(operands_of(call)[0].ids)
             constants = [value for value in call.args if isinstance(value, Constant)]
@@ -435,7 +427,6 @@ class _Layering:
     def _whole(self, call: Call, known: bool) -> torch.Tensor:
         ids = [operand.ids for operand in operands_of(call)]
         channels = [mix_all(operand)[0] for operand in ids]
-        macs = multiply_accumulates(call.node) // self.batch
         values = all_tensors(call.node.meta["val"])
         axis = channel_axis(call.shape, ids)
         width = call.shape[axis] if axis < len(call.shape) and len(values) == 1 else 1
@@ -458,7 +449,7 @@ class _Layering:
             read = channels
         for found in read:
             owner.reads.append(Read(found, _ones(len(found))))
-        owner.macs += macs
+        owner.macs += _multiply_accumulates(call) // self.batch
         made = _numbered(owner.start, width, call.shape, axis)
         self._append(owner, call.node, [(one, None) for one in self._constants(call)], made)
         return made
@@ -569,16 +560,16 @@ class _Layering:
     ) -> None:
         """Let a layer compute an operator too: with constants, and the task of each element."""
         before = set(layer.uses)
-        operator = str(node.target)
+        target = str(node.target)
         makers = {id(self.values.get(one)): one for one in node.all_input_nodes}
         for constant, tasks in held:
-            use = Use(constant, makers[id(constant)], operator, tasks)
+            use = Use(constant, makers[id(constant)], target, tasks)
             for name in sorted(constant.origins & self.traced.parameters.keys()):
                 layer.uses.setdefault(name, []).append(use)
         for buffer in updated_buffers(node):
             statistic = Constant(concrete(buffer.meta["val"].shape), frozenset({buffer.name}))
             tasks = None if layer.single else tasks_of_channels(ids, layer.start, statistic.shape)
-            layer.uses[buffer.name] = [Use(statistic, buffer, operator, tasks)]
+            layer.uses[buffer.name] = [Use(statistic, buffer, target, tasks)]
         if layer.operators:
             layer.fused.update(dict.fromkeys(layer.uses.keys() - before, node.name))
         layer.operators.append(node.name)
@@ -784,6 +775,32 @@ class _Layering:
             for name, layers in self._users().items()
             if name in self.traced.parameters
         }
+
+
+def _is_weight(value: fx.Node, user: fx.Node) -> bool:
+    """Whether a node is the weight that a convolution or linear layer multiplies its input by.
+
+    The second matrix of other products may be a map just as the first one.
+    """
+    product = operator_of(user).product
+    named = product is not None and product.weight == "weight"
+    return named and argument(user, "weight") is value
+
+
+def _passes_on(user: fx.Node, elements: int) -> bool:
+    """Whether a node moves what it reads, or changes each of so many elements by itself."""
+    known = operator_of(user)
+    if known.cut == "join" or known.moves_only or user.target is operator.getitem:
+        return True
+    pointwise = torch.Tag.pointwise in getattr(user.target, "tags", ())
+    return pointwise and elements_of(user) == elements
+
+
+def _multiply_accumulates(call: Call) -> int:
+    """Multiply-accumulates of a call: as the table says, else as torch counts them."""
+    macs = operator_of(call.node).macs
+    found = macs(call) if macs else None
+    return multiply_accumulates(call.node) if found is None else found
 
 
 def _has_parameters(value: Any) -> bool:

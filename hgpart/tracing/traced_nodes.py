@@ -12,8 +12,9 @@ from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.errors import TraceError
+from hgpart.operators.calls import only_updated, place_of
+from hgpart.operators.table import operator_of
 from hgpart.tracing.autograd_functions import operator_name
-from hgpart.tracing.operator_calls import only_updated, packet_of, place_of
 
 
 def concrete(shape: Sequence[Any]) -> tuple[int, ...]:
@@ -152,14 +153,11 @@ def updated_buffers(node: fx.Node) -> Iterable[fx.Node]:
 
 def is_norms_statistic(node: fx.Node) -> bool:
     """Whether a node is a running statistic that a norm has updated."""
-    if node.target is not operator.getitem:
-        return False
-    norm = torch.ops.aten._native_batch_norm_legit_functional
-    return packet_of(node.all_input_nodes[0]) is norm
+    return node.target is operator.getitem and bool(operator_of(node.all_input_nodes[0]).updates)
 
 
 def multiply_accumulates(node: fx.Node) -> int:
-    """Multiply-accumulates of an operator kept whole, counted by torch where it knows how."""
+    """Multiply-accumulates of an operator, counted by torch where it knows how."""
 
     def meta(value: Any) -> Any:
         found = value.meta["val"] if isinstance(value, fx.Node) else value

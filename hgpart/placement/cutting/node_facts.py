@@ -18,15 +18,9 @@ from torch import fx
 from hgpart.errors import TraceError
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
-from hgpart.layers.channels import (
-    Call,
-    Channels,
-    Constant,
-    SameIndex,
-    constant_along,
-    core,
-    effect_of,
-)
+from hgpart.operators.effects import Call, Channels, Constant, SameIndex
+from hgpart.operators.ids import constant_along, core
+from hgpart.operators.table import effect_of
 from hgpart.placement.cutting.layouts import ChannelLayout, channel_layout, varying_axes
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (

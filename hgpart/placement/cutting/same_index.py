@@ -9,7 +9,8 @@ from torch import fx
 
 from hgpart.errors import PlacementError
 from hgpart.hypergraph.hypergraph import Int64
-from hgpart.layers.channels import Call, Mix, SameIndex
+from hgpart.operators.calls import argument
+from hgpart.operators.effects import Mix, SameIndex
 from hgpart.placement.cutting.layouts import spread
 
 if TYPE_CHECKING:
@@ -94,8 +95,7 @@ def _own_box(step: StepGraph, node: fx.Node, operand: fx.Node) -> Box:
                 return _box_of(numbers, shape) or {}
     axes = [dim for dim, size in enumerate(shape) if size == step.layer.tasks]
     if isinstance(effect, Mix):
-        call = Call(node, node.args, dict(node.kwargs), ())
-        named = [dim for name, dim in effect.slices.items() if call.argument(name) is operand]
+        named = [dim for name, dim in effect.slices.items() if argument(node, name) is operand]
         axes = named[:1] or axes
     if len(axes) > 1 and operand.name in step.traced.parameters:
         raise PlacementError(

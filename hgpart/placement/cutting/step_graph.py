@@ -24,12 +24,12 @@ from torch.fx.node import map_aggregate
 from hgpart.errors import PlacementError
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants, products, reindexing, replacements, same_index
 from hgpart.placement.cutting.layouts import ChannelLayout, spread, unmerge
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
 from hgpart.tracing.batches import evenly
-from hgpart.tracing.operator_calls import SHAPE_ONLY, packet_of
 from hgpart.tracing.traced_model import TracedModel, quotable
 from hgpart.tracing.traced_nodes import first_tensor, holds_tensors
 
@@ -144,7 +144,7 @@ class StepGraph:
     def _value(self, node: fx.Node, box: Box) -> fx.Node:
         if node in self.sources:
             return self._from_source(node, box)
-        if node in self.draws and packet_of(node) is not aten.native_dropout:  # that has a mask
+        if node in self.draws and operator_of(node).cut != "dropout":  # that has a mask
             return self.select(self.placeholder(self.draws[node]), node, box)
         if self.is_own(node):
             return self._recut(node, self.own(node), box)
@@ -181,7 +181,7 @@ class StepGraph:
                     return None
                 made = self.under(parent, box)
                 return None if made is None else self.item(made, node)
-        if packet_of(node) in SHAPE_ONLY:
+        if operator_of(node).makes:
             return None
         found = reindexing.under(self, node, box)
         return same_index.under(self, node, box) if found is None else found
@@ -386,8 +386,9 @@ class StepGraph:
         boxes = boxes or {}
         if node.target is operator.getitem:
             return self.item(self.value(node.all_input_nodes[0]), node)
-        if packet_of(node) in replacements.REPLACED:
-            return replacements.replace(self, node, boxes)
+        replaced = replacements.replaced(self, node, boxes)
+        if replaced is not None:
+            return replaced
         return self.emit(node, {n: self.value(n, boxes.get(n, WHOLE)) for n in self.operands(node)})
 
     def emit(self, node: fx.Node, operands: Mapping[fx.Node, fx.Node]) -> fx.Node:
@@ -404,7 +405,8 @@ class StepGraph:
             setattr(self.root, attribute, getattr(self.traced.graph_module, attribute))
             return self.fx_graph.get_attr(attribute)
         # What was a view of the whole need not be one of a share.
-        target = aten.reshape.default if packet_of(node) in reindexing.SAME_ORDER else node.target
+        is_view = operator_of(node).cut == "view"
+        target = aten.reshape.default if is_view else node.target
         return self.fx_graph.create_node("call_function", target, args, kwargs, node.name)
 
     def number(self, node: fx.Node) -> Any:
