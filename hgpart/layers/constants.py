@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
@@ -15,12 +15,59 @@ from hgpart.layers.element_owners import narrowed
 from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex, constants_of
 from hgpart.operators.ids import core
 from hgpart.operators.table import effect_of, operator_of
-from hgpart.tracing.traced_nodes import all_tensors, concrete, holds_tensors
+from hgpart.tracing.traced_nodes import (
+    all_tensors,
+    concrete,
+    described,
+    holds_tensors,
+    is_tensor,
+)
 
 
 def integers(value: torch.Tensor | None) -> torch.Tensor | None:
     """A tensor, if it holds integers, as an index does."""
     return value.detach().cpu() if value is not None and _is_exact(value) else None
+
+
+def with_origins(call: Call) -> list[Constant]:
+    """The operands of a call that are made of parameters."""
+    return [constant for constant in constants_of(call) if constant.origins]
+
+
+def constant_of(call: Call, known: Any = None) -> Any:
+    """What an operator makes of constants alone: a `Constant`, a list of them, or a number.
+
+    `known` are values that were found before.
+    """
+    node = call.node
+    sources = [] if operator_of(node).makes else with_origins(call)
+    made = Constant(
+        shape=call.shape,
+        origins=frozenset(name for source in sources for name in source.origins),
+        computed=not operator_of(node).moves_only or any(source.computed for source in sources),
+        moves=(*(m for source in sources for m in source.moves), described(node)),
+    )
+    value = node.meta["val"]
+    integer = values_of(call, known)
+    if isinstance(value, torch.Tensor):
+        (rows,) = rows_of(call, sources, [call.shape])
+        return replace(made, rows=rows, value=integer[0])
+    if isinstance(value, (list, tuple)):
+        shapes = [concrete(part.shape) if is_tensor(part) else () for part in value]
+        all_rows, values = rows_of(call, sources, shapes), iter(integer)
+        return [
+            replace(
+                made,
+                shape=shapes[at],
+                moves=(*made.moves, str(at)),
+                rows=all_rows[at],
+                value=next(values),
+            )
+            if is_tensor(part)
+            else part
+            for at, part in enumerate(value)
+        ]
+    return value
 
 
 def values_of(call: Call, known: Any = None) -> list[torch.Tensor | None]:
