@@ -10,18 +10,13 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from hgpart.layers.element_owners import narrowed
 from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex, constants_of
 from hgpart.operators.ids import core
 from hgpart.operators.table import effect_of, operator_of
-from hgpart.tracing.traced_nodes import (
-    all_tensors,
-    concrete,
-    described,
-    holds_tensors,
-    is_tensor,
-)
+from hgpart.tracing.traced_nodes import all_tensors, concrete, described, holds_tensors, is_tensor
 
 
 def integers(value: torch.Tensor | None) -> torch.Tensor | None:
@@ -93,14 +88,13 @@ def _computed(call: Call) -> Any:
         return None
 
     def plain(item: Any) -> Any:
-        if isinstance(item, (list, tuple)):
-            return [plain(part) for part in item]
         return item.value if isinstance(item, Constant) else item
 
-    args = [plain(item) for item in call.args]
-    kwargs = {name: plain(item) for name, item in call.kwargs.items() if name != "device"}
-    known = all(constant.value is not None for constant in constants_of(call))
-    return target(*args, **kwargs) if known else None  # type: ignore[operator]
+    if any(constant.value is None for constant in constants_of(call)):
+        return None
+    kwargs = {name: one for name, one in call.kwargs.items() if name != "device"}
+    args, kwargs = pytree.tree_map(plain, (call.args, kwargs))
+    return target(*args, **kwargs)  # type: ignore[operator]
 
 
 def rows_of(
@@ -111,13 +105,10 @@ def rows_of(
         return [None] * len(shapes)
 
     def by_row(item: Any) -> Any:
-        if isinstance(item, (list, tuple)):
-            return [by_row(part) for part in item]
         known = isinstance(item, Constant) and item.rows is not None
         return Channels(item.rows) if known else item
 
-    args = tuple(map(by_row, call.args))
-    kwargs = {name: by_row(item) for name, item in call.kwargs.items()}
+    args, kwargs = pytree.tree_map(by_row, (call.args, call.kwargs))
     effect = effect_of(Call(call.node, args, kwargs, call.shape))
     found: Sequence[torch.Tensor] = []
     if isinstance(effect, Reindex):

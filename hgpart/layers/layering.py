@@ -10,28 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import fx
+from torch.utils import _pytree as pytree
 
-from hgpart.layers.channel_graph import (
-    INPUT,
-    LINEAR,
-    OUTPUT,
-    PARAMETER,
-    WHOLE,
-    ChannelGraph,
-    Read,
-)
+from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, PARAMETER, WHOLE, ChannelGraph, Read
 from hgpart.layers.constants import constant_of, integers, with_origins
-from hgpart.layers.element_owners import (
-    channel_axis,
-    cross,
-    distinct_places,
-    owned_by_one_task,
-)
-from hgpart.layers.holdings import (
-    Use,
-    tasks_met,
-    tasks_of_slices,
-)
+from hgpart.layers.element_owners import channel_axis, cross, distinct_places, owned_by_one_task
+from hgpart.layers.holdings import Use, tasks_met, tasks_of_slices
 from hgpart.layers.made_weights import makes_weights
 from hgpart.layers.numbering import numbered_graph
 from hgpart.layers.open_layers import OpenLayer, OpenLayers
@@ -153,7 +137,7 @@ class _Layering:
             return node.target(*args, **kwargs)  # type: ignore[operator]
         known = operator_of(node)
         if known.cut == "size":
-            return self._size(*args)
+            return concrete((node.meta["val"],))[0]
         call = Call(node, args, kwargs, shape_of(node))
         if known.makes or not operands_of(call):
             return constant_of(call, self.traced.values.get(node.name))
@@ -174,11 +158,6 @@ class _Layering:
         else:
             ids = self._whole(call, effect.known)
         return self._results(node, ids)
-
-    @staticmethod
-    def _size(value: Any, dim: Any) -> int:
-        shape = value.ids.shape if isinstance(value, Channels) else value.shape
-        return int(shape[dim])
 
     def _results(self, node: fx.Node, ids: torch.Tensor) -> Any:
         """Hand the ids to every result of an operator that returns several."""
@@ -282,7 +261,7 @@ class _Layering:
             kind = "grouped"
         owner = self.layers.begin(kind, call.node, tasks, single=False)
         owner.reads.append(Read(mix.channels, mix.sizes, mix.groups, partial))
-        owner.macs = -(-(_multiply_accumulates(call) // max(1, tasks)) // self.layers.batch)
+        owner.macs = -(-(multiply_accumulates(call) // max(1, tasks)) // self.layers.batch)
         if partial:
             owner.columns = columns_of(operands_of(call)[0].ids)
             constants = [value for value in call.args if isinstance(value, Constant)]
@@ -329,7 +308,7 @@ class _Layering:
             read = channels
         for found in read:
             owner.reads.append(Read(found, _ones(len(found))))
-        owner.macs += _multiply_accumulates(call) // self.layers.batch
+        owner.macs += multiply_accumulates(call) // self.layers.batch
         made = numbered(owner.start, width, call.shape, axis)
         self.layers.append(owner, call.node, [(one, None) for one in with_origins(call)], made)
         return made
@@ -352,11 +331,9 @@ class _Layering:
         def layered(value: Any) -> Any:
             if isinstance(value, Constant) and value.origins:
                 return Channels(self._parameter_layer(value).expand(value.shape))
-            if isinstance(value, (list, tuple)):
-                return type(value)(layered(item) for item in value)
             return value
 
-        return Call(call.node, tuple(map(layered, call.args)), call.kwargs, call.shape)
+        return Call(call.node, pytree.tree_map(layered, call.args), call.kwargs, call.shape)
 
     @staticmethod
     def _constants(call: Call) -> list[Constant]:
@@ -384,13 +361,6 @@ class _Layering:
                 reads=[Read(read, _ones(len(read)))] if len(read) else [],
             )
         )
-
-
-def _multiply_accumulates(call: Call) -> int:
-    """Multiply-accumulates of a call: as the table says, else as torch counts them."""
-    macs = operator_of(call.node).macs
-    found = macs(call) if macs else None
-    return multiply_accumulates(call.node) if found is None else found
 
 
 def _has_parameters(value: Any) -> bool:

@@ -22,7 +22,7 @@ from hgpart.operators.effects import (
     operands_of,
     tensors_of,
 )
-from hgpart.operators.ids import constant_along, core, mix_all
+from hgpart.operators.ids import constant_along, in_order, mix_all
 
 
 def _elements(constant: Constant, shape: Sequence[int] | None = None) -> torch.Tensor:
@@ -36,7 +36,7 @@ def _elements(constant: Constant, shape: Sequence[int] | None = None) -> torch.T
 
 def same_place(call: Call) -> Effect:
     """Pointwise with broadcasting: an element depends on the elements at its own place."""
-    values = tuple(tensors_of((*call.args, *call.kwargs.values())))
+    values = tensors_of(call)
     return SameIndex(
         operands=tuple(
             value.ids.expand(call.shape) for value in values if isinstance(value, Channels)
@@ -171,9 +171,8 @@ def group_norm(call: Call) -> Effect:
     value, slices = call.argument("input"), {"weight": 0, "bias": 0}
     if not alone(value, call) or not in_slices(call, call.shape[1], slices):
         return Whole()
-    ids = value.ids
-    if any(not constant_along(ids, dim) for dim in range(ids.dim()) if dim != 1):
+    channels = in_order(value.ids, 1)
+    if channels is None:
         return Whole()
     groups = call.argument("num_groups", call.argument("group"))
-    channels = core(ids).flatten().expand(ids.shape[1]).numpy().astype(np.int64)
     return Mix(channels, np.ones_like(channels), groups, 1, partial=False, slices=slices)

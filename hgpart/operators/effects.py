@@ -12,7 +12,7 @@ such as padding). A channel rule reads the ids of the operands and answers with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from hgpart.operators.calls import argument_of
 from hgpart.operators.ids import compact, core
@@ -143,31 +144,20 @@ Effect = Reindex | SameIndex | Mix | Whole
 Rule = Callable[[Call], Effect]
 
 
-def tensors_of(values: Iterable[Any]) -> Iterable[Any]:
-    """The `Channels` and `Constant` among arguments and lists of them, in order."""
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from tensors_of(value)
-        elif isinstance(value, (Channels, Constant)):
-            yield value
+def tensors_of(call: Call) -> list[Channels | Constant]:
+    """The tensors among a call's arguments, and in lists of them, in order."""
+    leaves = pytree.tree_leaves((call.args, call.kwargs))
+    return [one for one in leaves if isinstance(one, (Channels, Constant))]
 
 
 def operands_of(call: Call) -> tuple[Channels, ...]:
     """All operands of a call that depend on the inputs, in order."""
-    return tuple(
-        value
-        for value in tensors_of((*call.args, *call.kwargs.values()))
-        if isinstance(value, Channels)
-    )
+    return tuple(one for one in tensors_of(call) if isinstance(one, Channels))
 
 
 def constants_of(call: Call) -> tuple[Constant, ...]:
     """All operands of a call that depend on parameters and buffers alone, in order."""
-    return tuple(
-        value
-        for value in tensors_of((*call.args, *call.kwargs.values()))
-        if isinstance(value, Constant)
-    )
+    return tuple(one for one in tensors_of(call) if isinstance(one, Constant))
 
 
 def alone(value: Any, call: Call) -> bool:

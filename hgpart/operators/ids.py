@@ -57,3 +57,12 @@ def mix_all(ids: torch.Tensor) -> tuple[Int64, Int64]:
     channels, sizes = distinct_in_order(core(ids).flatten().numpy().astype(np.int64))
     known = channels != NO_CHANNEL
     return channels[known], sizes[known]
+
+
+def in_order(ids: torch.Tensor, axis: int) -> Int64 | None:
+    """The channel at each place along a dimension; None if others tell channels apart as well."""
+    for dim in reversed(range(ids.dim())):
+        if dim != axis and not constant_along(ids, dim):
+            return None
+        ids = ids if dim == axis else ids.select(dim, 0)
+    return ids.numpy().astype(np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from hgpart.operators.channelwise import along
 from hgpart.operators.effects import Call, Channels, Constant, Effect, Reindex, SameIndex, Whole
@@ -23,14 +24,10 @@ def on_ids(call: Call) -> Effect:
     """Run the operator itself on ids: it moves them exactly as it moves the elements."""
 
     def plain(value: Any) -> Any:
-        if isinstance(value, (Channels, Constant)):
-            return _ids(value)
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value
+        return _ids(value) if isinstance(value, (Channels, Constant)) else value
 
-    kwargs = {name: plain(value) for name, value in call.kwargs.items()}
-    result = call.node.target(*map(plain, call.args), **kwargs)  # type: ignore[operator]
+    args, kwargs = pytree.tree_map(plain, (call.args, call.kwargs))
+    result = call.node.target(*args, **kwargs)  # type: ignore[operator]
     if isinstance(result, torch.Tensor):
         return Reindex(compact(result))
     return Reindex(tuple(compact(part) for part in result))

@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from hgpart.operators.effects import Call, Constant, Effect, Mix, Whole, alone, has_slices
-from hgpart.operators.ids import NO_CHANNEL, constant_along, core, mix_all
+from hgpart.operators.ids import NO_CHANNEL, in_order, mix_all
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,13 @@ class Product:
         tasks = call.shape[axis]
         if not has_slices(weight, rows, tasks):
             return Whole()
+        along = in_order(ids, features)
         if groups == 1:
             channels, sizes = mix_all(ids)
+        elif along is not None:
+            channels, sizes = along, np.ones_like(along)
         else:
-            if any(not constant_along(ids, dim) for dim in range(ids.dim()) if dim != features):
-                return Whole()
-            channels = core(ids).flatten().expand(ids.shape[features]).numpy().astype(np.int64)
-            sizes = np.ones_like(channels)
+            return Whole()
         slices = {self.weight: rows, self.bias: -1}
         if rows == 1 and groups > 1:  # then the weight counts the tasks within each group
             del slices[self.weight]
@@ -67,7 +66,10 @@ class Product:
             sizes,
             groups,
             axis,
-            partial=_has_columns(weight, ids, features),
+            # Each channel has columns of its own, unless the weight was computed by row.
+            partial=along is not None
+            and not (weight.origins and weight.computed)
+            and bool((along != NO_CHANNEL).all()),
             shared=_shared_bias(bias, tasks),
             slices=slices,
         )
@@ -80,21 +82,6 @@ class Product:
         shape = value.shape if self.rows(call) else call.shape
         axis = len(shape) + 1 - len(weight.shape)
         return int(math.prod(shape[:axis] + shape[axis + 1 :]) * math.prod(weight.shape))
-
-
-def _has_columns(weight: Constant, ids: torch.Tensor, axis: int) -> bool:
-    """Whether each channel has columns of a weight of its own, as the products run along `axis`.
-
-    It has none where other dimensions tell channels apart, where some columns meet constants,
-    and where the weight was computed by row.
-    """
-    by_row = weight.origins and weight.computed
-    elsewhere = [dim for dim in range(ids.dim()) if dim != axis]
-    return (
-        not by_row
-        and all(constant_along(ids, dim) for dim in elsewhere)
-        and bool((core(ids) != NO_CHANNEL).all())
-    )
 
 
 def _shared_bias(bias: Constant | None, tasks: int) -> tuple[Constant, ...]:

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.errors import TraceError
 from hgpart.operators.calls import only_updated, place_of
+from hgpart.operators.effects import Call
 from hgpart.operators.table import operator_of
 from hgpart.tracing.autograd_functions import operator_name
 
@@ -156,8 +157,12 @@ def is_norms_statistic(node: fx.Node) -> bool:
     return node.target is operator.getitem and bool(operator_of(node.all_input_nodes[0]).updates)
 
 
-def multiply_accumulates(node: fx.Node) -> int:
-    """Multiply-accumulates of an operator, counted by torch where it knows how."""
+def multiply_accumulates(call: Call) -> int:
+    """Multiply-accumulates of a call: as the operator table says, else as torch counts them."""
+    node, macs = call.node, operator_of(call.node).macs
+    known = macs(call) if macs else None
+    if known is not None:
+        return known
 
     def meta(value: Any) -> Any:
         found = value.meta["val"] if isinstance(value, fx.Node) else value

@@ -15,6 +15,8 @@ from hgpart.layers.channel_graph import Read
 from hgpart.layers.constants import moved_elements
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Call
+from hgpart.operators.ids import in_order
+from hgpart.operators.products import Product
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
@@ -34,6 +36,8 @@ class ProductNode:
 
     Attributes
     ----------
+    names : Product
+        What its arguments are called.
     operand, weight, bias : fx.Node
         None is no bias.
     row_dim, column_dim : int
@@ -42,6 +46,7 @@ class ProductNode:
         Dimensions of the result and of the operand that do.
     """
 
+    names: Product
     operand: fx.Node
     weight: fx.Node
     bias: fx.Node | None
@@ -63,7 +68,7 @@ def product_of(step: StepGraph, node: fx.Node) -> ProductNode | None:
         return None
     axis, contracted = (len(step.facts.shape(one)) + 1 - rank for one in (node, operand))
     rows = product.rows(Call(node, node.args, dict(node.kwargs), ()))
-    return ProductNode(operand, weight, bias, rows, 1 - rows, axis, contracted)
+    return ProductNode(product, operand, weight, bias, rows, 1 - rows, axis, contracted)
 
 
 # ------------------------------------------------------------------ whole filters
@@ -180,9 +185,7 @@ def _sum_of(
 ) -> fx.Node:
     """The product of some input features with a weight, without a bias and without groups."""
     value = step.value(product.operand, {product.contracted: inputs})
-    names = operator_of(node).product
-    assert names is not None
-    if names.is_scaled:  # the factor stays, the bias comes with the reduction
+    if product.names.is_scaled:  # the factor stays, the bias comes with the reduction
         made, alpha = step.call(aten.mm.default, value, cut), argument(node, "alpha")
         return made if alpha == 1 else step.call(aten.mul.Scalar, made, alpha)
     operands = {product.operand: value, product.weight: cut}
@@ -190,7 +193,7 @@ def _sum_of(
         made = step.emit(node, operands)
     else:
         made = step.emit(node, {**operands, product.bias: cut})
-        made = _set_argument(made, node, names.bias, None)
+        made = _set_argument(made, node, product.names.bias, None)
     return made if argument(node, "groups") is None else _set_argument(made, node, "groups", 1)
 
 
@@ -203,11 +206,9 @@ def _places(
         return positions, tasks % (step.layer.tasks // read.groups), positions
     if read.groups > 1:
         return positions, tasks, positions % (len(read.channels) // read.groups)
-    ids = step.graph.ids[product.operand.name]
-    for dim in reversed(range(ids.dim())):
-        if dim != product.contracted:
-            ids = ids.select(dim, 0)
-    places = np.flatnonzero(np.isin(ids.numpy(), read.channels[positions]))
+    channels = in_order(step.graph.ids[product.operand.name], product.contracted)
+    assert channels is not None  # else its filters would not be split
+    places = np.flatnonzero(np.isin(channels, read.channels[positions]))
     return places, tasks, places
 
 
@@ -248,8 +249,8 @@ def add_bias(step: StepGraph, node: fx.Node, product: ProductNode, total: fx.Nod
     if product.bias is None:
         return total
     cut = _own_bias(step, node, product, product.bias)
-    names, beta = operator_of(node).product, argument(node, "beta")
-    if names is not None and names.is_scaled and beta != 1:
+    beta = argument(node, "beta") if product.names.is_scaled else 1
+    if beta != 1:
         cut = step.call(aten.mul.Scalar, cut, beta)
     behind = len(step.facts.shape(node)) - product.axis - 1
     if behind:
