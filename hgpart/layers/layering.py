@@ -31,7 +31,6 @@ from hgpart.operators.effects import (
     Reindex,
     SameIndex,
     Whole,
-    constants_of,
     operands_of,
 )
 from hgpart.operators.ids import NO_CHANNEL, core, mix_all
@@ -248,9 +247,10 @@ class _Layering:
         tasks = 1 if mix.axis is None else call.shape[mix.axis]
         if not self._divides(call.node, numbered(0, tasks, call.shape, mix.axis)):
             return self._whole(call, known=False)
-        partial = mix.partial and call.node.name not in self.exceptions.undivided
-        partial = partial and self.layers.elements(call.node, tasks)[1] == 0
         product = operator_of(call.node).product
+        undivided = product is None or call.node.name in self.exceptions.undivided
+        partial = mix.partial and not undivided
+        partial = partial and self.layers.elements(call.node, tasks)[1] == 0
         if product is not None and product.is_matrix:
             kind = LINEAR
         elif mix.groups == 1:
@@ -262,10 +262,9 @@ class _Layering:
         owner = self.layers.begin(kind, call.node, tasks, single=False)
         owner.reads.append(Read(mix.channels, mix.sizes, mix.groups, partial))
         owner.macs = -(-(multiply_accumulates(call) // max(1, tasks)) // self.layers.batch)
-        if partial:
+        if partial and product is not None:
             owner.columns = columns_of(operands_of(call)[0].ids)
-            constants = [value for value in call.args if isinstance(value, Constant)]
-            weight = max(constants, key=lambda constant: math.prod(constant.shape))
+            weight = call.argument(product.weight)
             owner.weights = math.prod(weight.shape)
             owner.weight_names = weight.origins & self.traced.parameters.keys()
         owner.partial_elements = self.layers.per_sample(math.prod(call.shape)) // tasks
@@ -334,10 +333,6 @@ class _Layering:
             return value
 
         return Call(call.node, pytree.tree_map(layered, call.args), call.kwargs, call.shape)
-
-    @staticmethod
-    def _constants(call: Call) -> list[Constant]:
-        return [constant for constant in constants_of(call) if constant.origins]
 
     def _output(self) -> None:
         values = [self.layers.values[node] for node in dict.fromkeys(self.traced.results)]

@@ -116,7 +116,7 @@ class Mix:
         Dimension of the result that counts the tasks; None for a single task.
     partial : bool
         Whether a task is a sum with one term per channel, each with columns of the weight that
-        it alone needs (fine-grain can then split it).
+        it alone needs: of a `Product`, fine-grain can then split it.
     shared : tuple of Constant
         Those that every task needs as a whole; of the others task j has slice j to itself.
     slices : mapping of str to int

@@ -229,6 +229,20 @@ def test_a_product_of_the_user_is_cut_as_those_of_torch_are(monkeypatch, grain):
     placements.check_equal(model, inputs, plan)  # each element of the weight is in one part
 
 
+def test_a_sum_of_the_user_that_is_no_product_is_not_split(monkeypatch):
+    # Nobody knew how to cut its terms: placing a fine-grain partition failed an assertion.
+    def rule(call):
+        return Mix(*mix_all(call.args[0].ids), 1, 1, partial=True, slices={"weight": 1})
+
+    monkeypatch.setattr(table, "_records", dict(table._records))
+    channel_rule(weigh._opoverload)(rule)
+    torch.manual_seed(0)
+    model, inputs = Weighed(5).double(), [torch.randn(3, 4, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, inputs)
+    plan = placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, 1)
+    placements.check_equal(model, inputs, plan)
+
+
 @torch.library.custom_op("hgpart_operand_shapes::behind", mutates_args=())
 def behind(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).clone()
