@@ -1,9 +1,10 @@
 from .zoo import builtin_models as builtin_models
 from .zoo import load_model as load_model
+from .operators.products import Product as Product
+from .operators.table import channel_rule as channel_rule
 from .tracing.traced_model import TracedModel as TracedModel
 from .tracing.traced_model import example_inputs as example_inputs
 from .tracing.traced_model import trace as trace
-from .layers.channels import channel_rule as channel_rule
 from .layers.channel_graph import ChannelGraph as ChannelGraph
 from .layers.channel_graph import Layer as Layer
 from .layers.channel_graph import Read as Read

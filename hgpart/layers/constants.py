@@ -5,30 +5,64 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
-from hgpart.layers.aten_rules import moves_only
-from hgpart.layers.channels import (
-    Call,
-    Channels,
-    Constant,
-    Reindex,
-    SameIndex,
-    constants_of,
-    core,
-    effect_of,
-)
 from hgpart.layers.element_owners import narrowed
-from hgpart.tracing.traced_nodes import all_tensors, concrete, holds_tensors
+from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex, constants_of
+from hgpart.operators.ids import core
+from hgpart.operators.table import effect_of, operator_of
+from hgpart.tracing.traced_nodes import all_tensors, concrete, described, holds_tensors, is_tensor
 
 
 def integers(value: torch.Tensor | None) -> torch.Tensor | None:
     """A tensor, if it holds integers, as an index does."""
     return value.detach().cpu() if value is not None and _is_exact(value) else None
+
+
+def with_origins(call: Call) -> list[Constant]:
+    """The operands of a call that are made of parameters."""
+    return [constant for constant in constants_of(call) if constant.origins]
+
+
+def constant_of(call: Call, known: Any = None) -> Any:
+    """What an operator makes of constants alone: a `Constant`, a list of them, or a number.
+
+    `known` are values that were found before.
+    """
+    node = call.node
+    sources = [] if operator_of(node).makes else with_origins(call)
+    made = Constant(
+        shape=call.shape,
+        origins=frozenset(name for source in sources for name in source.origins),
+        computed=not operator_of(node).moves_only or any(source.computed for source in sources),
+        moves=(*(m for source in sources for m in source.moves), described(node)),
+    )
+    value = node.meta["val"]
+    integer = values_of(call, known)
+    if isinstance(value, torch.Tensor):
+        (rows,) = rows_of(call, sources, [call.shape])
+        return replace(made, rows=rows, value=integer[0])
+    if isinstance(value, (list, tuple)):
+        shapes = [concrete(part.shape) if is_tensor(part) else () for part in value]
+        all_rows, values = rows_of(call, sources, shapes), iter(integer)
+        return [
+            replace(
+                made,
+                shape=shapes[at],
+                moves=(*made.moves, str(at)),
+                rows=all_rows[at],
+                value=next(values),
+            )
+            if is_tensor(part)
+            else part
+            for at, part in enumerate(value)
+        ]
+    return value
 
 
 def values_of(call: Call, known: Any = None) -> list[torch.Tensor | None]:
@@ -54,14 +88,13 @@ def _computed(call: Call) -> Any:
         return None
 
     def plain(item: Any) -> Any:
-        if isinstance(item, (list, tuple)):
-            return [plain(part) for part in item]
         return item.value if isinstance(item, Constant) else item
 
-    args = [plain(item) for item in call.args]
-    kwargs = {name: plain(item) for name, item in call.kwargs.items() if name != "device"}
-    known = all(constant.value is not None for constant in constants_of(call))
-    return target(*args, **kwargs) if known else None  # type: ignore[operator]
+    if any(constant.value is None for constant in constants_of(call)):
+        return None
+    kwargs = {name: one for name, one in call.kwargs.items() if name != "device"}
+    args, kwargs = pytree.tree_map(plain, (call.args, kwargs))
+    return target(*args, **kwargs)  # type: ignore[operator]
 
 
 def rows_of(
@@ -72,13 +105,10 @@ def rows_of(
         return [None] * len(shapes)
 
     def by_row(item: Any) -> Any:
-        if isinstance(item, (list, tuple)):
-            return [by_row(part) for part in item]
         known = isinstance(item, Constant) and item.rows is not None
         return Channels(item.rows) if known else item
 
-    args = tuple(map(by_row, call.args))
-    kwargs = {name: by_row(item) for name, item in call.kwargs.items()}
+    args, kwargs = pytree.tree_map(by_row, (call.args, call.kwargs))
     effect = effect_of(Call(call.node, args, kwargs, call.shape))
     found: Sequence[torch.Tensor] = []
     if isinstance(effect, Reindex):
@@ -126,9 +156,8 @@ def moved_elements(node: fx.Node) -> Moved | None:
     found, waiting = set[fx.Node](), [node]
     while waiting:
         one = waiting.pop()
-        if not (
-            one.op == "placeholder" or one.target is operator.getitem or moves_only(one.target)
-        ):
+        passed = one.op == "placeholder" or one.target is operator.getitem
+        if not (passed or operator_of(one).moves_only):
             return None
         if one not in found:
             found.add(one)

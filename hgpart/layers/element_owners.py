@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hgpart.layers.channels import NO_CHANNEL, constant_along
+from hgpart.operators.ids import NO_CHANNEL, constant_along
 from hgpart.sequences import distinct
 
 Int64 = NDArray[np.int64]

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from hgpart.layers.channels import Constant, compact, core
 from hgpart.layers.constants import moved_elements, of_rows
 from hgpart.layers.element_owners import narrowed
+from hgpart.operators.effects import Constant
+from hgpart.operators.ids import compact, core
 
 Int64 = NDArray[np.int64]
 

@@ -17,6 +17,8 @@ from hgpart.errors import PlacementError
 from hgpart.execution.transfers import Transfer, TransferredTensor
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
+from hgpart.operators.calls import module_of, only_updated
+from hgpart.operators.table import operator_of
 from hgpart.partition import Partition
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
@@ -27,12 +29,9 @@ from hgpart.placement.cutting.reindexing import takes_some
 from hgpart.placement.draws import random_nodes
 from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
 from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
-from hgpart.tracing.operator_calls import SHAPE_ONLY, module_of, only_updated, packet_of
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import is_norms_statistic, is_tensor, live_nodes, results_read
 from hgpart.work.figures import Work
-
-aten = torch.ops.aten
 
 UNUSED = "unused"  # submodule of a part with the state that none of its steps uses
 CARRY = "carry"  # step of a part that gives buffers the values that the next pass finds
@@ -138,7 +137,7 @@ class Blueprint:
                     if user not in seen and user not in self.facts.makers:
                         seen.add(user)
                         waiting.append(user)
-            if any(takes_some(node) or packet_of(node) in SHAPE_ONLY for node in seen):
+            if any(takes_some(node) or operator_of(node).makes for node in seen):
                 found.append(placeholder)
         return tuple(found)
 

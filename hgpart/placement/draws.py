@@ -13,11 +13,11 @@ from torch import fx
 
 from hgpart.errors import PlacementError
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.layers.channels import Call
+from hgpart.operators.calls import argument, module_of
+from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.tracing.autograd_functions import operator_name
-from hgpart.tracing.operator_calls import SHAPE_ONLY, module_of, packet_of
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import holds_tensors
 
@@ -41,7 +41,7 @@ def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]
         named = f"{operator_name(node.target)} ({module_of(node) or 'the model itself'})"
         if node.kwargs.get("generator") is not None:
             raise PlacementError(f"{named} draws from a generator of its own: accepted is torch's")
-        if packet_of(node) is aten.native_dropout or not _depends_on_data(node, graph):
+        if operator_of(node).cut == "dropout" or not _depends_on_data(node, graph):
             found[node] = f"draw_{len(found)}"
         elif _draws(node):
             raise PlacementError(
@@ -55,15 +55,15 @@ def _depends_on_data(node: fx.Node, graph: ChannelGraph) -> bool:
     """Whether a node takes more of maps, parameters and buffers than their shapes."""
     if node.name in graph.ids or node.op in ("placeholder", "get_attr"):
         return True
-    operands = () if packet_of(node) in SHAPE_ONLY else node.all_input_nodes
+    operands = () if operator_of(node).makes else node.all_input_nodes
     return any(_depends_on_data(one, graph) for one in operands if holds_tensors(one))
 
 
 def _draws(node: fx.Node) -> bool:
     """Whether a call is random, and not only its operator: in training, with a probability."""
-    call = Call(node, node.args, dict(node.kwargs), ())
-    training = call.argument("training", call.argument("train"))
-    return training is not False and call.argument("dropout", call.argument("dropout_p")) != 0.0
+    training = argument(node, "training", argument(node, "train"))
+    probability = argument(node, "dropout", argument(node, "dropout_p"))
+    return training is not False and probability != 0.0
 
 
 def draw_module(facts: NodeFacts, nodes: Mapping[fx.Node, str]) -> fx.GraphModule:
@@ -72,13 +72,11 @@ def draw_module(facts: NodeFacts, nodes: Mapping[fx.Node, str]) -> fx.GraphModul
     step.placeholder("batch_size")
     drawn = []
     for node in nodes:
-        if packet_of(node) is aten.native_dropout:
+        if operator_of(node).cut == "dropout":
             ones = step.call(aten.ones_like.default, _empty(step, node.all_input_nodes[0]))
-            call = Call(node, node.args, dict(node.kwargs), ())
-            drawn.append(
-                step.call(aten.dropout.default, ones, call.argument("p"), call.argument("train"))
-            )
-        elif packet_of(node) in SHAPE_ONLY:
+            options = argument(node, "p"), argument(node, "train")
+            drawn.append(step.call(aten.dropout.default, ones, *options))
+        elif operator_of(node).makes:
             drawn.append(step.emit(node, {one: _empty(step, one) for one in step.operands(node)}))
         else:
             drawn.append(step.value(node))

@@ -25,9 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hgpart.tracing.operator_calls import SHAPE_ONLY
-
-aten = torch.ops.aten
+from hgpart.operators.table import record_of
 
 _BASE: Any = torch.autograd.Function.__base__  # whose `apply` all end in, however they are called
 _WeakStorage: Any = StorageWeakRef  # has no types
@@ -355,17 +353,6 @@ def _is_same_of_other_sizes(
     return True
 
 
-# Each element of the result is that at its own place, where their shapes are equal.
-_MOVES_NOTHING = frozenset(
-    {
-        *SHAPE_ONLY,
-        *(aten.alias, aten.clone, aten.detach, aten.lift_fresh, aten._to_copy),
-        *(aten.view, aten._unsafe_view, aten.reshape, aten.expand),
-        *(aten.copy, aten.copy_, aten.fill, aten.fill_, aten.zero_),
-    }
-)
-
-
 class _Watch(TorchDispatchMode):
     """Notes what operators are called, and on what.
 
@@ -412,7 +399,7 @@ class _Watch(TorchDispatchMode):
             return made
         self.called.append(" ".join([str(func), *_numbers(args, kwargs)]))
         self.random |= torch.Tag.nondeterministic_seeded in func.tags
-        if func.overloadpacket is not aten.lift_fresh:  # of a number in the code
+        if record_of(func).cut != "number":
             self.foreign |= not self._known.issuperset(map(_storage, taken))
         for value, declared in zip(args, func._schema.arguments, strict=False):
             if declared.alias_info is not None and declared.alias_info.is_write:
@@ -426,10 +413,9 @@ class _Watch(TorchDispatchMode):
         every = [*taken, *results]
         if all(self._is_small(one) for one in every):
             return True
-        by_mask = func.overloadpacket in (aten.index_put, aten.index_put_) and all(
-            one.dtype == torch.bool for one in taken[1:-1]
-        )
-        known = torch.Tag.pointwise in func.tags or func.overloadpacket in _MOVES_NOTHING
+        record = record_of(func)
+        by_mask = record.cut == "put" and all(one.dtype == torch.bool for one in taken[1:-1])
+        known = torch.Tag.pointwise in func.tags or record.keeps_places
         if taken and not (known or by_mask):
             return False
         return all(self.is_full(one) or self._is_once(one) for one in every)

@@ -13,6 +13,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from hgpart.operators.table import operator_of
 from hgpart.tracing.traced_nodes import concrete
 
 
@@ -73,15 +74,13 @@ class _Constants:
 
     def picked(self, node: fx.Node) -> torch.Tensor | None:
         """What an index or mask of known values picks, as a tensor of the right shape."""
-        if node.target is not torch.ops.aten.index.Tensor:
+        if operator_of(node).cut != "index":
             return None
         operand, *indices = node.all_input_nodes
         if any(self.value(one) is None for one in indices):
             return None
         data = torch.zeros(()).expand(concrete(operand.meta["val"].shape))
-        picked: torch.Tensor = torch.ops.aten.index.Tensor(
-            data, fx.map_arg(node.args[1], self.value)
-        )
+        picked: torch.Tensor = node.target(data, fx.map_arg(node.args[1], self.value))  # type: ignore[operator]
         return picked
 
 

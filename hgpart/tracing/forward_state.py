@@ -28,7 +28,7 @@ from torch.nn.modules.module import (
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import TraceError
-from hgpart.tracing.operator_calls import SHAPE_ONLY, packet_of
+from hgpart.operators.table import operator_of
 from hgpart.tracing.repeated_passes import SEEDS, compare_passes
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -355,6 +355,6 @@ def _depends_on(value: Any, sources: list[Any], tracer: Any) -> bool:
         node = waiting.pop()
         if node not in seen:
             seen.add(node)
-            if packet_of(node) not in SHAPE_ONLY:
+            if operator_of(node).makes is None:
                 waiting.extend(node.all_input_nodes)
     return not seen.isdisjoint(one for one in sources if one is not None)

@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hgpart.tracing.operator_calls import SHAPE_ONLY
+from hgpart.operators.table import record_of
 
 aten = torch.ops.aten
 
@@ -213,7 +213,7 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         written = {_storage(one) for target, _ in targets for one in _tensors_in(target)}
         result = self._call(func, args, kwargs, not written.isdisjoint(self.outside))
-        shaped = getattr(func, "overloadpacket", func) in SHAPE_ONLY
+        shaped = record_of(func).makes is not None
         number = self._number((func, noted), () if shaped else operands)
         self.made[-1].setdefault(number, self._path())
         for at, one in enumerate(_tensors_in(result)):

@@ -22,6 +22,7 @@ from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
+from hgpart.operators.table import operator_of
 from hgpart.tracing import autograd_functions, forward_state
 from hgpart.tracing.constant_sizes import settle_sizes
 from hgpart.tracing.stand_ins import stand_ins, stood_for
@@ -307,9 +308,8 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
 
 def _name_results_of_norms(graph: fx.Graph) -> None:
     """Give what a norm makes a node where nothing reads it: its statistics are made with it."""
-    norm = torch.ops.aten._native_batch_norm_legit_functional.default
-    for node in graph.find_nodes(op="call_function", target=norm):
-        if all(user.args[1] != 0 for user in node.users):
+    for node in list(graph.nodes):
+        if operator_of(node).updates and all(user.args[1] != 0 for user in node.users):
             with graph.inserting_after(node):
                 made = graph.call_function(operator.getitem, (node, 0))
             made.meta.update(node.meta, val=node.meta["val"][0])

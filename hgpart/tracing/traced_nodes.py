@@ -12,8 +12,10 @@ from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.errors import TraceError
+from hgpart.operators.calls import only_updated, place_of
+from hgpart.operators.effects import Call
+from hgpart.operators.table import operator_of
 from hgpart.tracing.autograd_functions import operator_name
-from hgpart.tracing.operator_calls import only_updated, packet_of, place_of
 
 
 def concrete(shape: Sequence[Any]) -> tuple[int, ...]:
@@ -152,14 +154,15 @@ def updated_buffers(node: fx.Node) -> Iterable[fx.Node]:
 
 def is_norms_statistic(node: fx.Node) -> bool:
     """Whether a node is a running statistic that a norm has updated."""
-    if node.target is not operator.getitem:
-        return False
-    norm = torch.ops.aten._native_batch_norm_legit_functional
-    return packet_of(node.all_input_nodes[0]) is norm
+    return node.target is operator.getitem and bool(operator_of(node.all_input_nodes[0]).updates)
 
 
-def multiply_accumulates(node: fx.Node) -> int:
-    """Multiply-accumulates of an operator kept whole, counted by torch where it knows how."""
+def multiply_accumulates(call: Call) -> int:
+    """Multiply-accumulates of a call: as the operator table says, else as torch counts them."""
+    node, macs = call.node, operator_of(call.node).macs
+    known = macs(call) if macs else None
+    if known is not None:
+        return known
 
     def meta(value: Any) -> Any:
         found = value.meta["val"] if isinstance(value, fx.Node) else value

@@ -20,9 +20,9 @@ from torch import fx, nn
 
 from hgpart.errors import ArgumentError, ModelError
 from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.operators.calls import only_updated
 from hgpart.terminal import progress_bar
 from hgpart.tracing.batches import at_batch, has_dynamic_batch
-from hgpart.tracing.operator_calls import only_updated
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.figures import Work, measured
 from hgpart.work.layer_module import LayerModule, layer_module

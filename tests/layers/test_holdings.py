@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import fx
 
-from hgpart.layers.channels import Constant
 from hgpart.layers.constants import moved_elements
 from hgpart.layers.holdings import NOBODY, Use, agree, count_needed
+from hgpart.operators.effects import Constant
 
 aten = torch.ops.aten
 

@@ -14,10 +14,12 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.errors import TraceError
-from hgpart.layers import channels
 from hgpart.layers.channel_graph import ChannelGraph, Layer
-from hgpart.layers.channels import Call, SameIndex, channel_rule
 from hgpart.layers.layering import channel_graph
+from hgpart.operators import table
+from hgpart.operators.channelwise import same_place
+from hgpart.operators.effects import Call, SameIndex
+from hgpart.operators.table import channel_rule
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.layer_module import layer_module
 
@@ -1326,11 +1328,11 @@ def test_unknown_operator_is_kept_whole_until_it_has_a_rule(
     assert needs(graph, whole.name) == [maps("a", 0, 1, 2)]
     assert needs(graph, "b") == [maps("double", 0, 1, 2)] * 2
 
-    monkeypatch.setattr(channels, "_rules", dict(channels._rules))
+    monkeypatch.setattr(table, "_records", dict(table._records))
 
     @channel_rule(torch.ops.hgpart_tests.double)
     def rule(call: Call) -> SameIndex:
-        return channels.same_place(call)
+        return same_place(call)
 
     graph = modelled(model)
     assert kinds(graph) == {"a": "dense", "b": "dense"}
@@ -1349,7 +1351,7 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 def test_rule_that_raises_is_one_line_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a rule raised came out as it was, without a word of where."""
-    monkeypatch.setattr(channels, "_rules", dict(channels._rules))
+    monkeypatch.setattr(table, "_records", dict(table._records))
 
     @channel_rule(torch.ops.hgpart_tests.triple)
     def rule(call: Call) -> SameIndex:

@@ -18,8 +18,12 @@ from torch.nn import functional
 from hgpart import place
 from hgpart.errors import PlacementError
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.layers import channels
-from hgpart.layers.channels import Mix, mix_all
+from hgpart.operators import table
+from hgpart.operators.effects import Mix
+from hgpart.operators.ids import mix_all
+from hgpart.operators.moving import moved
+from hgpart.operators.products import Product
+from hgpart.operators.table import channel_rule
 
 Shape = tuple[int, ...]
 
@@ -207,7 +211,8 @@ def test_a_rule_of_the_user_says_which_dimension_counts_tasks(monkeypatch, width
     def rule(call):
         return Mix(*mix_all(call.args[0].ids), 1, 1, partial=False, slices=slices)
 
-    monkeypatch.setattr(channels, "_rules", {**channels._rules, weigh._opoverload: rule})
+    monkeypatch.setattr(table, "_records", dict(table._records))
+    channel_rule(weigh._opoverload)(rule)
     torch.manual_seed(0)
     model, inputs = Weighed(width).double(), [torch.randn(3, 4, dtype=torch.float64)]
     traced, graph = placements.traced_model(model, inputs)
@@ -219,3 +224,59 @@ def test_a_rule_of_the_user_says_which_dimension_counts_tasks(monkeypatch, width
             place(model, plan)
     else:
         placements.check_equal(model, inputs, plan)
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_a_product_of_the_user_is_cut_as_those_of_torch_are(monkeypatch, grain):
+    monkeypatch.setattr(table, "_records", dict(table._records))
+    channel_rule(weigh._opoverload)(Product("x", "weight", "", row_dim=1))
+    torch.manual_seed(0)
+    model, inputs = Weighed(5).double(), [torch.randn(3, 4, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, inputs)
+    layer = graph.layers[-2]
+    assert (layer.kind, layer.tasks, layer.macs) == ("linear", 5, CHANNELS)
+    plan = placements.of_single_tasks(traced, graph, Modelling(grain=grain), 3, 1)
+    placements.check_equal(model, inputs, plan)  # each element of the weight is in one part
+
+
+def test_a_sum_of_the_user_that_is_no_product_is_not_split(monkeypatch):
+    # Nobody knew how to cut its terms: placing a fine-grain partition failed an assertion.
+    def rule(call):
+        return Mix(*mix_all(call.args[0].ids), 1, 1, partial=True, slices={"weight": 1})
+
+    monkeypatch.setattr(table, "_records", dict(table._records))
+    channel_rule(weigh._opoverload)(rule)
+    torch.manual_seed(0)
+    model, inputs = Weighed(5).double(), [torch.randn(3, 4, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, inputs)
+    plan = placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, 1)
+    placements.check_equal(model, inputs, plan)
+
+
+@torch.library.custom_op("hgpart_operand_shapes::behind", mutates_args=())
+def behind(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1).clone()
+
+
+behind.register_fake(lambda x: x.permute(0, 2, 3, 1).clone())
+behind.register_autograd(lambda ctx, grad: grad.permute(0, 3, 1, 2))
+
+
+class Behind(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, CHANNELS, 1), nn.Linear(CHANNELS, 4)
+
+    def forward(self, x):
+        return self.head(behind(self.stem(x)))
+
+
+def test_what_moves_elements_for_the_user_is_cut_as_it_says(monkeypatch):
+    monkeypatch.setattr(table, "_records", dict(table._records))
+    channel_rule(behind._opoverload, cut="permutation")(moved)
+    torch.manual_seed(0)
+    model, inputs = Behind().double(), [torch.randn(2, 3, 5, 5, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, inputs)
+    assert [layer.kind for layer in graph.layers] == ["input", "dense", "linear", "output"]
+    plan = placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, 1)
+    placements.check_equal(model, inputs, plan)

@@ -21,11 +21,11 @@ from torch.fx.node import map_aggregate
 
 from hgpart.errors import PlacementError
 from hgpart.hypergraph.hypergraph import Int64
+from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants, products, reindexing, replacements, same_index
 from hgpart.placement.cutting.layouts import spread, unmerge
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.step_graph import WHOLE, Box, StepGraph
-from hgpart.tracing.operator_calls import SHAPE_ONLY, packet_of
 
 aten = torch.ops.aten
 
@@ -65,7 +65,7 @@ class CutGraph(StepGraph):
     def _value(self, node: fx.Node, box: Box) -> fx.Node:
         if node in self.sources:
             return self._from_source(node, box)
-        if node in self.draws and packet_of(node) is not aten.native_dropout:  # that has a mask
+        if node in self.draws and operator_of(node).cut != "dropout":  # that has a mask
             return self.select(self.placeholder(self.draws[node]), node, box)
         if self.is_own(node):
             return self._recut(node, self.own(node), box)
@@ -97,7 +97,7 @@ class CutGraph(StepGraph):
                     return None
                 made = self.under(parent, box)
                 return None if made is None else self.item(made, node)
-        if packet_of(node) in SHAPE_ONLY:
+        if operator_of(node).makes:
             return None
         found = reindexing.under(self, node, box)
         return same_index.under(self, node, box) if found is None else found
@@ -202,8 +202,9 @@ class CutGraph(StepGraph):
         boxes = boxes or {}
         if node.target is operator.getitem:
             return self.item(self.value(node.all_input_nodes[0]), node)
-        if packet_of(node) in replacements.REPLACED:
-            return replacements.replace(self, node, boxes)
+        replaced = replacements.replaced(self, node, boxes)
+        if replaced is not None:
+            return replaced
         return self.emit(node, {n: self.value(n, boxes.get(n, WHOLE)) for n in self.operands(node)})
 
     def emit(self, node: fx.Node, operands: Mapping[fx.Node, fx.Node]) -> fx.Node:
@@ -220,5 +221,6 @@ class CutGraph(StepGraph):
             setattr(self.root, attribute, getattr(self.traced.graph_module, attribute))
             return self.fx_graph.get_attr(attribute)
         # What was a view of the whole need not be one of a share.
-        target = aten.reshape.default if packet_of(node) in reindexing.SAME_ORDER else node.target
+        is_view = operator_of(node).cut == "view"
+        target = aten.reshape.default if is_view else node.target
         return self.fx_graph.create_node("call_function", target, args, kwargs, node.name)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hgpart.hypergraph.hypergraph import Int64
-from hgpart.layers.channels import constant_along
+from hgpart.operators.ids import constant_along
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,15 +18,9 @@ from torch import fx
 from hgpart.errors import TraceError
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
-from hgpart.layers.channels import (
-    Call,
-    Channels,
-    Constant,
-    SameIndex,
-    constant_along,
-    core,
-    effect_of,
-)
+from hgpart.operators.effects import Call, Channels, Constant, SameIndex
+from hgpart.operators.ids import constant_along, core, in_order
+from hgpart.operators.table import effect_of
 from hgpart.placement.cutting.layouts import ChannelLayout, channel_layout, varying_axes
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
@@ -253,11 +247,5 @@ class NodeFacts:
 
 def _along(ids: torch.Tensor, axis: int) -> Int64 | None:
     """Ids along a dimension (one number if they do not change), if they change along no other."""
-    for dim in range(ids.dim()):
-        if dim != axis and not constant_along(ids, dim):
-            return None
-    same = constant_along(ids, axis)
-    for dim in reversed(range(ids.dim())):
-        if dim != axis or same:
-            ids = ids.select(dim, 0)
-    return np.atleast_1d(ids.numpy().astype(np.int64))
+    found = in_order(ids, axis)
+    return found[:1] if found is not None and constant_along(ids, axis) else found

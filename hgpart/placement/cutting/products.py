@@ -12,90 +12,76 @@ from torch import fx
 
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import Read
-from hgpart.layers.channels import Call
 from hgpart.layers.constants import moved_elements
+from hgpart.operators.calls import argument
+from hgpart.operators.effects import Call
+from hgpart.operators.ids import in_order
+from hgpart.operators.products import Product
+from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
 from hgpart.placement.cutting.ownership import Rectangle
-from hgpart.tracing.operator_calls import packet_of
 
 if TYPE_CHECKING:
     from hgpart.placement.cutting.step_graph import StepGraph
 
 aten = torch.ops.aten
 
-CONVOLUTIONS = (aten.conv1d, aten.conv2d, aten.conv3d, aten.convolution)
-TRANSPOSED = (aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
-
 MOST_RECTANGLES = 16  # of one part in one layer; more are computed as one, with zeros between
 
 
 @dataclass(frozen=True)
-class Product:
-    """What a product calls its operands, and how its weight is laid out.
+class ProductNode:
+    """A convolution, or a product with a matrix, of the traced graph.
 
     Attributes
     ----------
-    operand, weight, bias : str
-        Names of the arguments; no bias is "".
+    names : Product
+        What its arguments are called.
+    operand, weight, bias : fx.Node
+        None is no bias.
     row_dim, column_dim : int
         Dimensions of the weight that count output and input channels.
     axis, contracted : int
         Dimensions of the result and of the operand that do.
     """
 
-    operand: str
-    weight: str
-    bias: str
+    names: Product
+    operand: fx.Node
+    weight: fx.Node
+    bias: fx.Node | None
     row_dim: int
     column_dim: int
     axis: int
     contracted: int
 
 
-def product_of(step: StepGraph, node: fx.Node) -> Product | None:
+def product_of(step: StepGraph, node: fx.Node) -> ProductNode | None:
     """What is known of an operator, if it is a convolution or a product with a matrix."""
-    packet = packet_of(node)
-    rank = len(step.facts.shape(node))
-    if packet in CONVOLUTIONS or packet in TRANSPOSED:
-        call = _call(node)
-        axis = rank + 1 - len(step.facts.shape(call.argument("weight")))
-        transposed = packet in TRANSPOSED or bool(call.argument("transposed", False))
-        rows = 1 if transposed else 0
-        return Product("input", "weight", "bias", rows, 1 - rows, axis, axis)
-    if packet is aten.linear:
-        return Product("input", "weight", "bias", 0, 1, rank - 1, _last(step, node, "input"))
-    if packet is aten.mm:
-        return Product("self", "mat2", "", 1, 0, rank - 1, _last(step, node, "self"))
-    if packet is aten.matmul and len(step.facts.shape(_call(node).argument("other"))) == 2:
-        return Product("self", "other", "", 1, 0, rank - 1, _last(step, node, "self"))
-    if packet is aten.addmm:
-        return Product("mat1", "mat2", "self", 1, 0, rank - 1, _last(step, node, "mat1"))
-    return None
-
-
-def _last(step: StepGraph, node: fx.Node, name: str) -> int:
-    return len(step.facts.shape(_call(node).argument(name))) - 1
-
-
-def _call(node: fx.Node) -> Call:
-    return Call(node, node.args, dict(node.kwargs), ())
+    product = operator_of(node).product
+    if product is None:
+        return None
+    names = (product.operand, product.weight, product.bias)
+    operand, weight, bias = (argument(node, name) for name in names)
+    rank = len(step.facts.shape(weight))
+    if product.is_matrix and rank != 2:
+        return None
+    axis, contracted = (len(step.facts.shape(one)) + 1 - rank for one in (node, operand))
+    rows = product.rows(Call(node, node.args, dict(node.kwargs), ()))
+    return ProductNode(product, operand, weight, bias, rows, 1 - rows, axis, contracted)
 
 
 # ------------------------------------------------------------------ whole filters
 
 
-def filters(step: StepGraph, node: fx.Node, product: Product, read: Read) -> fx.Node:
+def filters(step: StepGraph, node: fx.Node, product: ProductNode, read: Read) -> fx.Node:
     """The step's filters, each with all the channels that it reads."""
     if read.groups > 1 and product.row_dim == 1:
         return _group_by_group(step, node, product, read)
-    call = _call(node)
-    tasks = step.tasks
-    weight, bias = call.argument(product.weight), _bias(call, product)
-    operand = call.argument(product.operand)
-    cut = {weight: step.value(weight, {product.row_dim: tasks})}
-    if bias is not None:
-        cut[bias] = _own_bias(step, node, product, bias)
+    tasks, operand = step.tasks, product.operand
+    cut = {product.weight: step.value(product.weight, {product.row_dim: tasks})}
+    if product.bias is not None:
+        cut[product.bias] = _own_bias(step, node, product, product.bias)
     if read.groups == 1:
         return step.emit(node, {operand: step.value(operand), **cut})
     found: list[fx.Node] = []
@@ -106,12 +92,13 @@ def filters(step: StepGraph, node: fx.Node, product: Product, read: Read) -> fx.
         within = np.searchsorted(tasks, members)
         chosen = {one: step.take(value, 0, within, len(tasks)) for one, value in cut.items()}
         value = step.value(operand, {product.contracted: columns})
-        found.append(_with_groups(step, node, {operand: value, **chosen}, len(groups)))
+        made = step.emit(node, {operand: value, **chosen})
+        found.append(_set_argument(made, node, "groups", len(groups)))
         order.append(members)
     return _in_order(step, found, order, product.axis)
 
 
-def _group_by_group(step: StepGraph, node: fx.Node, product: Product, read: Read) -> fx.Node:
+def _group_by_group(step: StepGraph, node: fx.Node, product: ProductNode, read: Read) -> fx.Node:
     """A grouped transposed convolution, whose weight counts the filters within each group."""
     groups = step.tasks * read.groups // step.layer.tasks
     each = len(read.channels) // read.groups
@@ -132,13 +119,6 @@ def _equal_groups(tasks: Int64, read: Read, count: int) -> list[tuple[Int64, Int
         chosen = present[sizes == size]
         found.append((chosen, tasks[np.isin(groups, chosen)]))
     return found
-
-
-def _with_groups(
-    step: StepGraph, node: fx.Node, operands: dict[fx.Node, fx.Node], groups: int
-) -> fx.Node:
-    made = step.emit(node, operands)
-    return _set_argument(made, node, "groups", groups)
 
 
 def _set_argument(made: fx.Node, node: fx.Node, name: str, value: Any) -> fx.Node:
@@ -163,12 +143,7 @@ def _in_order(
     return step.take(made, axis, np.argsort(members), len(members))
 
 
-def _bias(call: Call, product: Product) -> fx.Node | None:
-    found = call.argument(product.bias) if product.bias else None
-    return found if isinstance(found, fx.Node) else None
-
-
-def _own_bias(step: StepGraph, node: fx.Node, product: Product, bias: fx.Node) -> fx.Node:
+def _own_bias(step: StepGraph, node: fx.Node, product: ProductNode, bias: fx.Node) -> fx.Node:
     """The bias of the step's filters, or all of one that is spread over the filters."""
     shape = step.facts.shape(bias)
     one_each = shape[-1:] == (step.facts.shape(node)[product.axis],)
@@ -181,7 +156,7 @@ def _own_bias(step: StepGraph, node: fx.Node, product: Product, bias: fx.Node) -
 def partial_sums(
     step: StepGraph,
     node: fx.Node,
-    product: Product,
+    product: ProductNode,
     read: Read,
     rectangles: Sequence[Rectangle],
 ) -> fx.Node:
@@ -197,39 +172,33 @@ def _tasks(rectangles: Sequence[Rectangle]) -> list[Int64]:
 
 
 def _rectangle(
-    step: StepGraph, node: fx.Node, product: Product, read: Read, rectangle: Rectangle
+    step: StepGraph, node: fx.Node, product: ProductNode, read: Read, rectangle: Rectangle
 ) -> fx.Node:
     """What the cells of a rectangle add to its filters."""
     inputs, rows, columns = _places(step, node, product, read, rectangle)
-    weight = _call(node).argument(product.weight)
-    cut = step.value(weight, {product.row_dim: rows, product.column_dim: columns})
+    cut = step.value(product.weight, {product.row_dim: rows, product.column_dim: columns})
     return _sum_of(step, node, product, inputs, cut)
 
 
 def _sum_of(
-    step: StepGraph, node: fx.Node, product: Product, inputs: Int64, cut: fx.Node
+    step: StepGraph, node: fx.Node, product: ProductNode, inputs: Int64, cut: fx.Node
 ) -> fx.Node:
     """The product of some input features with a weight, without a bias and without groups."""
-    call = _call(node)
-    operand = call.argument(product.operand)
-    value = step.value(operand, {product.contracted: inputs})
-    if product.bias == "self":  # addmm: the factor stays, the bias comes with the reduction
-        made = step.call(aten.mm.default, value, cut)
-        alpha = call.argument("alpha", 1)
+    value = step.value(product.operand, {product.contracted: inputs})
+    if product.names.is_scaled:  # the factor stays, the bias comes with the reduction
+        made, alpha = step.call(aten.mm.default, value, cut), argument(node, "alpha")
         return made if alpha == 1 else step.call(aten.mul.Scalar, made, alpha)
-    operands = {operand: value, call.argument(product.weight): cut}
-    bias = _bias(call, product)
-    if bias is None:
+    operands = {product.operand: value, product.weight: cut}
+    if product.bias is None:
         made = step.emit(node, operands)
     else:
-        made = _set_argument(step.emit(node, {**operands, bias: cut}), node, "bias", None)
-    if "groups" in [argument.name for argument in node.target._schema.arguments]:  # type: ignore[union-attr]
-        made = _set_argument(made, node, "groups", 1)
-    return made
+        made = step.emit(node, {**operands, product.bias: cut})
+        made = _set_argument(made, node, product.names.bias, None)
+    return made if argument(node, "groups") is None else _set_argument(made, node, "groups", 1)
 
 
 def _places(
-    step: StepGraph, node: fx.Node, product: Product, read: Read, rectangle: Rectangle
+    step: StepGraph, node: fx.Node, product: ProductNode, read: Read, rectangle: Rectangle
 ) -> tuple[Int64, Int64, Int64]:
     """Features of the operand, and rows and columns of the weight, that a rectangle stands for."""
     tasks, positions = rectangle.tasks, rectangle.positions
@@ -237,25 +206,21 @@ def _places(
         return positions, tasks % (step.layer.tasks // read.groups), positions
     if read.groups > 1:
         return positions, tasks, positions % (len(read.channels) // read.groups)
-    operand = _call(node).argument(product.operand)
-    ids = step.graph.ids[operand.name]
-    for dim in reversed(range(ids.dim())):
-        if dim != product.contracted:
-            ids = ids.select(dim, 0)
-    places = np.flatnonzero(np.isin(ids.numpy(), read.channels[positions]))
+    channels = in_order(step.graph.ids[product.operand.name], product.contracted)
+    assert channels is not None  # else its filters would not be split
+    places = np.flatnonzero(np.isin(channels, read.channels[positions]))
     return places, tasks, places
 
 
 def _scattered_cells(
     step: StepGraph,
     node: fx.Node,
-    product: Product,
+    product: ProductNode,
     read: Read,
     rectangles: Sequence[Rectangle],
 ) -> fx.Node:
     """Cells in no pattern: one product whose weight is zero where the part has no cell."""
-    weight = _call(node).argument(product.weight)
-    constant = moved_elements(weight)
+    constant = moved_elements(product.weight)
     assert constant is not None  # the weight of partial sums is not computed
     tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in rectangles]))
     every = np.unique(np.concatenate([rectangle.positions for rectangle in rectangles]))
@@ -279,15 +244,14 @@ def _scattered_cells(
     return _sum_of(step, node, product, inputs, cut)
 
 
-def add_bias(step: StepGraph, node: fx.Node, product: Product, total: fx.Node) -> fx.Node:
+def add_bias(step: StepGraph, node: fx.Node, product: ProductNode, total: fx.Node) -> fx.Node:
     """What a product adds to the sum of its terms."""
-    call = _call(node)
-    bias = _bias(call, product)
-    if bias is None:
+    if product.bias is None:
         return total
-    cut = _own_bias(step, node, product, bias)
-    if product.bias == "self" and call.argument("beta", 1) != 1:
-        cut = step.call(aten.mul.Scalar, cut, call.argument("beta"))
+    cut = _own_bias(step, node, product, product.bias)
+    beta = argument(node, "beta") if product.names.is_scaled else 1
+    if beta != 1:
+        cut = step.call(aten.mul.Scalar, cut, beta)
     behind = len(step.facts.shape(node)) - product.axis - 1
     if behind:
         cut = step.call(aten.reshape.default, cut, [-1, *[1] * behind])

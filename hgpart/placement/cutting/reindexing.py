@@ -11,55 +11,33 @@ import torch
 from torch import fx
 
 from hgpart.hypergraph.hypergraph import Int64
-from hgpart.layers.channels import Call
-from hgpart.tracing.operator_calls import packet_of
+from hgpart.operators.calls import argument
+from hgpart.operators.table import operator_of
 
 if TYPE_CHECKING:
     from hgpart.placement.cutting.step_graph import Box, StepGraph
 
 aten = torch.ops.aten
 
-COPIES = (aten.clone, aten.contiguous, aten.alias, aten.lift_fresh_copy)
-SAME_ORDER = (aten.view, aten._unsafe_view)
-VIEWS = (
-    *SAME_ORDER,
-    aten.reshape,
-    aten.flatten,
-    aten.unflatten,
-    aten.squeeze,
-    aten.unsqueeze,
-)
-PERMUTATIONS = (aten.permute, aten.transpose, aten.t, aten.numpy_T, aten.movedim)
-SELECTIONS = (aten.slice, aten.narrow, aten.select, aten.index, aten.index_select)
-PIECES = (aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split)
-
 
 def takes_some(node: fx.Node) -> bool:
     """Whether an operator has some of its operand only, so that not all of that need be there."""
     if node.target is operator.getitem:
         return is_reindexing(node.all_input_nodes[0])
-    return packet_of(node) in SELECTIONS
+    return operator_of(node).cut in ("slice", "narrow", "select", "index")
 
 
 def is_reindexing(node: fx.Node) -> bool:
     """Whether an operator returns several pieces of its operand."""
-    packet = packet_of(node)
-    return packet in PIECES or packet is aten.unbind
+    return operator_of(node).cut in ("pieces", "unbind")
 
 
 def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
     """The box of an operator's result, made of no more of its operands than it needs."""
     if node.target is operator.getitem:
         return _piece(step, node, box)
-    packet = packet_of(node)
-    for operators, rule in _RULES:
-        if packet in operators:
-            return rule(step, node, box)
-    return None
-
-
-def _argument(node: fx.Node, name: str) -> Any:
-    return Call(node, node.args, dict(node.kwargs), ()).argument(name)
+    rule = _RULES.get(operator_of(node).cut)
+    return rule(step, node, box) if rule else None
 
 
 def _is_fixed(node: fx.Node, dim: int) -> bool:
@@ -111,8 +89,8 @@ def _permutation(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 
 def _cat(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
-    tensors = [one for one in _argument(node, "tensors") if len(step.facts.shape(one)) > 1 or box]
-    dim = _argument(node, "dim") % len(step.facts.shape(node))
+    tensors = [one for one in argument(node, "tensors") if len(step.facts.shape(one)) > 1 or box]
+    dim = argument(node, "dim") % len(step.facts.shape(node))
     if any(len(step.facts.shape(one)) != len(step.facts.shape(node)) for one in tensors):
         return None
     wanted = box.get(dim, np.arange(step.facts.shape(node)[dim]))
@@ -130,8 +108,8 @@ def _cat(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 def _slice(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
     operand = node.all_input_nodes[0]
-    dim = _argument(node, "dim") % len(step.facts.shape(node))
-    bounds = (_argument(node, "start"), _argument(node, "end"), _argument(node, "step"))
+    dim = argument(node, "dim") % len(step.facts.shape(node))
+    bounds = (argument(node, "start"), argument(node, "end"), argument(node, "step"))
     if not _is_fixed(operand, dim) or any(isinstance(bound, fx.Node) for bound in bounds):
         return None
     kept = np.arange(step.facts.shape(operand)[dim])[slice(*bounds)]
@@ -140,7 +118,7 @@ def _slice(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 def _narrow(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
     operand = node.all_input_nodes[0]
-    dim, start = _argument(node, "dim") % len(step.facts.shape(node)), _argument(node, "start")
+    dim, start = argument(node, "dim") % len(step.facts.shape(node)), argument(node, "start")
     if not _is_fixed(operand, dim) or not isinstance(start, int):
         return None
     start %= step.facts.shape(operand)[dim]
@@ -154,12 +132,12 @@ def _piece(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
     assert isinstance(parent, fx.Node)
     assert isinstance(at, int)
     operand = parent.all_input_nodes[0]
-    dim = _argument(parent, "dim") or 0
+    dim = argument(parent, "dim") or 0
     rank = len(step.facts.shape(operand))
     dim %= rank
     if not is_reindexing(parent) or not _is_fixed(operand, dim):
         return None
-    if packet_of(parent) is aten.unbind:
+    if operator_of(parent).cut == "unbind":
         return _without(step, operand, dim, at, box)
     pieces = [int(piece.shape[dim]) for piece in parent.meta["val"]]
     first = sum(pieces[:at])
@@ -169,7 +147,7 @@ def _piece(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 def _select(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
     operand = node.all_input_nodes[0]
     rank = len(step.facts.shape(operand))
-    dim, at = _argument(node, "dim") % rank, _argument(node, "index")
+    dim, at = argument(node, "dim") % rank, argument(node, "index")
     if not _is_fixed(operand, dim) or not isinstance(at, int):
         return None
     return _without(step, operand, dim, at % step.facts.shape(operand)[dim], box)
@@ -183,7 +161,7 @@ def _without(step: StepGraph, operand: fx.Node, dim: int, at: int, box: Box) -> 
 
 def copied(step: StepGraph, node: fx.Node, box: Box) -> fx.Node:
     """What `copy` writes over its first operand, of which nothing is left; it has no derivative."""
-    operand, dtype = _argument(node, "src"), node.meta["val"].dtype
+    operand, dtype = argument(node, "src"), node.meta["val"].dtype
     made = _expanded(step, node, operand, box)
     same = operand.meta["val"].dtype == dtype
     return made if same else step.call(aten.to.dtype, made, dtype)
@@ -202,16 +180,16 @@ def _expanded(step: StepGraph, node: fx.Node, operand: fx.Node, box: Box) -> fx.
     return step.call(aten.expand.default, made, step.sizes(node, box))
 
 
-_Rule = Callable[["StepGraph", fx.Node, "Box"], "fx.Node | None"]
-_RULES: tuple[tuple[tuple[Any, ...], _Rule], ...] = (
-    (COPIES, _copy),
-    ((aten.detach,), _detach),
-    (VIEWS, _view),
-    (PERMUTATIONS, _permutation),
-    ((aten.cat,), _cat),
-    ((aten.slice,), _slice),
-    ((aten.narrow,), _narrow),
-    ((aten.select,), _select),
-    ((aten.expand,), _expand),
-    ((aten.copy,), copied),
-)
+_RULES: dict[Any, Callable[[StepGraph, fx.Node, Box], fx.Node | None]] = {
+    "copy": _copy,
+    "detach": _detach,
+    "view": _view,
+    "reshape": _view,
+    "permutation": _permutation,
+    "join": _cat,
+    "slice": _slice,
+    "narrow": _narrow,
+    "select": _select,
+    "expand": _expand,
+    "overwrite": copied,
+}

@@ -2,55 +2,34 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
-from hgpart.layers.channels import Call
+from hgpart.operators.calls import argument
+from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.reindexing import copied
 from hgpart.placement.cutting.step_graph import Box, StepGraph
-from hgpart.tracing.operator_calls import SHAPE_ONLY, packet_of
+from hgpart.tracing.traced_nodes import is_norms_statistic
 
 aten = torch.ops.aten
 
-BATCH_NORMS = (
-    aten._native_batch_norm_legit_functional,
-    aten._native_batch_norm_legit_no_training,
-)
-REPLACED = (*BATCH_NORMS, aten.native_dropout, aten.copy, *SHAPE_ONLY)
 
-
-def replace(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:
-    """Emit an operator of `REPLACED`; the node stands for its first result."""
-    packet = packet_of(node)
-    if packet in SHAPE_ONLY:
-        return _filled(step, node)
-    if packet is aten.copy:
+def replaced(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node | None:
+    """An operator in another form, which stands for its first result; None if it has none."""
+    operator = operator_of(node)
+    if operator.makes:  # the operand that it is shaped after need not be there for that
+        value = argument(node, "fill_value")
+        return filled(step, node, operator.makes, {}, *([] if value is None else [value]))
+    if operator.cut == "overwrite":
         return copied(step, node, {})
-    made = (_dropout if packet is aten.native_dropout else _batch_norm)(step, node, boxes)
+    if operator.cut not in ("norm", "dropout"):
+        return None
+    made = (_dropout if operator.cut == "dropout" else _batch_norm)(step, node, boxes)
     step.single.add(made)
     return made
-
-
-_FILLED = {
-    "empty": aten.zeros.default,
-    "zeros": aten.zeros.default,
-    "ones": aten.ones.default,
-    "full": aten.full.default,
-    "rand": aten.rand.default,
-    "randn": aten.randn.default,
-}
-
-
-def _filled(step: StepGraph, node: fx.Node) -> fx.Node:
-    """A new tensor; the operand that it is shaped after need not be there for that."""
-    packet = str(packet_of(node)).rpartition(".")[2]
-    made = _FILLED[packet.replace("_like", "").replace("new_", "")]
-    value = Call(node, node.args, dict(node.kwargs), ()).argument("fill_value")
-    return filled(step, node, made, {}, *([value] if made is aten.full.default else []))
 
 
 def filled(step: StepGraph, node: fx.Node, made: Any, box: Box, *values: Any) -> fx.Node:
@@ -61,39 +40,34 @@ def filled(step: StepGraph, node: fx.Node, made: Any, box: Box, *values: Any) ->
 
 def _batch_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:
     """Batch norm that updates its running statistics in place, as the module does."""
-    call = Call(node, node.args, dict(node.kwargs), ())
 
     def operand(name: str) -> Any:
-        value = call.argument(name)
+        value = argument(node, name)
         if not isinstance(value, fx.Node):
             return value
         held = _first_version(value)
         return step.value(held, boxes.get(value, boxes.get(held, {})))
 
-    training = packet_of(node) is BATCH_NORMS[0]
-    made = step.call(
+    return step.call(
         aten.batch_norm.default,
         *(operand(name) for name in ("input", "weight", "bias", "running_mean", "running_var")),
-        bool(call.argument("training")) if training else False,
-        call.argument("momentum"),
-        call.argument("eps"),
+        bool(argument(node, "training", False)),
+        argument(node, "momentum"),
+        argument(node, "eps"),
         torch.backends.cudnn.enabled,
     )
-    return made
 
 
 def _first_version(node: fx.Node) -> fx.Node:
     """The buffer itself, where the statistic is what an earlier call of the norm made of it."""
-    while node.target is operator.getitem and node.all_input_nodes[0].target in (
-        aten._native_batch_norm_legit_functional.default,
-    ):
-        index = node.args[1]
-        name = {3: "running_mean", 4: "running_var"}.get(index if isinstance(index, int) else -1)
+    while is_norms_statistic(node):
+        norm, index = node.args
+        assert isinstance(norm, fx.Node)
+        assert isinstance(index, int)
+        name = operator_of(norm).updates.get(index)
         if name is None:
             return node
-        parent = node.all_input_nodes[0]
-        found = Call(parent, parent.args, dict(parent.kwargs), ()).argument(name)
-        node = found
+        node = argument(norm, name)
     return node
 
 

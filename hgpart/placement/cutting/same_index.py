@@ -6,9 +6,10 @@ import numpy as np
 from torch import fx
 
 from hgpart.errors import PlacementError
-from hgpart.hypergraph.hypergraph import Int64
-from hgpart.layers.channels import Call, Mix, SameIndex
+from hgpart.operators.calls import argument
+from hgpart.operators.effects import Mix, SameIndex
 from hgpart.placement.cutting.layouts import spread
+from hgpart.placement.cutting.slices import box_of
 from hgpart.placement.cutting.step_graph import Box, StepGraph
 
 
@@ -36,7 +37,7 @@ def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Bo
         boxes[operand] = {dim: wanted}
     for operand, numbers in found.constants:
         met = numbers[kept] if len(numbers) > 1 else numbers
-        cut = _box_of(np.unique(met), step.facts.shape(operand))
+        cut = box_of(np.unique(met), step.facts.shape(operand))
         if cut is None:
             return None
         boxes[operand] = cut
@@ -87,11 +88,10 @@ def _own_box(step: StepGraph, node: fx.Node, operand: fx.Node) -> Box:
         for constant, elements in effect.constants:
             if origins[min(constant.origins)] is operand:
                 numbers = np.unique(elements.expand(ids.shape).numpy()[own])
-                return _box_of(numbers, shape) or {}
+                return box_of(numbers, shape) or {}
     axes = [dim for dim, size in enumerate(shape) if size == step.layer.tasks]
     if isinstance(effect, Mix):
-        call = Call(node, node.args, dict(node.kwargs), ())
-        named = [dim for name, dim in effect.slices.items() if call.argument(name) is operand]
+        named = [dim for name, dim in effect.slices.items() if argument(node, name) is operand]
         axes = named[:1] or axes
     if len(axes) > 1 and operand.name in step.traced.parameters:
         raise PlacementError(
@@ -100,13 +100,3 @@ def _own_box(step: StepGraph, node: fx.Node, operand: fx.Node) -> Box:
             "rule that says it in Mix.slices"
         )
     return {axes[0]: step.tasks} if len(axes) == 1 else {}
-
-
-def _box_of(numbers: Int64, shape: tuple[int, ...]) -> dict[int, Int64] | None:
-    """The box that consists of elements with these numbers; None if they make up no box."""
-    if not shape:
-        return {}
-    found = [np.unique(along) for along in np.unravel_index(numbers, shape)]
-    if np.prod([len(along) for along in found], dtype=np.int64) != len(numbers):
-        return None
-    return {dim: along for dim, along in enumerate(found) if len(along) < shape[dim]}

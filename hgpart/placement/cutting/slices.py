@@ -92,16 +92,19 @@ class Slice:
         return (self.name, held, None if self.elements is None else self.elements.tobytes())
 
 
+def box_of(numbers: Int64, shape: tuple[int, ...]) -> dict[int, Int64] | None:
+    """The box of the elements with these numbers, each once; None if they make up no box."""
+    found = [np.unique(along) for along in np.unravel_index(numbers, shape)] if shape else []
+    if shape and math.prod(map(len, found)) != len(numbers):
+        return None
+    return {dim: along for dim, along in enumerate(found) if len(along) < shape[dim]}
+
+
 def slice_of(name: str, shape: tuple[int, ...], numbers: Int64) -> Slice:
     """The slice with the elements of these numbers: a box, if they make up one."""
     numbers = np.unique(numbers)
-    if not shape:
-        return Slice(name, shape)
-    found = [np.unique(along) for along in np.unravel_index(numbers, shape)]
-    if math.prod(map(len, found)) != len(numbers):
-        return Slice(name, shape, elements=numbers)
-    cut = {dim: along for dim, along in enumerate(found) if len(along) < shape[dim]}
-    return Slice(name, shape, cut)
+    cut = box_of(numbers, shape)
+    return Slice(name, shape, elements=numbers) if cut is None else Slice(name, shape, cut)
 
 
 def overlap(slices: Sequence[Slice]) -> bool:

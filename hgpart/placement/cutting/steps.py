@@ -11,6 +11,7 @@ from torch import fx
 
 from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import Read
+from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import Cut, CutGraph
 from hgpart.placement.cutting.layouts import merge, spread
 from hgpart.placement.cutting.ownership import Rectangle
@@ -122,23 +123,13 @@ def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:
     return step.take(whole, layout.axes[0], positions, len(layout.channels))
 
 
-# Their backward does not need what they made, so the next operator may change it.
-_FREE_TO_CHANGE = (
-    aten.conv2d.default,
-    aten.linear.default,
-    aten.batch_norm.default,
-    aten.add.Tensor,
-)
-_IN_PLACE = {aten.relu.default: aten.relu_.default, aten.hardtanh.default: aten.hardtanh_.default}
-
-
 def _activate_in_place(graph: fx.Graph) -> None:
     """Save the memory of a map that only an activation reads, as models do themselves."""
     for node in graph.nodes:
-        if node.target in _IN_PLACE:
+        if in_place := operator_of(node).in_place:
             operand = node.all_input_nodes[0]
-            if operand.target in _FREE_TO_CHANGE and len(operand.users) == 1:
-                node.target = _IN_PLACE[node.target]
+            if operator_of(operand).frees_result and len(operand.users) == 1:
+                node.target = in_place
 
 
 def _finished(step: CutGraph, outputs: Sequence[fx.Node]) -> Step:

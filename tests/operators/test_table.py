@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,27 +15,16 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import fx
+from torch.utils.flop_counter import FlopCounterMode
 
-from hgpart.errors import TraceError
-from hgpart.layers import channels
-from hgpart.layers.aten_rules import moves_only
-from hgpart.layers.channels import (
-    Call,
-    Channels,
-    Constant,
-    Mix,
-    Reindex,
-    SameIndex,
-    Whole,
-    channel_rule,
-    compact,
-    constant_along,
-    core,
-    distinct_in_order,
-    effect_of,
-    mix_all,
-)
-from hgpart.tracing.operator_calls import only_updated
+from hgpart.errors import ArgumentError, TraceError
+from hgpart.operators import table
+from hgpart.operators.calls import only_updated
+from hgpart.operators.channelwise import same_place
+from hgpart.operators.effects import Call, Channels, Constant, Mix, Reindex, SameIndex, Whole
+from hgpart.operators.ids import compact, constant_along, core, distinct_in_order, mix_all
+from hgpart.operators.products import Product
+from hgpart.operators.table import channel_rule, effect_of, record_of
 
 aten = torch.ops.aten
 
@@ -319,7 +308,6 @@ def test_convolution() -> None:
     assert isinstance(found, Mix)
     assert (found.channels.tolist(), found.sizes.tolist()) == ([0, 1, 2, 3], [1, 1, 1, 1])
     assert (found.groups, found.axis, found.partial) == (2, 1, True)
-    assert found.macs == 2 * 25 * 2 * 9
 
 
 def test_linear_layer_behind_a_flattened_map() -> None:
@@ -327,7 +315,42 @@ def test_linear_layer_behind_a_flattened_map() -> None:
     weight = Constant((10, 147), frozenset({"w"}))
     found = effect(aten.linear.default, (2, 10), Channels(ids), weight)
     assert (found.channels.tolist(), found.sizes.tolist()) == ([0, 1, 2], [49, 49, 49])
-    assert (found.groups, found.axis, found.macs) == (1, 1, 2 * 147)
+    assert (found.groups, found.axis) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "more"),
+    [
+        (aten.conv1d.default, [(2, 6, 9), (4, 6, 3)], ()),
+        (aten.conv2d.default, [(2, 6, 9, 8), (4, 3, 3, 3), (4,)], ([2, 2], [1, 1], [1, 1], 2)),
+        (aten.conv2d.default, [(6, 9, 8), (4, 6, 3, 1)], ()),
+        (aten.conv2d.padding, [(2, 6, 9, 8), (4, 6, 3, 1), (4,)], ([1, 1], "same")),
+        (aten.conv3d.default, [(2, 6, 5, 5, 5), (4, 6, 3, 1, 2)], ()),
+        (aten.conv_transpose1d.default, [(2, 6, 9), (6, 4, 3)], ()),
+        (aten.conv_transpose2d.input, [(2, 6, 5, 4), (6, 2, 3, 3), (4,)], ([2], [0], [0], 2)),
+        (aten.conv_transpose3d.input, [(6, 5, 5, 5), (6, 4, 2, 2, 2)], ()),
+        (aten.linear.default, [(2, 3, 6), (4, 6), (4,)], ()),
+        (aten.linear.default, [(6,), (4, 6)], ()),
+        (aten.mm.default, [(5, 6), (6, 4)], ()),
+        (aten.matmul.default, [(2, 5, 6), (6, 4)], ()),
+        (aten.addmm.default, [(4,), (5, 6), (6, 4)], ()),
+    ],
+)
+def test_multiply_accumulates_of_products_are_those_that_torch_counts(
+    operator: Any, shapes: list[tuple[int, ...]], more: tuple[Any, ...]
+) -> None:
+    with FlopCounterMode(display=False) as counter:
+        made = operator(*(torch.empty(shape, device="meta") for shape in shapes), *more)
+    known = record_of(operator)
+    call = Call(fx.Graph().call_function(operator), (*map(Constant, shapes), *more), {}, made.shape)
+    assert known.macs is not None
+    assert known.macs(call) == counter.get_total_flops() // 2 > 0
+
+
+def test_batched_matrices_are_for_torch_to_count() -> None:
+    call = Call(fx.Graph().call_function(aten.matmul.default), (), {}, (2, 3, 3))
+    matrices = dataclasses.replace(call, args=(Constant((2, 3, 4)), Constant((2, 4, 3))))
+    assert record_of(aten.matmul.default).macs(matrices) is None
 
 
 def test_a_weight_has_columns_of_channels_along_the_contracted_dimension_alone() -> None:
@@ -414,20 +437,20 @@ def test_bias_that_depends_on_the_input_is_whole() -> None:
 
 
 def test_only_operators_that_keep_every_element_move_parameters() -> None:
-    assert moves_only(aten.view.default)
-    assert moves_only(aten.t.default)
-    assert moves_only(aten.split.Tensor)
-    assert not moves_only(aten.expand.default)  # one element in many places
-    assert not moves_only(aten.repeat.default)
-    assert not moves_only(aten.mul.Tensor)
-    assert not moves_only(aten.cat.default)
+    assert record_of(aten.view.default).moves_only
+    assert record_of(aten.t.default).moves_only
+    assert record_of(aten.split.Tensor).moves_only
+    assert not record_of(aten.expand.default).moves_only  # one element in many places
+    assert not record_of(aten.repeat.default).moves_only
+    assert not record_of(aten.mul.Tensor).moves_only
+    assert not record_of(aten.cat.default).moves_only
 
 
 # ------------------------------------------------------------------ the registry
 
 
 def test_rules_can_be_added_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "_rules", dict(channels._rules))
+    monkeypatch.setattr(table, "_records", dict(table._records))
     operand = Channels(per_channel(2, 4))
     assert isinstance(effect(aten.relu.default, (2, 4), operand), SameIndex)
     assert effect(aten.cholesky.default, (2, 4), operand) == Whole()
@@ -444,6 +467,35 @@ def test_rules_can_be_added_and_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
         return Whole(known=True)
 
     assert effect(aten.relu.default, (2, 4), operand) == Whole(known=True)
+
+
+def test_a_product_of_the_user_says_how_it_is_cut_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table, "_records", dict(table._records))
+    product = channel_rule(aten.addbmm)(Product("batch1", "batch2", "self", row_dim=1))
+    known = record_of(aten.addbmm.default)
+    assert (known.rule, known.product, known.macs) == (product, product, product.macs)
+    assert channel_rule(aten.addbmm.default, macs=lambda call: 7)(same_place) is same_place
+    known = record_of(aten.addbmm.default)
+    assert (known.rule, known.product) == (same_place, product)
+    assert known.macs(Call(fx.Graph().call_function(aten.addbmm.default), (), {}, ())) == 7
+
+
+def test_a_cut_that_there_is_not() -> None:
+    says = "cut 'across': accepted are copy, reshape, permutation"
+    with pytest.raises(ArgumentError, match=says):
+        channel_rule(aten.relu, cut="across")  # type: ignore[arg-type]
+
+
+def test_no_operator_is_in_the_table_twice() -> None:
+    named = [operator for _, *operators in table._ATEN for operator in operators]
+    assert len(set(named)) == len(named)
+    packets = {getattr(one, "overloadpacket", None) for one in named}
+    assert packets.isdisjoint(named)  # else an overload would have a record beside its packet's
+    assert {record.cut for record, *_ in table._ATEN if isinstance(record.cut, str)} == set(
+        get_args(table.Cut)
+    )
 
 
 def test_argument_by_position_or_name() -> None:
@@ -477,7 +529,7 @@ def test_arguments_are_read_by_the_name_in_the_schema_of_the_overload() -> None:
 def test_rule_that_raises_is_named_in_one_line(
     monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
-    monkeypatch.setattr(channels, "_rules", dict(channels._rules))
+    monkeypatch.setattr(table, "_records", dict(table._records))
 
     @channel_rule(aten.relu)
     def broken(call: Call) -> Whole:
@@ -495,7 +547,7 @@ def test_rule_that_raises_is_named_in_one_line(
 
 
 def test_rule_that_returns_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "_rules", dict(channels._rules))
+    monkeypatch.setattr(table, "_records", dict(table._records))
     channel_rule(aten.relu)(lambda call: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(TraceError, match="<lambda> returns None: accepted are Reindex, SameIndex"):
         effect(aten.relu.default, (2, 4), Channels(per_channel(2, 4)))
@@ -519,11 +571,11 @@ def test_statistics_that_training_replaces_are_no_data() -> None:
 
 @pytest.mark.full  # a process of its own
 def test_a_rule_of_the_user_comes_before_the_built_in_one_whenever_it_is_registered() -> None:
-    """The built-in rules are registered when the first graph is made, after the user's."""
+    """The built-in rules were registered when the first graph was made, after the user's."""
     code = (
         "import torch, hgpart\n"
         "from torch import nn\n"
-        "from hgpart.layers.channels import Whole\n"
+        "from hgpart.operators.effects import Whole\n"
         "hgpart.channel_rule(torch.ops.aten.max_pool2d)(lambda call: Whole())\n"
         "model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(2))\n"
         "graph = hgpart.channel_graph(hgpart.trace(model, torch.zeros(2, 3, 8, 8)))\n"

@@ -5,24 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import fx
-
-# Their result has the shape of an operand and none of its data.
-SHAPE_ONLY = frozenset(
-    {
-        torch.ops.aten.empty_like,
-        torch.ops.aten.zeros_like,
-        torch.ops.aten.ones_like,
-        torch.ops.aten.full_like,
-        torch.ops.aten.rand_like,
-        torch.ops.aten.randn_like,
-        torch.ops.aten.new_empty,
-        torch.ops.aten.new_zeros,
-        torch.ops.aten.new_ones,
-        torch.ops.aten.new_full,
-    }
-)
 
 
 def packet_of(node: fx.Node) -> Any:
@@ -47,6 +30,11 @@ def argument_of(
     return default
 
 
+def argument(node: fx.Node, name: str, default: Any = None) -> Any:
+    """An argument of the call that a node is, by the name that the operator's schema gives it."""
+    return argument_of(node.target, node.args, node.kwargs, name, default)
+
+
 def module_of(node: fx.Node) -> str:
     """Path of the innermost module whose code makes a node; empty for the model itself."""
     stack = node.meta.get("nn_module_stack") or {}
@@ -61,11 +49,7 @@ def place_of(node: fx.Node) -> str:
 
 def only_updated(node: fx.Node) -> frozenset[fx.Node]:
     """Running statistics that a norm in training mode replaces: no data of what it computes."""
-
-    def argument(name: str) -> Any:
-        return argument_of(node.target, node.args, node.kwargs, name)
-
-    if not (argument("training") or argument("use_input_stats")):
+    if not (argument(node, "training") or argument(node, "use_input_stats")):
         return frozenset()
-    statistics = (argument("running_mean"), argument("running_var"))
+    statistics = (argument(node, "running_mean"), argument(node, "running_var"))
     return frozenset(value for value in statistics if isinstance(value, fx.Node))

@@ -1,0 +1,98 @@
+"""OpenLayers -> ChannelGraph: channels numbered through, parameters counted once."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
+from hgpart.layers.constants import of_rows
+from hgpart.layers.holdings import count_needed
+from hgpart.layers.open_layers import OpenLayers
+from hgpart.layers.operations import operations_of
+from hgpart.operators.effects import Channels, Constant
+from hgpart.operators.ids import NO_CHANNEL, compact, core
+
+
+def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
+    """Number channels through all layers in order, and count each parameter once."""
+    layers = open_layers.all
+    layers.sort(key=lambda layer: layer.position)
+    renumber = np.full(open_layers.width + 1, NO_CHANNEL, dtype=np.int64)  # the last one is -1's
+    first = 0
+    for layer in layers:
+        renumber[layer.start : layer.start + layer.channels] = first + np.arange(layer.channels)
+        first += layer.channels
+    index = {id(layer): at for at, layer in enumerate(layers)}
+    tied = list(range(len(layers)))
+    for sharers in open_layers.users().values():
+        group = {tied[index[id(layer)]] for layer in sharers}
+        tied = [min(group) if at in group else at for at in tied]
+    owned, sizes = _owned(open_layers), _sizes(open_layers)
+    operations = operations_of(open_layers.traced, [(x.name, x.kind, x.operators) for x in layers])
+    table = torch.from_numpy(renumber.astype(np.int32))
+    return ChannelGraph(
+        layers=tuple(
+            Layer(
+                name=layer.name,
+                kind=layer.kind,
+                operators=tuple(layer.operators),
+                operations=operations[at],
+                tasks=layer.tasks,
+                channels=layer.channels,
+                map_elements=layer.map_elements,
+                fixed_elements=layer.fixed_elements,
+                partial_elements=layer.partial_elements,
+                bytes_per_element=layer.bytes_per_element,
+                macs=layer.macs,
+                parameters=sum(sizes[name] for name in owned[at]),
+                weights=layer.weights if layer.weight_names & owned[at] else 0,
+                parameter_names=tuple(
+                    open_layers.traced.parameters[name] for name in layer.uses if name in sizes
+                ),
+                reads=tuple(
+                    Read(
+                        renumber[read.channels],
+                        read.sizes,
+                        read.groups,
+                        # A sum that is fused into another type travels in a size of its own.
+                        read.partial and layer.sum_bytes == layer.bytes_per_element,
+                    )
+                    for read in layer.reads
+                ),
+                tied_to=tied[at],
+            )
+            for at, layer in enumerate(layers)
+        ),
+        ids={
+            node.name: table[core(value.ids).long()].expand(value.ids.shape)
+            for node, value in open_layers.values.items()
+            if isinstance(value, Channels)
+        },
+        rows={
+            node.name: compact(value.rows)
+            for node, value in open_layers.values.items()
+            if isinstance(value, Constant) and value.origins and of_rows(value.rows)
+        },
+    )
+
+
+def _owned(open_layers: OpenLayers) -> list[frozenset[str]]:
+    """Parameters of each layer that no layer before it has: each element counts once."""
+    seen: frozenset[str] = frozenset()
+    owned = []
+    for layer in open_layers.all:
+        owned.append(frozenset(layer.uses.keys() & open_layers.traced.parameters.keys()) - seen)
+        seen |= owned[-1]
+    return owned
+
+
+def _sizes(open_layers: OpenLayers) -> dict[str, int]:
+    """Elements of each parameter that any layer needs."""
+    return {
+        name: count_needed(
+            [use for one in layers for use in one.uses[name]], *open_layers.origin(name)
+        )
+        for name, layers in open_layers.users().items()
+        if name in open_layers.traced.parameters
+    }

@@ -1,0 +1,1 @@
+"""ATen operator -> what it does to channels, how its share is cut, its multiply-accumulates."""

@@ -1,0 +1,178 @@
+"""Channel rules of operators that work channel by channel, or that mix along some dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+
+from hgpart.operators.effects import (
+    Call,
+    Channels,
+    Constant,
+    Effect,
+    Mix,
+    Rule,
+    SameIndex,
+    Whole,
+    alone,
+    in_slices,
+    operands_of,
+    tensors_of,
+)
+from hgpart.operators.ids import constant_along, in_order, mix_all
+
+
+def _elements(constant: Constant, shape: Sequence[int] | None = None) -> torch.Tensor:
+    """Number the elements of a constant, viewed in a shape that broadcasts to the result."""
+    numbers = torch.arange(math.prod(constant.shape), dtype=torch.int32)
+    return numbers.reshape(tuple(constant.shape if shape is None else shape))
+
+
+# ------------------------------------------------------------------ same index
+
+
+def same_place(call: Call) -> Effect:
+    """Pointwise with broadcasting: an element depends on the elements at its own place."""
+    values = tensors_of(call)
+    return SameIndex(
+        operands=tuple(
+            value.ids.expand(call.shape) for value in values if isinstance(value, Channels)
+        ),
+        constants=tuple(
+            (value, _elements(value))
+            for value in values
+            if isinstance(value, Constant) and value.origins
+        ),
+    )
+
+
+def along(
+    call: Call,
+    dims: Iterable[int],
+    keepdim: bool = True,
+    beside: Sequence[str] = (),
+    shape: Sequence[int] = (),
+) -> Effect:
+    """Mix the first operand along dimensions only: same index if its ids don't depend on them.
+
+    Whatever size the dimensions then have in the result, its ids are those of the operand.
+    `beside` are the names of further tensors (weight, bias), which are viewed in `shape`.
+    """
+    value = call.args[0]
+    others = [call.argument(name) for name in beside]
+    varying = [other for other in others if isinstance(other, Channels)]
+    if not isinstance(value, Channels) or len(operands_of(call)) > 1 + len(varying):
+        return Whole()
+    ids = value.ids
+    dims = sorted({dim % ids.dim() for dim in dims})
+    if not all(constant_along(ids, dim) for dim in dims):
+        return Whole()
+    for dim in reversed(dims):
+        ids = ids.narrow(dim, 0, 1) if keepdim else ids.select(dim, 0)
+    return SameIndex(
+        operands=(
+            ids.expand(call.shape),
+            *(other.ids.reshape(tuple(shape)).expand(call.shape) for other in varying),
+        ),
+        constants=tuple(
+            (other, _elements(other, shape))
+            for other in others
+            if isinstance(other, Constant) and other.origins
+        ),
+    )
+
+
+def normalised(call: Call, dims: Iterable[int], beside: Sequence[str] = ()) -> Effect:
+    """Mix along dimensions whose extent stays: where channels are among them, each reads all.
+
+    A softmax over channels, or a layer norm: a task needs every channel to make its own.
+    """
+    dims = sorted(dim % len(call.shape) for dim in dims)
+    effect = along(call, dims, beside=beside, shape=call.shape[dims[0] :])
+    if not isinstance(effect, Whole) or not alone(call.args[0], call):
+        return effect
+    ids = call.args[0].ids
+    varying = [dim for dim in range(ids.dim()) if not constant_along(ids, dim)]
+    if len(varying) != 1 or varying[0] not in dims:
+        return effect
+    slices = dict.fromkeys(beside, varying[0] - dims[0])
+    if not in_slices(call, call.shape[varying[0]], slices):
+        return effect
+    channels, sizes = mix_all(ids)
+    return Mix(channels, sizes, 1, varying[0], partial=False, slices=slices)
+
+
+# ------------------------------------------------------------------ rules
+
+
+def feature_dropout(call: Call) -> Effect:
+    """Dropout of whole maps."""
+    return along(call, range(2, len(call.shape)))
+
+
+def prelu(call: Call) -> Effect:
+    """A slope for each channel, or one for all."""
+    shape = [1] * len(call.shape)
+    shape[min(1, len(shape) - 1)] = -1
+    return along(call, (), beside=("weight",), shape=shape)
+
+
+def over_last(count: int) -> Rule:
+    """The rule of operators that mix along so many last dimensions, such as pooling."""
+    return lambda call: along(call, range(-count, 0))
+
+
+def batch_norm(call: Call) -> Effect:
+    """A norm of each channel, along all dimensions but 1."""
+    dims = [dim for dim in range(len(call.shape)) if dim != 1]
+    beside = ("weight", "bias", "running_mean", "running_var")
+    return along(call, dims, beside=beside, shape=[1, -1] + [1] * (len(call.shape) - 2))
+
+
+def layer_norm(call: Call) -> Effect:
+    """A norm over the last dimensions."""
+    normalized = call.argument("normalized_shape")
+    return normalised(call, range(-len(normalized), 0), beside=("weight", "bias"))
+
+
+def weight_norm(call: Call) -> Effect:
+    """Slices of a weight along one dimension, each scaled to a length in `g`."""
+    kept = call.argument("dim") % len(call.shape)
+    shape = [size if dim == kept else 1 for dim, size in enumerate(call.shape)]
+    dims = [dim for dim in range(len(call.shape)) if dim != kept]
+    return along(call, dims, beside=("g",), shape=shape)
+
+
+def softmax(call: Call) -> Effect:
+    """Along one dimension, of which each task needs all to make its own."""
+    return normalised(call, (call.argument("dim"),))
+
+
+def along_one(call: Call) -> Effect:
+    """Along one dimension."""
+    return along(call, (call.argument("dim"),))
+
+
+def reduction(call: Call) -> Effect:
+    """Along some dimensions, or all; they go."""
+    rank = call.args[0].ids.dim()
+    dim = call.argument("dim")
+    dims = range(rank) if dim is None or dim == [] else dim
+    dims = [dims] if isinstance(dims, int) else list(dims)
+    effect = along(call, dims, keepdim=len(call.shape) == rank)
+    return Whole(known=True) if isinstance(effect, Whole) else effect
+
+
+def group_norm(call: Call) -> Effect:
+    """A norm over groups of channels."""
+    value, slices = call.argument("input"), {"weight": 0, "bias": 0}
+    if not alone(value, call) or not in_slices(call, call.shape[1], slices):
+        return Whole()
+    channels = in_order(value.ids, 1)
+    if channels is None:
+        return Whole()
+    groups = call.argument("num_groups", call.argument("group"))
+    return Mix(channels, np.ones_like(channels), groups, 1, partial=False, slices=slices)

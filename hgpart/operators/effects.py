@@ -1,0 +1,187 @@
+"""What an operator does to the channels of its operands: a call, and the four effects of it.
+
+Every tensor that depends on the model's inputs carries *ids*: an int32 tensor of the same shape
+that says of each element which channel of which layer it belongs to (-1 where it is a constant,
+such as padding). A channel rule reads the ids of the operands and answers with an effect:
+
+* `Reindex`: computes nothing, only moves elements about (view, concatenation, split, shuffle);
+* `SameIndex`: works channel by channel (activation, pooling, batch norm, residual add);
+* `Mix`: task j reads one group of channels (convolution, linear, group norm, reduction);
+* `Whole`: mixes channels in a way that no rule knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from hgpart.operators.calls import argument_of
+from hgpart.operators.ids import compact, core
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The ids of a tensor that depends on the model's inputs."""
+
+    ids: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor."""
+        return tuple(self.ids.shape)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that depends on parameters and buffers alone.
+
+    `origins` are the placeholders of the parameters behind it; `computed` is True once an
+    operator has done more than move the elements of one parameter about. `moves` are the
+    operators passed through: two uses of a parameter hand out the same rows if theirs are equal.
+
+    `rows` says of each element which row (along dimension 0) of the origins it is made of; None
+    if of several. `value` is the constant itself, where it is known and made of integers, as an
+    index is.
+    """
+
+    shape: tuple[int, ...]
+    origins: frozenset[str] = frozenset()
+    computed: bool = False
+    moves: tuple[str, ...] = ()
+    rows: torch.Tensor | None = field(default=None, compare=False)
+    value: torch.Tensor | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator call as rules see it.
+
+    `args` and `kwargs` are the node's, with `Channels` and `Constant` in place of tensors and
+    numbers in place of symbolic sizes. `shape` is the shape of the (first) result.
+    """
+
+    node: fx.Node
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    shape: tuple[int, ...]
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """Return an argument by the name that the operator's schema gives it.
+
+        One that was not given has the schema's default; one that the operator does not have
+        (another overload may) is `default`.
+        """
+        return argument_of(self.node.target, self.args, self.kwargs, name, default)
+
+
+@dataclass(frozen=True)
+class Reindex:
+    """The result holds elements of the operands; `ids` are those of the result (or results)."""
+
+    ids: torch.Tensor | tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class SameIndex:
+    """Each element of the result depends only on the channels at its own place.
+
+    `operands` are ids, `constants` pairs of a constant and the number of its element at each
+    place; all of them broadcast to the shape of the result.
+    """
+
+    operands: tuple[torch.Tensor, ...]
+    constants: tuple[tuple[Constant, torch.Tensor], ...] = ()
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Task j of T reads ``channels[g * C // groups : (g + 1) * C // groups]``, g = j * groups // T.
+
+    Attributes
+    ----------
+    channels : int64 array, shape (C,)
+        Ids in the operand's order; -1 where there is none.
+    sizes : int64 array, shape (C,)
+        Input features that each channel spans (49 where a 7 x 7 map was flattened).
+    axis : int or None
+        Dimension of the result that counts the tasks; None for a single task.
+    partial : bool
+        Whether a task is a sum with one term per channel, each with columns of the weight that
+        it alone needs: of a `Product`, fine-grain can then split it.
+    shared : tuple of Constant
+        Those that every task needs as a whole; of the others task j has slice j to itself.
+    slices : mapping of str to int
+        By the name of an argument, the dimension of that constant whose slice j is task j's. One
+        that is not named may have no two dimensions of as many elements as there are tasks.
+    """
+
+    channels: Int64
+    sizes: Int64
+    groups: int
+    axis: int | None
+    partial: bool
+    shared: tuple[Constant, ...] = ()
+    slices: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One task that reads everything; `known` if a rule chose this, as for a reduction."""
+
+    known: bool = False
+
+
+Effect = Reindex | SameIndex | Mix | Whole
+Rule = Callable[[Call], Effect]
+
+
+def tensors_of(call: Call) -> list[Channels | Constant]:
+    """The tensors among a call's arguments, and in lists of them, in order."""
+    leaves = pytree.tree_leaves((call.args, call.kwargs))
+    return [one for one in leaves if isinstance(one, (Channels, Constant))]
+
+
+def operands_of(call: Call) -> tuple[Channels, ...]:
+    """All operands of a call that depend on the inputs, in order."""
+    return tuple(one for one in tensors_of(call) if isinstance(one, Channels))
+
+
+def constants_of(call: Call) -> tuple[Constant, ...]:
+    """All operands of a call that depend on parameters and buffers alone, in order."""
+    return tuple(one for one in tensors_of(call) if isinstance(one, Constant))
+
+
+def alone(value: Any, call: Call) -> bool:
+    """Whether nothing but `value` depends on the model's inputs (weight and bias may, too)."""
+    return isinstance(value, Channels) and len(operands_of(call)) == 1
+
+
+def has_slices(constant: Any, axis: int, tasks: int) -> bool:
+    """Whether slice j of a constant along an axis is what task j alone holds of it.
+
+    So it is in a buffer, in a parameter, and where every row was computed from the same row of
+    parameters.
+    """
+    if not isinstance(constant, Constant):
+        return constant is None
+    if not constant.origins or not constant.computed:
+        return True
+    if constant.rows is None:
+        return False
+    rows = core(compact(constant.rows))
+    along = rows.shape[axis] == rows.numel() == tasks  # no other dimension tells rows apart
+    return along and rows.flatten().tolist() == list(range(tasks))
+
+
+def in_slices(call: Call, tasks: int, axes: Mapping[str, int]) -> bool:
+    """Whether slice j of each named constant, along its axis, is what task j alone holds."""
+    return all(has_slices(call.argument(name), axis, tasks) for name, axis in axes.items())

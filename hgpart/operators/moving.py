@@ -1,0 +1,102 @@
+"""Channel rules of operators that only move elements about: they run on ids as on elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hgpart.operators.channelwise import along
+from hgpart.operators.effects import Call, Channels, Constant, Effect, Reindex, SameIndex, Whole
+from hgpart.operators.ids import NO_CHANNEL, compact
+
+aten = torch.ops.aten
+
+
+def _ids(value: Channels | Constant) -> torch.Tensor:
+    if isinstance(value, Channels):
+        return value.ids
+    return torch.full((), NO_CHANNEL, dtype=torch.int32).expand(value.shape)
+
+
+def on_ids(call: Call) -> Effect:
+    """Run the operator itself on ids: it moves them exactly as it moves the elements."""
+
+    def plain(value: Any) -> Any:
+        return _ids(value) if isinstance(value, (Channels, Constant)) else value
+
+    args, kwargs = pytree.tree_map(plain, (call.args, call.kwargs))
+    result = call.node.target(*args, **kwargs)  # type: ignore[operator]
+    if isinstance(result, torch.Tensor):
+        return Reindex(compact(result))
+    return Reindex(tuple(compact(part) for part in result))
+
+
+def moved(call: Call) -> Effect:
+    """The same, of an operator that leaves no element in two places."""
+    return on_ids(call)
+
+
+def viewed(call: Call) -> Effect:
+    """Elements keep their order."""
+    return Reindex(compact(call.args[0].ids.reshape(call.shape)))
+
+
+def copied(call: Call) -> Effect:
+    """Elements keep their places."""
+    return Reindex(call.args[0].ids)
+
+
+def joined(call: Call) -> Effect:
+    """Tensors one behind another along a dimension."""
+    parts = [_ids(value) for value in call.argument("tensors")]
+    parts = [ids for ids in parts if ids.dim() == len(call.shape)]  # drops the legacy empty tensor
+    dim = call.argument("dim") % len(call.shape)
+    for at in range(len(call.shape)):
+        if at != dim and all(ids.stride(at) == 0 or ids.shape[at] == 1 for ids in parts):
+            parts = [ids.narrow(at, 0, 1) for ids in parts]
+    return Reindex(compact(torch.cat(parts, dim).expand(call.shape)))
+
+
+def indexed(call: Call) -> Effect:
+    """Elements at places that are known as the model is traced."""
+    ids = _ids(call.args[0])
+    indices = call.argument("indices")
+    if indices is None:
+        dim = call.argument("dim") % ids.dim()
+        indices = [*[None] * dim, call.argument("index")]
+    places = [index.value if isinstance(index, Constant) else None for index in indices]
+    if any(
+        place is None and index is not None for place, index in zip(places, indices, strict=True)
+    ):
+        return Whole()  # which channels these are is known only as the model runs
+    for dim in range(ids.dim()):
+        if ids.stride(dim) == 0 and (dim >= len(places) or places[dim] is None):
+            ids = ids.narrow(dim, 0, 1)
+    return Reindex(compact(aten.index.Tensor(ids, places).expand(call.shape)))
+
+
+def overwritten(call: Call) -> Effect:
+    """Nothing is left of the first operand; another type than its own is computed."""
+    ids = compact(_ids(call.argument("src")).expand(call.shape))
+    types = {one.meta["val"].dtype for one in call.node.all_input_nodes}
+    return Reindex(ids) if len(types) == 1 else SameIndex((ids,))
+
+
+def filled(call: Call) -> Effect:
+    """One value everywhere."""
+    if isinstance(call.argument("value"), Channels):
+        return Whole()
+    return Reindex(_ids(Constant(call.shape)))
+
+
+def padded(call: Call) -> Effect:
+    """Elements of a frame: no channel's, where a constant is inserted."""
+    widths = call.argument("pad", call.argument("padding"))
+    effect = along(call, [-1 - at // 2 for at, width in enumerate(widths) if width])
+    inserts = call.argument("pad") is not None and call.argument("mode", "constant") == "constant"
+    if isinstance(effect, Whole) and inserts:
+        ids = call.args[0].ids.contiguous()
+        return Reindex(compact(torch.nn.functional.pad(ids, widths, value=NO_CHANNEL)))
+    return effect

@@ -1,0 +1,92 @@
+"""Product: a convolution, or a product with a matrix, whose weight has a slice for each task."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from hgpart.operators.effects import Call, Constant, Effect, Mix, Whole, alone, has_slices
+from hgpart.operators.ids import NO_CHANNEL, in_order, mix_all
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a product calls its operands, and how its weight lies; called, it is its channel rule.
+
+    Attributes
+    ----------
+    operand, weight, bias : str
+        Names of the arguments; no bias is "". One of that name can be None.
+    row_dim : int
+        Dimension of the weight that counts the tasks, 0 or 1; the other one counts the input
+        features. An argument ``transposed`` has a word in it.
+    is_matrix : bool
+        Whether the weight has these dimensions alone: other weights have those of a kernel behind
+        them, and the features may come in as many groups as an argument ``groups`` says.
+    is_scaled : bool
+        Whether arguments ``alpha`` and ``beta`` scale the product and the bias.
+    """
+
+    operand: str = "input"
+    weight: str = "weight"
+    bias: str = "bias"
+    row_dim: int = 0
+    is_matrix: bool = True
+    is_scaled: bool = False
+
+    def rows(self, call: Call) -> int:
+        """Dimension of a call's weight that counts the tasks."""
+        return 1 if call.argument("transposed") else self.row_dim
+
+    def __call__(self, call: Call) -> Effect:
+        """Each task reads all channels of the operand, or those of its group."""
+        value, weight, bias = map(call.argument, (self.operand, self.weight, self.bias))
+        if not alone(value, call) or (self.is_matrix and len(weight.shape) != 2):
+            return Whole()
+        ids, rows, groups = value.ids, self.rows(call), call.argument("groups", 1)
+        axis = len(call.shape) + 1 - len(weight.shape)  # 0 where there is no batch
+        features = ids.dim() + 1 - len(weight.shape)
+        tasks = call.shape[axis]
+        if not has_slices(weight, rows, tasks):
+            return Whole()
+        along = in_order(ids, features)
+        if groups == 1:
+            channels, sizes = mix_all(ids)
+        elif along is not None:
+            channels, sizes = along, np.ones_like(along)
+        else:
+            return Whole()
+        slices = {self.weight: rows, self.bias: -1}
+        if rows == 1 and groups > 1:  # then the weight counts the tasks within each group
+            del slices[self.weight]
+        return Mix(
+            channels,
+            sizes,
+            groups,
+            axis,
+            # Each channel has columns of its own, unless the weight was computed by row.
+            partial=along is not None
+            and not (weight.origins and weight.computed)
+            and bool((along != NO_CHANNEL).all()),
+            shared=_shared_bias(bias, tasks),
+            slices=slices,
+        )
+
+    def macs(self, call: Call) -> int | None:
+        """Multiply-accumulates of a call: as many at each place as the weight has elements."""
+        value, weight = call.argument(self.operand), call.argument(self.weight)
+        if self.is_matrix and len(weight.shape) != 2:
+            return None
+        shape = value.shape if self.rows(call) else call.shape
+        axis = len(shape) + 1 - len(weight.shape)
+        return int(math.prod(shape[:axis] + shape[axis + 1 :]) * math.prod(weight.shape))
+
+
+def _shared_bias(bias: Constant | None, tasks: int) -> tuple[Constant, ...]:
+    """A product's bias, unless each task adds an element of it that no other task needs."""
+    if bias is None:
+        return ()
+    one_each = bias.shape[-1:] == (tasks,)  # another size is spread over all tasks
+    return () if one_each and has_slices(bias, len(bias.shape) - 1, tasks) else (bias,)

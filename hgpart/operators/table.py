@@ -1,0 +1,304 @@
+"""The operator table: of each ATen operator one record; `channel_rule` is where users add to it.
+
+An operator that is not in it works channel by channel if torch tags it as pointwise; otherwise it
+mixes all channels. Tracing, layers and placement ask this table what an operator is, by
+`operator_of`, and name none themselves but to call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from hgpart.errors import ArgumentError, TraceError
+from hgpart.operators import channelwise, moving
+from hgpart.operators.calls import place_of
+from hgpart.operators.channelwise import over_last, same_place
+from hgpart.operators.effects import Call, Effect, Rule, Whole
+from hgpart.operators.products import Product
+
+Cut = Literal[
+    "copy",  # the operand
+    "detach",  # the same, without a gradient
+    "view",  # its elements in their order
+    "reshape",  # the same, by an operator with arguments of its own
+    "permutation",  # its dimensions in another order
+    "expand",
+    "join",  # operands one behind another
+    "overwrite",  # the second operand
+    "slice",
+    "narrow",
+    "select",
+    "index",  # some of the operand, at places given by tensors
+    "pieces",  # several results along a dimension
+    "unbind",  # the same, each without that dimension
+    "norm",  # called as batch norm that updates its statistics in place
+    "dropout",  # multiplied by a mask that was drawn for the whole
+    "size",  # a number, which every part knows
+    "put",  # only called while a Function is watched, as are numbers that are made tensors
+    "number",
+]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What is known of an operator.
+
+    Attributes
+    ----------
+    rule : callable or None
+        What it does to channels; None if it keeps them all together.
+    cut : Product, str or None
+        How a part's share of it is cut; None: in the way that its rule says, if that says that
+        channels keep to themselves; else it runs on whole tensors, with zeros for other parts'.
+    macs : callable or None
+        Multiply-accumulates of a `Call`; None: those that torch counts.
+    makes : operator or None
+        Of one whose result has the shape of its operand and none of its data: what makes that of
+        a shape.
+    in_place : operator or None
+        What computes the same in the place of its operand.
+    frees_result : bool
+        Whether its backward does not need what it made.
+    updates : mapping of int to str
+        Which results are the next values of buffers, by the names of the arguments.
+    """
+
+    rule: Rule | None = None
+    cut: Product | Cut | None = None
+    macs: Callable[[Call], int | None] | None = None
+    makes: Any = None
+    in_place: Any = None
+    frees_result: bool = False
+    updates: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def product(self) -> Product | None:
+        """What it calls its operands, if it is a product."""
+        return self.cut if isinstance(self.cut, Product) else None
+
+    @property
+    def moves_only(self) -> bool:
+        """Whether each element of its operand is, once at most, in some place of the result."""
+        return self.rule in (moving.copied, moving.viewed, moving.moved)
+
+    @property
+    def keeps_places(self) -> bool:
+        """Whether an element depends on those at its own place, where all shapes are equal."""
+        rules = (same_place, moving.copied, moving.viewed, moving.overwritten, moving.filled)
+        return self.rule in rules or self.cut in ("expand", "number") or self.makes is not None
+
+
+aten = torch.ops.aten
+
+
+def _of(product: Product, **facts: Any) -> Operator:
+    return Operator(product, product, product.macs, **facts)
+
+
+# By packet (all overloads), or by overload.
+_ATEN: tuple[tuple[Any, ...], ...] = (
+    # ---- products
+    (_of(Product(is_matrix=False)), aten.conv1d, aten.conv3d, aten.convolution),
+    (_of(Product(is_matrix=False), frees_result=True), aten.conv2d),
+    (
+        _of(Product(row_dim=1, is_matrix=False)),
+        *(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d),
+    ),
+    (_of(Product(), frees_result=True), aten.linear),
+    (_of(Product("self", "mat2", "", row_dim=1)), aten.mm),
+    (_of(Product("self", "other", "", row_dim=1)), aten.matmul),
+    (_of(Product("mat1", "mat2", "self", row_dim=1, is_scaled=True)), aten.addmm),
+    # ---- element by element; most of these are known by torch's tag
+    (
+        Operator(same_place),
+        *(aten.dropout, aten.alpha_dropout, aten.bernoulli, aten.hardswish, aten.masked_fill),
+        *(aten.where, aten._to_copy, aten.to),
+    ),
+    (Operator(same_place, "dropout"), aten.native_dropout),
+    (Operator(same_place, in_place=aten.relu_.default), aten.relu),
+    (Operator(same_place, in_place=aten.hardtanh_.default), aten.hardtanh),
+    (Operator(same_place, frees_result=True), aten.add),
+    (Operator(channelwise.prelu), aten.prelu),
+    # ---- along dimensions
+    (Operator(channelwise.feature_dropout), aten.feature_dropout, aten.feature_alpha_dropout),
+    (
+        Operator(over_last(1)),
+        *(aten.max_pool1d, aten.avg_pool1d, aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d),
+    ),
+    (
+        Operator(over_last(2)),
+        *(aten.max_pool2d, aten.max_pool2d_with_indices, aten.avg_pool2d),
+        *(aten.adaptive_avg_pool2d, aten._adaptive_avg_pool2d, aten.adaptive_max_pool2d),
+        *(aten.fractional_max_pool2d, aten.upsample_nearest2d, aten._upsample_nearest_exact2d),
+        *(aten.upsample_bilinear2d, aten._upsample_bilinear2d_aa),
+        *(aten.upsample_bicubic2d, aten._upsample_bicubic2d_aa),
+    ),
+    (
+        Operator(over_last(3)),
+        *(aten.max_pool3d, aten.max_pool3d_with_indices, aten.avg_pool3d),
+        *(aten.adaptive_avg_pool3d, aten.adaptive_max_pool3d),
+        *(aten.upsample_nearest3d, aten.upsample_trilinear3d),
+    ),
+    (
+        Operator(channelwise.batch_norm, "norm", updates={3: "running_mean", 4: "running_var"}),
+        aten._native_batch_norm_legit_functional,
+    ),
+    (Operator(channelwise.batch_norm, "norm"), aten._native_batch_norm_legit_no_training),
+    (Operator(channelwise.batch_norm, frees_result=True), aten.batch_norm),
+    (
+        Operator(channelwise.batch_norm),
+        *(aten._native_batch_norm_legit, aten.native_batch_norm, aten.cudnn_batch_norm),
+        *(aten._batch_norm_with_update, aten._batch_norm_no_update, aten.instance_norm),
+    ),
+    (Operator(channelwise.layer_norm), aten.layer_norm, aten.native_layer_norm, aten.rms_norm),
+    (Operator(channelwise.group_norm), aten.group_norm, aten.native_group_norm),
+    (Operator(channelwise.weight_norm), aten._weight_norm, aten._weight_norm_interface),
+    (
+        Operator(channelwise.softmax),
+        *(aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax),
+    ),
+    (Operator(channelwise.along_one), aten.cumsum, aten.cumprod, aten.glu),
+    (
+        Operator(channelwise.reduction),
+        *(aten.mean, aten.sum, aten.prod, aten.amax, aten.amin, aten.argmax, aten.argmin),
+        *(aten.var, aten.std, aten.var_mean, aten.std_mean, aten.logsumexp, aten.any, aten.all),
+        *(aten.max.default, aten.min.default, aten.max.dim, aten.min.dim),
+        aten.linalg_vector_norm,
+    ),
+    # ---- elements moved about
+    (
+        Operator(moving.padded),
+        *(aten.constant_pad_nd, aten.pad, aten.reflection_pad2d, aten.replication_pad2d),
+    ),
+    (
+        Operator(moving.copied, "copy"),
+        *(aten.clone, aten.contiguous, aten.alias, aten.lift_fresh_copy),
+    ),
+    (Operator(moving.copied, "detach"), aten.detach),
+    (Operator(cut="number"), aten.lift_fresh),
+    (Operator(moving.viewed, "view"), aten.view, aten._unsafe_view),
+    (Operator(moving.viewed, "reshape"), aten.reshape),
+    (
+        Operator(moving.moved, "reshape"),
+        *(aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze),
+    ),
+    (
+        Operator(moving.moved, "permutation"),
+        *(aten.permute, aten.transpose, aten.t, aten.numpy_T, aten.movedim),
+    ),
+    (Operator(moving.moved, "slice"), aten.slice),
+    (Operator(moving.moved, "narrow"), aten.narrow),
+    (Operator(moving.moved, "select"), aten.select),
+    (
+        Operator(moving.moved, "pieces"),
+        *(aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split),
+    ),
+    (Operator(moving.moved, "unbind"), aten.unbind),
+    (
+        Operator(moving.moved),
+        *(aten.stack, aten.flip, aten.roll),
+        *(aten.pixel_shuffle, aten.pixel_unshuffle, aten.channel_shuffle),
+    ),
+    (Operator(moving.on_ids, "expand"), aten.expand),
+    (Operator(moving.on_ids), aten.repeat, aten.tile, aten.slice_scatter, aten.select_scatter),
+    (Operator(moving.joined, "join"), aten.cat),
+    (Operator(moving.indexed, "index"), aten.index.Tensor, aten.index_select),
+    (Operator(moving.overwritten, "overwrite"), aten.copy, aten.copy_),
+    (Operator(moving.filled), aten.fill, aten.fill_, aten.zero_),
+    (Operator(cut="put"), aten.index_put, aten.index_put_),
+    # ---- shapes
+    (Operator(cut="size"), aten.sym_size),
+    (
+        Operator(makes=aten.zeros.default),
+        *(aten.empty_like, aten.zeros_like, aten.new_empty, aten.new_zeros),
+    ),
+    (Operator(makes=aten.ones.default), aten.ones_like, aten.new_ones),
+    (Operator(makes=aten.full.default), aten.full_like, aten.new_full),
+    (Operator(makes=aten.rand.default), aten.rand_like),
+    (Operator(makes=aten.randn.default), aten.randn_like),
+)
+_records: dict[Any, Operator] = {one: record for record, *named in _ATEN for one in named}
+_USERS_CUTS = ("copy", "reshape", "permutation")  # need no arguments by ATen's names
+_UNKNOWN = Operator()
+_POINTWISE = Operator(same_place)
+
+
+def operator_of(node: fx.Node) -> Operator:
+    """What is known of the operator that a node calls."""
+    return record_of(node.target)
+
+
+def record_of(target: Any) -> Operator:
+    """What is known of an operator: an overload, else the packet that it is of."""
+    found = _records.get(target) or _records.get(getattr(target, "overloadpacket", None))
+    return found or (_POINTWISE if torch.Tag.pointwise in getattr(target, "tags", ()) else _UNKNOWN)
+
+
+def channel_rule(
+    *operators: Any,
+    cut: Cut | None = None,
+    macs: Callable[[Call], int | None] | None = None,
+) -> Callable[[Rule], Rule]:
+    """Register what operators are, as ``@channel_rule(torch.ops.my_library.my_operator)``.
+
+    An operator is a ``torch.ops`` packet (all overloads) or one overload. The rule gets a `Call`
+    and returns `Reindex`, `SameIndex`, `Mix` or `Whole`; a later rule replaces an earlier one.
+    A part's share of what works channel by channel is cut by that alone. Of a convolution, or a
+    product with a matrix, the rule is a `Product`: it says how shares are cut, and what it counts.
+
+    Parameters
+    ----------
+    *operators : packets or overloads
+    cut : str, optional
+        Of one that only moves elements about: that its result is a "copy", a "reshape" or a
+        "permutation" of dimensions of its operand; without it, a share is taken from the whole.
+    macs : callable, optional
+        Multiply-accumulates of a `Call`. Without it, those that torch counts.
+
+    Raises
+    ------
+    ArgumentError
+        If `cut` is no such word.
+    """
+    if cut not in (None, *_USERS_CUTS):
+        raise ArgumentError(f"cut {cut!r}: accepted are {', '.join(_USERS_CUTS)}")
+
+    def register(rule: Rule) -> Rule:
+        given: dict[str, Any] = {"rule": rule}
+        if isinstance(rule, Product):
+            given |= {"cut": rule, "macs": rule.macs}
+        given |= {name: one for name, one in (("cut", cut), ("macs", macs)) if one is not None}
+        for operator in operators:
+            _records[operator] = replace(record_of(operator), **given)
+        return rule
+
+    return register
+
+
+def effect_of(call: Call) -> Effect:
+    """Apply a call's rule.
+
+    Raises
+    ------
+    TraceError
+        If the rule raises anything or returns anything but an effect.
+    """
+    rule = operator_of(call.node).rule
+    if rule is None:
+        return Whole()
+    where = f"{place_of(call.node)}: its channel rule {getattr(rule, '__name__', rule)}"
+    try:
+        effect = rule(call)
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise TraceError(f"{where} raises {reason}") from error
+    if not isinstance(effect, Effect):
+        raise TraceError(
+            f"{where} returns {effect!r}: accepted are Reindex, SameIndex, Mix and Whole"
+        )
+    return effect
