@@ -27,9 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 import hgpart
+from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.external import mtkahypar as mtkahypar_backend
 from hgpart.partition.external.kahypar import kahypar

@@ -65,9 +65,9 @@ from rich.table import Table
 
 import hgpart
 from hgpart import ChannelGraph, CnnHypergraph, Evaluation, Modelling, Work
+from hgpart.arrays import Int32
 from hgpart.errors import HgpartError
 from hgpart.hypergraph.blocks import layer_blocks
-from hgpart.hypergraph.hypergraph import Int32
 from hgpart.hypergraph.metrics import traffic
 from hgpart.layers.channel_graph import OUTPUT
 from hgpart.partition.baselines.horizontal import horizontal

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.arrays import Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 
 def communication_volume(hypergraph: Hypergraph, parts: Int32, k: int) -> int: ...
 def cut_net(hypergraph: Hypergraph, parts: Int32, k: int) -> int: ...

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.files.json_files import JsonObject, quoted, read_json
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.blocks import Blocks
-from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.modelling import GRAINS, LARGEST_FACTOR, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
+from hgpart.arrays import Int64
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import itertools
 
 import numpy as np
 
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.arrays import Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 
 
 def assignments_within(hypergraph: Hypergraph, room: Int64) -> tuple[Int32, Int64]:

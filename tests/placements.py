@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from hgpart import Placement, place
+from hgpart.arrays import Int32
 from hgpart.hypergraph.blocks import Blocks, full_vertices
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
-from hgpart.hypergraph.hypergraph import Int32
 from hgpart.hypergraph.metrics import evaluate, traffic
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts

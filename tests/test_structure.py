@@ -15,7 +15,7 @@ import hgpart
 ROOT = Path(hgpart.__file__).parent
 
 ORDER = [
-    *("errors", "terminal", "cores", "sequences", "files"),
+    *("errors", "arrays", "terminal", "cores", "sequences", "files"),
     *("zoo.architectures", "zoo", "operators", "tracing", "layers", "work"),
     *("hypergraph", "hypergraph.formats"),
     *("partition.problem", "partition.external", "partition.baselines", "partition.native"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import Blocks, layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts
 from hgpart.layers.channel_graph import ChannelGraph

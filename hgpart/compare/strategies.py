@@ -10,10 +10,11 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
+from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import imbalance, messages, traffic
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares

@@ -7,7 +7,7 @@ from operator import add
 
 import numpy as np
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 
 
 @dataclass(frozen=True, eq=False)

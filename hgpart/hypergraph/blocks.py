@@ -12,14 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
 from hgpart.work.figures import Work
-
-Int64 = NDArray[np.int64]
 
 LARGEST_FULL = 150_000_000  # pins of a hypergraph without blocks: 4 GB or so
 

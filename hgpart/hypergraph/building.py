@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.cnn_nets import cnn_nets
@@ -23,9 +23,6 @@ from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.hypergraph.nets import Nets
 from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
 from hgpart.work.figures import LARGEST_TOTAL, Work
-
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections import Counter
 import networkx as nx
 import numpy as np
 
+from hgpart.arrays import Int32
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.hypergraph import Int32
 
 
 def dependencies(model: CnnHypergraph, parts: Int32) -> nx.DiGraph:

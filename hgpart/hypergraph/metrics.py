@@ -38,8 +38,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from hgpart import _native
+from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 
 
 def part_loads(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:

@@ -10,15 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hgpart.arrays import Bool, Int32, Int64
 from hgpart.errors import HypergraphError
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import part_loads
 from hgpart.sequences import Sequences, equal_rows
 
 PINS_AT_ONCE = 2**22  # that are written out in some hundred MB
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

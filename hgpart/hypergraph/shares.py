@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.building import CnnHypergraph, row_shares
-from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.metrics import traffic
 
 

@@ -10,9 +10,8 @@ from functools import cached_property
 import networkx as nx
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
+from hgpart.arrays import Int64
 
 INPUT, PARAMETER, LINEAR, WHOLE, OUTPUT = "input", "parameter", "linear", "whole", "output"
 

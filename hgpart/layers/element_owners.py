@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from hgpart.arrays import Int64
 from hgpart.operators.ids import NO_CHANNEL, constant_along
 from hgpart.sequences import distinct
-
-Int64 = NDArray[np.int64]
 
 
 def channel_axis(shape: Sequence[int], operands: Sequence[torch.Tensor]) -> int:

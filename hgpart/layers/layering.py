@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, PARAMETER, WHOLE, ChannelGraph, Read
 from hgpart.layers.constants import constant_of, integers, with_origins
 from hgpart.layers.element_owners import channel_axis, cross, distinct_places, owned_by_one_task
@@ -47,8 +47,6 @@ from hgpart.tracing.traced_nodes import (
     results_read,
     shape_of,
 )
-
-Int64 = NDArray[np.int64]
 
 REDUCE = "reduce"
 

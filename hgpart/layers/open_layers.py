@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import fx
 
+from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import INPUT, PARAMETER, Read
 from hgpart.layers.holdings import Use, tasks_of_channels
 from hgpart.operators.calls import module_of
@@ -27,8 +27,6 @@ from hgpart.tracing.traced_nodes import (
     results_read,
     updated_buffers,
 )
-
-Int64 = NDArray[np.int64]
 
 
 @dataclass

@@ -16,16 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from hgpart.arrays import Int64
 from hgpart.operators.calls import argument_of
 from hgpart.operators.ids import compact, core
-
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
+from hgpart.arrays import Int64
 
 NO_CHANNEL = -1
 

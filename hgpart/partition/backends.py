@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.exact.counting import exact
 from hgpart.partition.external.kahypar import kahypar
 from hgpart.partition.external.mtkahypar import mtkahypar

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hgpart import _native
+from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.blocks import Blocks, halve
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
-from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.partition.problem.balance import pack
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.project import project

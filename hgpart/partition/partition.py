@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
-from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.bounds.lower_bound import lower_bound, relative_gap

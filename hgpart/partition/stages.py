@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, InfeasibleError
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.backends import check_backend

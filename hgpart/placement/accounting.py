@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError
 from hgpart.execution.program import PartProgram, receive
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement.blueprint import UNUSED
 from hgpart.placement.rehearsal import Rehearsal, rehearse

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import fx
 
+from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.execution.transfers import Transfer, TransferredTensor
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.operators.calls import module_of, only_updated
 from hgpart.operators.table import operator_of

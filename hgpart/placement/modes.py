@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.blocks import Blocks
-from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.partition import Partition

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import fx
 
+from hgpart.arrays import Int64
 from hgpart.execution.program import PartProgram
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import INPUT, OUTPUT
 from hgpart.placement.blueprint import CARRY, Blueprint
 from hgpart.placement.cutting.cut_graph import CutGraph

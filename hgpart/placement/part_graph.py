@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from torch import fx
 
+from hgpart.arrays import Int64
 from hgpart.execution import program
 from hgpart.execution.transfers import Transfer
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.placement.cutting.growing_module import GrowingModule
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.steps import Step

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Bool, Int64
 from hgpart.layers.channel_graph import INPUT, ChannelGraph, Layer, Read
 from hgpart.placement.cutting.ownership import Ownership
-
-Bool = NDArray[np.bool_]
 
 RESULT_PART = 0  # who puts the result together, where the plan has no vertex for it
 

@@ -15,8 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from hgpart.arrays import Int64
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.hypergraph.shares import PartShares

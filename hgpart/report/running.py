@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
 from hgpart.run.measuring import Measurement
 

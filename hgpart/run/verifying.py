@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.totals import Traffic
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import float_type

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.files.json_files import quoted, read_json
 from hgpart.files.writing import replacing
 from hgpart.layers.channel_graph import ChannelGraph
-
-Int64 = NDArray[np.int64]
 
 FEMTOSECONDS = 10**15
 LARGEST_TOTAL = 2**63 - 1  # units of all tasks together: sums are int64

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import channel_graphs, modellings
 
-from hgpart.hypergraph.blocks import Modelling, single_blocks
+from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.dependencies import dependencies
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.work.figures import Work
 

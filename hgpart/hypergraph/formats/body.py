@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from hgpart.arrays import Bool, Int32, Int64
 from hgpart.errors import HypergraphError
 from hgpart.files.reading import malformed
 from hgpart.hypergraph.formats.integers import CHUNK, LARGEST, NEWLINE, SPACE, Numbers, text_of
-from hgpart.hypergraph.hypergraph import Bool, Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 
 MOST_VERTICES = 2**31 - 1  # pins are int32
 _UNSEEN = 1 << 20  # vertices that a header may declare and the rest of the file not show

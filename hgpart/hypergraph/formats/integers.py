@@ -16,10 +16,10 @@ from typing import TextIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hgpart.arrays import Int64
 from hgpart.errors import FormatError
 from hgpart.files.reading import blocks, malformed
 from hgpart.files.writing import replacing
-from hgpart.hypergraph.hypergraph import Int64
 
 CHUNK = 1 << 18  # numbers (when writing) or bytes (when reading) at a time: they fit the cache
 LARGEST = 2**63 - 1

@@ -8,10 +8,10 @@ from typing import TextIO
 
 import numpy as np
 
+from hgpart.arrays import Int32
 from hgpart.errors import HypergraphError
 from hgpart.files.reading import malformed
 from hgpart.hypergraph.formats.integers import CHUNK, NEWLINE, read_numbers, text_of, write_text
-from hgpart.hypergraph.hypergraph import Int32
 
 _MOST_PARTS = 2**31  # parts are int32
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition.problem.problem import Problem
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.building import CnnHypergraph, channel_shares
-from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.problem.problem import Problem
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hgpart.arrays import Float64, Int64
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.problem import Problem
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 
 
 def layerwise(problem: Problem) -> Int64:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hgpart.arrays import Int32
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.hypergraph import Int32
 from hgpart.hypergraph.partition_files import blocks_of_parts
 from hgpart.partition.problem.problem import Problem
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.bounds.chain_bound import chain_bound
 from hgpart.partition.native.symmetry import Symmetry, symmetry

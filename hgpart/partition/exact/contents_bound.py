@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 from hgpart.partition.exact import cp_sat
 from hgpart.partition.exact.counts import LARGEST_SUM
 from hgpart.partition.exact.net_pins import nets_by_pins

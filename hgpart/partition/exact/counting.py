@@ -12,9 +12,10 @@ import time
 
 import numpy as np
 
+from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError, MissingPackageError
 from hgpart.hypergraph.building import evaluate_parts
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import communication_volume, part_loads
 from hgpart.partition.exact.contents_bound import contents_bound
 from hgpart.partition.exact.counts import solve_counts

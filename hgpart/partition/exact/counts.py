@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, BackendError
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.partition.exact import cp_sat
 from hgpart.partition.exact.laying import Counted, Parts, division_of_counts
 from hgpart.partition.exact.net_pins import Pins, is_forest, is_loose, nets_by_pins, pin_sets_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.arrays import Int32, Int64
 from hgpart.partition.exact.net_pins import Pins, pin_sets_of
 from hgpart.partition.native.divisions import Division
 from hgpart.partition.native.symmetry import Symmetry

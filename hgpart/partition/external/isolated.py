@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError, BackendError, HypergraphError, MissingPackageError
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import communication_volume, part_loads
 from hgpart.partition.problem.balance import pack, scale_costs, scale_weights
 from hgpart.partition.problem.checks import LONGEST_LIMIT

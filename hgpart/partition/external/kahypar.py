@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.arrays import Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.external.isolated import MOST_RUNS, partition_isolated
 
 PRESET = Path(__file__).with_name("kahypar.ini")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hgpart.arrays import Int32, Int64
 from hgpart.cores import usable_cores
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.external.isolated import partition_isolated
 
 PRESET = "DETERMINISTIC_QUALITY"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hgpart import _native
+from hgpart.arrays import Int64
 from hgpart.cores import usable_cores
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.partition.native.divisions import Division
 from hgpart.partition.native.symmetry import Symmetry
 from hgpart.partition.problem.goal import Goal

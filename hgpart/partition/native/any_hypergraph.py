@@ -8,7 +8,8 @@ import time
 import numpy as np
 
 from hgpart import _native
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.arrays import Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.external.isolated import check
 from hgpart.partition.native.annealing import Schedule, anneal
 from hgpart.partition.native.vertex_classes import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition.native.divisions import Division, rows_of_units
 from hgpart.partition.native.layer_shares import Shares

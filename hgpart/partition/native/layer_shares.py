@@ -11,14 +11,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Float64, Int64
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.problem import Problem
 from hgpart.sequences import distinct
-
-Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

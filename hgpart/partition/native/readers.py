@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import Layer, Read
 from hgpart.partition.native.numbering import Numbering
 from hgpart.partition.problem.problem import Problem

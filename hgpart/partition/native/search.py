@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
+from hgpart.arrays import Int32
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
-from hgpart.hypergraph.hypergraph import Int32
 from hgpart.partition.native.annealing import Found
 from hgpart.partition.native.divisions import Division, blocks_of
 from hgpart.partition.native.rounds import (

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hgpart.arrays import Int32
 from hgpart.errors import BackendError, MissingPackageError
 from hgpart.hypergraph.blocks import Blocks, divide
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.hypergraph import Int32
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise_within
 from hgpart.partition.external.kahypar import kahypar

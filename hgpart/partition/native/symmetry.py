@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.building import channel_shares
-from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.native.numbering import Numbering, numbering
 from hgpart.partition.native.readers import readers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 from hgpart.partition.native.numbering import Numbering
 from hgpart.partition.native.readers import Readers
 from hgpart.partition.problem.problem import Problem

@@ -6,7 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from hgpart.hypergraph.hypergraph import Hypergraph, Int32, Int64
+from hgpart.arrays import Int32, Int64
+from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.native.divisions import Division
 from hgpart.partition.native.symmetry import Elements, Symmetry
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.hypergraph import Int32, Int64
 
 Number = int | float | Decimal | Fraction
 

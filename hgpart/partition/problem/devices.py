@@ -18,7 +18,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpart.hypergraph.hypergraph import Int32, Int64
+from hgpart.arrays import Int32, Int64
 
 
 def cheapest_devices(

@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from hgpart.arrays import Int64
 from hgpart.errors import InfeasibleError
 from hgpart.hypergraph.building import channel_shares
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.hypergraph.metrics import imbalance
 from hgpart.partition.problem.balance import capacities, pack
 from hgpart.partition.problem.problem import Problem

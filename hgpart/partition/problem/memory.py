@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.hypergraph import Int32, Int64
 from hgpart.hypergraph.shares import part_shares
 
 COPIES = 4.0  # a parameter, its gradient and Adam's two moments

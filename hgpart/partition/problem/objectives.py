@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError
-from hgpart.hypergraph.hypergraph import Int64
 
 MOST_COST = 1e9  # of a byte on a link, relative to others
 OBJECTIVES = ("volume", "largest")  # by name; links have costs

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from hgpart.arrays import Int64
 from hgpart.hypergraph.blocks import Blocks, full_vertices
 from hgpart.hypergraph.building import CnnHypergraph, check_bytes, check_work, cnn_hypergraph
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.balance import capacities

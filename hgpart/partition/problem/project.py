@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.hypergraph import Int32, Int64
 
 
 def project(parts: Int32, source: CnnHypergraph, target: CnnHypergraph) -> Int32:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hgpart.arrays import Int32
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.hypergraph import Int32
 
 
 @dataclass(frozen=True, eq=False)

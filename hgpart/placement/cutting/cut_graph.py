@@ -19,8 +19,8 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
+from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants, products, reindexing, replacements, same_index
 from hgpart.placement.cutting.layouts import spread, unmerge

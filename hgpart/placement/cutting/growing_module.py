@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 
 aten = torch.ops.aten
 

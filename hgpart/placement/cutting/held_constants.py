@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 from hgpart.layers.constants import Moved, moved_elements
 from hgpart.placement.cutting.slices import slice_of
 from hgpart.placement.cutting.step_graph import Box, StepGraph

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
+from hgpart.arrays import Int64
 from hgpart.errors import TraceError
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
 from hgpart.operators.effects import Call, Channels, Constant, SameIndex
 from hgpart.operators.ids import constant_along, core, in_order

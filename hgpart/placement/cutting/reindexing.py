@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 from hgpart.operators.calls import argument
 from hgpart.operators.table import operator_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
-from hgpart.hypergraph.hypergraph import Int64
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.placement.cutting.growing_module import GrowingModule
 from hgpart.placement.cutting.layouts import ChannelLayout

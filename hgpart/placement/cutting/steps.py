@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from hgpart.hypergraph.hypergraph import Int64
+from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import Read
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import Cut, CutGraph
