@@ -366,6 +366,8 @@ def _written_by(func: Any) -> tuple[tuple[int, str, bool], ...]:
 def _content(tensor: Tensor) -> Any:
     """What tensors that the code finds elsewhere have in common if they are equal."""
     at = tensor.dtype, tuple(tensor.shape)
+    if type(tensor) in _TORCHS and tensor.is_meta:
+        return at  # numbers that the code gives `new_tensor` of a tensor without data are lost
     if type(tensor) not in _TORCHS or tensor.layout is not torch.strided or not tensor.is_cpu:
         return *at, id(tensor)
     with no_dispatch(), torch.no_grad():

@@ -509,10 +509,10 @@ def test_a_missing_package_names_its_install_command(capsys, monkeypatch):
 
 
 def test_a_result_that_can_not_be_written_leaves_what_was_there(capsys, monkeypatch, tmp_path):
-    def full(report):
+    def full(written, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hgpart.report.as_json", full)
+    monkeypatch.setattr(Path, "replace", full)
     file = tmp_path / "figures.json"
     file.write_text("old")
     fails(capsys, [*LENET, "--json", file], 11, "No space left on device")

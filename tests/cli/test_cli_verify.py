@@ -11,7 +11,7 @@ import torch
 from hgpart import cli
 from hgpart.compare.kinds import partition_of_kind
 from hgpart.errors import ArgumentError, RunError
-from hgpart.placement import Placement
+from hgpart.placement.held_state import HeldState
 from hgpart.plan import load_plan
 
 
@@ -93,14 +93,14 @@ def test_ctrl_c_in_the_search_is_no_pass(capfd, monkeypatch):
 
 
 def test_a_broken_placement_fails(capfd, monkeypatch):
-    fill = Placement._fill
+    fill = HeldState.fill
 
-    def wrong(self, state):
-        fill(self, state)
+    def wrong(self, programs, *others):
+        fill(self, programs, *others)
         with torch.no_grad():
-            next(self.submodule(0).parameters()).mul_(2)
+            next(programs.programs[0].module.parameters()).mul_(2)
 
-    monkeypatch.setattr(Placement, "_fill", wrong)
+    monkeypatch.setattr(HeldState, "fill", wrong)
     assert verify("--k", 2) == RunError.exit_status
     out, err = capfd.readouterr()
     assert out.startswith("FAIL: lenet5 in 2 parts does not compute what the original does\n")

@@ -121,7 +121,7 @@ def test_a_whole_checkpoint_of_devices_is_refused(tmp_path: Path) -> None:
     (path / "part-0.pt").symlink_to("/dev/zero")
     content = {
         "format": checkpoints.FORMAT,
-        **asdict(checkpoints.Manifest(1, {}, {}, (1.0,), "", {"part-0.pt": (0, "")})),
+        **asdict(checkpoints.Manifest(1, {}, {}, (1.0,), "00", {"part-0.pt": (0, "")})),
     }
     digest = checkpoints._digest(content)
     (path / "manifest.json").write_text(json.dumps({**content, "sha256": digest}))

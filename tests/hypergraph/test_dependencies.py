@@ -35,8 +35,9 @@ def test_an_edge_for_each_share_that_takes_of_another(
         for other in {shares[other] for other in others} - {shares[root]}:
             ends = (shares[root], other)
             nbytes[ends[::-1] if nets.gathers[net] else ends] += cost
-    for share, weight, column in zip(shares, model.weights, model.vertex_columns, strict=True):
-        tasks[share] += int(column < 0)
+    vertices = zip(shares, model.vertex_layers, model.vertex_columns, model.weights, strict=True)
+    for share, layer, column, weight in vertices:
+        tasks[share] += model.views[layer].tasks_per_row * int(column < 0)
         work[share] += int(weight)
     found = dependencies(model, parts)
     assert dict(found.edges) == {ends: {"bytes": count} for ends, count in nbytes.items()}

@@ -233,6 +233,7 @@ ALIKE: dict[str, Beside] = {
     "other type": lambda m, x: x.float().mean().double(),
     "seeded": lambda m, x: float(np.random.default_rng(0).random()),
     "constant": lambda m, x: torch.tensor([1.5]).item() * torch.from_numpy(np.ones((4, 1, 1))),
+    "new tensor": lambda m, x: x.new_tensor([0.5, 0.25, 1.0, 2.0])[:, None, None],
     "size of data": lambda m, x: (x > 0).nonzero().shape[0],
     "failing": lambda m, x: x.numpy(),
 }
