@@ -138,13 +138,15 @@ class PartBuilder:
     def _partial(self, at: int) -> None:
         """Compute what the part's cells add to their tasks, and send it where they are summed."""
         plan = self.blueprint
-        cells, read = plan.owners.cells[at], plan.owners.splits[at]
-        if cells is None or read is None or not cells[self.part]:
+        cells, split = plan.owners.cells[at], plan.owners.splits[at]
+        if cells is None or split is None or not cells[self.part]:
             return
         tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
         step = self._begin(at, tasks)
         name = self._name(at, True, None)
-        self.program.add(partial_step(step, read, cells[self.part]), name)
+        self.program.add(
+            partial_step(step, plan.graph.layers[at].reads[split], cells[self.part]), name
+        )
         head = plan.nodes[plan.graph.layers[at].operators[0]]
         product = product_of(step, head)
         assert product is not None

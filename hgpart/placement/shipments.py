@@ -50,8 +50,8 @@ def shipments(graph: ChannelGraph, owners: Ownership) -> tuple[Shipment, ...]:
         reads = every
         if finish is None and layer.kind != INPUT:  # the result: someone has to put it together
             finish, reads = np.full(layer.tasks, RESULT_PART), for_result
-        for read in layer.reads:
-            if cells is not None and read is owners.splits[at]:
+        for number, read in enumerate(layer.reads):
+            if cells is not None and number == owners.splits[at]:
                 reading = np.zeros((len(read.channels), owners.k), dtype=np.bool_)
                 for part, rectangles in enumerate(cells):
                     for rectangle in rectangles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict
 
 import numpy as np
@@ -11,6 +12,14 @@ from partitioned_graphs import partitioned_graphs
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.placement.cutting.ownership import Ownership, ownership
 from hgpart.placement.shipments import RESULT_PART, shipments
+
+
+@given(partitioned_graphs())
+def test_a_partition_of_another_process_ships_the_same(case):
+    """The read that splits a layer was looked for by identity, among those of another copy."""
+    graph, partition = case
+    other = shipments(graph, ownership(pickle.loads(pickle.dumps(partition))))
+    assert list(map(repr, other)) == list(map(repr, shipments(graph, ownership(partition))))
 
 
 @given(partitioned_graphs())
@@ -56,14 +65,14 @@ def wanted(graph: ChannelGraph, owners: Ownership) -> dict[tuple, set[int]]:
     for at, layer in enumerate(graph.layers):
         finish = owners.finish[at]
         counted = finish is not None
-        for read in layer.reads:
+        for number, read in enumerate(layer.reads):
             count = len(read.channels)
             for task in range(layer.tasks):
                 group = task * read.groups // layer.tasks
                 for position in range(
                     group * count // read.groups, (group + 1) * count // read.groups
                 ):
-                    if read is owners.splits[at]:
+                    if number == owners.splits[at]:
                         reader = holder(owners, at, task, position)
                         if reader != finish[task]:
                             found[at, True, reader, int(finish[task]), True].add(task)

@@ -39,14 +39,15 @@ class Ownership:
     cells : tuple of tuples of Rectangles, or None
         Per layer that fine-grain splits, for each part what it has of the layer; no task is in
         two rectangles of one part.
-    splits : tuple of Read or None
-        Per layer the read whose channels split its tasks.
+    splits : tuple of int or None
+        Per layer which of its reads is the one whose channels split its tasks: a number, for the
+        partition may be of a copy of the graph, as one that came from another process is.
     """
 
     k: int
     finish: tuple[Int64 | None, ...]
     cells: tuple[tuple[tuple[Rectangle, ...], ...] | None, ...]
-    splits: tuple[Read | None, ...]
+    splits: tuple[int | None, ...]
 
 
 def ownership(partition: Partition) -> Ownership:
@@ -55,10 +56,10 @@ def ownership(partition: Partition) -> Ownership:
     parts = partition.parts.astype(np.int64)
     finish: list[Int64 | None] = []
     cells: list[tuple[tuple[Rectangle, ...], ...] | None] = []
-    splits: list[Read | None] = []
+    splits: list[int | None] = []
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
         layer, read = view.layer, view.split if view.exists else None
-        splits.append(read)
+        splits.append(next((n for n, each in enumerate(layer.reads) if each is read), None))
         finish.append(None if layout is None else parts[model.task_vertices[at]])
         if layout is None or read is None:
             cells.append(None)
