@@ -1,137 +1,34 @@
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
-from perturbation import check_all, read_of_task
+from proven_graphs import (
+    IMAGE,
+    Net,
+    kinds,
+    layer_of,
+    maps,
+    modelled,
+    needs,
+    operators,
+    parameter,
+    unnumbered,
+)
 from torch import fx, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
-from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.errors import TraceError
-from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.operators import table
 from hgpart.operators.channelwise import same_place
 from hgpart.operators.effects import Call, SameIndex
 from hgpart.operators.table import channel_rule
-from hgpart.tracing.traced_model import TracedModel, trace
-from hgpart.work.layer_module import layer_module
-
-
-class Net(nn.Module):
-    """A module made of parts and a function of them and the inputs."""
-
-    def __init__(
-        self, compute: Callable[..., Any], **parts: nn.Module | nn.Parameter | torch.Tensor
-    ) -> None:
-        super().__init__()
-        self.compute = compute
-        for name, part in parts.items():
-            if isinstance(part, (nn.Module, nn.Parameter)):
-                setattr(self, name, part)
-            else:
-                self.register_buffer(name, part)
-
-    def forward(self, x: torch.Tensor, *more: torch.Tensor) -> Any:
-        return self.compute(self, x, *more)
-
-
-IMAGE = (2, 4, 8, 8)
-
-
-def modelled(model: nn.Module, *shapes: Sequence[int], counted: bool = True) -> ChannelGraph:
-    """The graph of a model, after proving it by perturbation and counting its work anew."""
-    example = tuple(torch.zeros(shape) for shape in shapes or [IMAGE])
-    traced = trace(model, example)
-    graph = channel_graph(traced)
-    check_all(traced, graph, limit=12)
-    check_maps(traced, graph)
-    assert [layer.kind for layer in graph.layers].count("input") == len(example)
-    assert graph.layers[-1].kind == "output"
-    if counted:
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model(*example)
-        work = sum(layer.macs * layer.tasks for layer in graph.layers)
-        assert work == counter.get_total_flops() // 2 // len(example[0])
-    sizes = {name: p.numel() for name, p in model.named_parameters()}
-    for layer in graph.layers:  # a shared parameter counts in the first layer that has it
-        assert layer.parameters == sum(sizes.pop(name, 0) for name in layer.parameter_names)
-        assert layer.weights <= layer.parameters
-    assert not sizes
-    return graph
-
-
-def check_maps(traced: TracedModel, graph: ChannelGraph) -> None:
-    """Tasks share out all that leaves their layer, and its bytes are those of their maps."""
-    for at, layer in enumerate(graph.layers):
-        if not layer.operators:
-            continue
-        made = layer_module(traced, graph, layer, traced.batch_size).results
-        count = 0
-        for node in made:
-            channels = graph.ids[node.name].flatten().numpy().astype(np.int64)
-            assert (channels >= 0).all(), (layer.name, node.name)
-            tasks = graph.task_of_channel[channels] - graph.first_task[at]
-            shares = np.bincount(tasks, minlength=layer.tasks)
-            assert len(shares) == layer.tasks, (layer.name, node.name)
-            assert (shares == shares[0]).all(), (layer.name, node.name)
-            count += int(shares[0]) * node.meta["val"].element_size()
-        assert layer.bytes_per_element == made[0].meta["val"].element_size()
-        elements = layer.map_elements * traced.batch_size + layer.fixed_elements
-        rounding = elements * layer.bytes_per_element - count  # results of several types
-        assert 0 <= rounding < (traced.batch_size + 1) * layer.bytes_per_element, layer.name
-
-
-def layer_of(graph: ChannelGraph, name: str) -> Layer:
-    return next(layer for layer in graph.layers if name in (layer.name, unnumbered(layer.name)))
-
-
-def needs(graph: ChannelGraph, name: str) -> list[set[tuple[str, int]]]:
-    """What each task of a layer reads: (layer, its channel), task by task."""
-    layer = layer_of(graph, name)
-    result: list[set[tuple[str, int]]] = []
-    for task in range(layer.tasks):
-        result.append(set())
-        for read in layer.reads:
-            for channel in read_of_task(layer, read, task):
-                if channel >= 0:
-                    at = int(graph.layer_of_channel(np.array([channel]))[0])
-                    number = int(channel - graph.first_channel[at])
-                    result[-1].add((unnumbered(graph.layers[at].name), number))
-    return result
-
-
-def maps(name: str, *numbers: int) -> set[tuple[str, int]]:
-    return {(name, number) for number in numbers}
-
-
-def kinds(graph: ChannelGraph) -> dict[str, str]:
-    """Kind of each layer between inputs and output."""
-    return {
-        unnumbered(layer.name): layer.kind
-        for layer in graph.layers
-        if layer.kind not in ("input", "output")
-    }
-
-
-def operators(graph: ChannelGraph, name: str) -> tuple[str, ...]:
-    return tuple(map(unnumbered, layer_of(graph, name).operators))
-
-
-def unnumbered(name: str) -> str:
-    """A node's name without the number that torch.export gives it."""
-    return re.sub(r"_\d+$", "", name)
-
-
-def parameter(*shape: int) -> nn.Parameter:
-    return nn.Parameter(torch.rand(shape))
-
+from hgpart.tracing.traced_model import trace
 
 # ------------------------------------------------------------------ fusion
 
@@ -885,221 +782,6 @@ def test_a_spread_reduction_is_read_by_all() -> None:
     ]
 
 
-# ------------------------------------------------------------------ parameters shared or read
-
-
-def test_module_called_twice_is_tied() -> None:
-    model = Net(lambda net, x: net.a(F.relu(net.a(x))), a=nn.Conv2d(4, 4, 3))
-    graph = modelled(model)
-    assert [layer.name for layer in graph.layers] == ["x", "a", "a#2", "output"]
-    assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 3]
-    assert graph.layers[1].parameter_names == graph.layers[2].parameter_names
-    assert graph.layers[1].macs != graph.layers[2].macs
-    assert [layer.parameters for layer in graph.layers] == [0, 4 * 4 * 9 + 4, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("compute", "shared", "shape"),
-    [
-        (lambda net, x: net.a(net.a(x)), nn.Linear(4, 4), (2, 4, 4)),
-        (lambda net, x: net.a(net.a(x)), nn.Linear(5, 5), (2, 3, 5)),
-        (lambda net, x: net.a(torch.cat([y := net.a(x), y.flip(1)], 3)), nn.Conv2d(4, 4, 1), IMAGE),
-        (
-            lambda net, x: net.a(x.flatten(1)) + net.a(x.permute(0, 2, 3, 1).flatten(1)),
-            nn.Linear(256, 3),
-            IMAGE,
-        ),
-    ],
-)
-def test_a_weight_shared_by_row_but_not_by_column_is_tied_and_not_divided(
-    compute: Callable[..., torch.Tensor], shared: nn.Module, shape: tuple[int, ...]
-) -> None:
-    """Task j of both holds row j; but no two halves of it are those of a channel of both."""
-    graph = modelled(Net(compute, a=shared), shape)
-    assert set(kinds(graph).values()) <= {"dense", "linear"}
-    assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 3]
-    assert not any(read.partial for layer in graph.layers for read in layer.reads)
-
-
-def test_ties_are_transitive() -> None:
-    """b and c share a weight, c and d another: all three are one."""
-
-    def forward(net: Any, x: torch.Tensor) -> list[torch.Tensor]:
-        b = F.conv2d(x, net.w, net.p)
-        c = F.conv2d(b, net.w, net.q)
-        return [c, F.conv2d(c, net.v, net.q)]
-
-    graph = modelled(
-        Net(
-            forward,
-            w=parameter(4, 4, 1, 1),
-            v=parameter(4, 4, 1, 1),
-            p=parameter(4),
-            q=parameter(4),
-        )
-    )
-    assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 1, 4]
-
-
-def test_weight_used_in_different_ways_is_kept_whole() -> None:
-    def forward(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return F.conv2d(x, net.w), F.conv2d(x, net.w.view(8, 2, 1, 1), groups=2)
-
-    graph = modelled(Net(forward, w=parameter(4, 4, 1, 1)))
-    assert [layer.kind for layer in graph.layers[1:-1]] == ["whole", "whole"]
-    assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 3]
-
-
-def test_square_weight_and_its_transpose_are_kept_whole() -> None:
-    """Task j of one takes a row and task j of the other a column: they can't be one vertex."""
-
-    def forward(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return F.conv2d(x, net.w), F.conv_transpose2d(x, net.w)
-
-    graph = modelled(Net(forward, w=parameter(4, 4, 3, 3)))
-    assert [layer.kind for layer in graph.layers[1:-1]] == ["whole", "whole"]
-    flat = Net(lambda net, x: F.linear(F.linear(x, net.w).relu(), net.w.t()), w=parameter(5, 5))
-    assert set(kinds(modelled(flat, (2, 5))).values()) == {"whole"}
-
-
-def test_halves_of_one_weight_are_tied() -> None:
-    def forward(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        low, high = net.w.chunk(2)
-        return F.conv2d(x, low), F.conv2d(x, high)
-
-    graph = modelled(Net(forward, w=parameter(6, 4, 1, 1)))
-    assert [layer.kind for layer in graph.layers[1:-1]] == ["dense", "dense"]
-    assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 3]
-    assert not any(read.partial for layer in graph.layers for read in layer.reads)
-
-
-@pytest.mark.parametrize(
-    "scaled",
-    [
-        lambda net, x: net.a(x) * net.s,
-        lambda net, x: net.a(x) * net.s.expand(1, 3, 1, 1),
-        lambda net, x: F.prelu(net.a(x), net.s.view(1)),
-    ],
-)
-def test_scalar_parameter_is_a_task_that_all_read(scaled: Callable[..., torch.Tensor]) -> None:
-    graph = modelled(Net(scaled, a=nn.Conv2d(4, 3, 1), s=parameter(1, 1, 1, 1)))
-    assert kinds(graph) == {"s": "parameter", "a": "dense"}
-    assert layer_of(graph, "s").map_elements == 1
-    assert needs(graph, "a") == [maps("x", 0, 1, 2, 3) | maps("s", 0)] * 3
-
-
-@pytest.mark.parametrize(
-    "scale",
-    [
-        lambda net, y: y * net.s.view(1, 3, 1, 1),
-        lambda net, y: (y.permute(0, 2, 3, 1) * net.s).permute(0, 3, 1, 2),
-        lambda net, y: F.prelu(y, net.s),
-    ],
-)
-def test_parameter_of_each_channel_is_held_by_its_task(scale: Callable[..., Any]) -> None:
-    graph = modelled(Net(lambda net, x: scale(net, net.a(x)), a=nn.Conv2d(4, 3, 1), s=parameter(3)))
-    assert kinds(graph) == {"a": "dense"}
-    assert layer_of(graph, "a").parameter_names == ("a.weight", "a.bias", "s")
-
-
-def test_class_token_travels_once() -> None:
-    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
-        tokens = net.a(x).flatten(2).transpose(1, 2)
-        return net.b(torch.cat([net.token.expand(len(x), -1, -1), tokens], 1))
-
-    graph = modelled(
-        Net(forward, token=parameter(1, 1, 6), a=nn.Conv2d(4, 6, 3), b=nn.Linear(6, 2))
-    )
-    assert kinds(graph) == {"token": "parameter", "a": "dense", "b": "linear"}
-    token = layer_of(graph, "token")
-    assert (token.tasks, token.map_elements, token.parameters) == (1, 6, 6)
-    assert graph.map_bytes(token, 32, None) == 24
-    assert needs(graph, "b") == [maps("a", *range(6)) | maps("token", 0)] * 2
-
-
-def conv_and_conv(net: Any, x: torch.Tensor) -> torch.Tensor:
-    return F.relu(net.shared(net.b(F.relu(net.shared(net.a(x))))))
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("affine", [True, False])
-def test_shared_batch_norm_behind_equal_layers_ties_them(training: bool, affine: bool) -> None:
-    """The statistics that one call updates are an argument of the next: it was kept whole."""
-    model = Net(
-        conv_and_conv,
-        a=nn.Conv2d(4, 4, 3),
-        b=nn.Conv2d(4, 4, 3),
-        shared=nn.BatchNorm2d(4, affine=affine),
-    ).train(training)
-    graph = modelled(model)
-    assert kinds(graph) == {"a": "dense", "b": "dense"}
-    assert len(graph.layers[1].parameter_names) == (4 if affine else 2)
-    # without parameters it is the statistics that task j of both must have at hand
-    assert graph.layers[2].tied_to == (1 if affine or training else 2)
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(
-    "shared", [nn.BatchNorm2d(8), nn.BatchNorm2d(8, affine=False), nn.PReLU(8)]
-)
-def test_what_is_shared_behind_unlike_layers_is_a_layer_of_its_own(
-    shared: nn.Module, training: bool
-) -> None:
-    """Convolutions of 4 and of 8 channels can't be tied: both were kept whole for a small norm."""
-    model = Net(conv_and_conv, a=nn.Conv2d(4, 8, 3), b=nn.Conv2d(8, 8, 3), shared=shared).train(
-        training
-    )
-    graph = modelled(model)
-    names = [layer.name for layer in graph.layers]
-    if any(True for _ in shared.parameters()) or training:
-        assert names == ["x", "a", "shared", "b", "shared#2", "output"]
-        assert [layer.kind for layer in graph.layers[1:-1]] == ["dense", "same index"] * 2
-        assert [layer.tied_to for layer in graph.layers] == [0, 1, 2, 3, 2, 5]
-        assert needs(graph, "shared") == [maps("a", task) for task in range(8)]
-        assert operators(graph, "shared")[-1] == "relu"
-    else:
-        assert names == ["x", "a", "b", "output"]  # it shares nothing that any call changes
-
-
-def test_shared_batch_norm_over_the_same_map_twice() -> None:
-    graph = modelled(
-        Net(
-            lambda net, x: net.norm(net.norm(net.a(x)).exp()) * net.norm(net.b(x)),
-            a=nn.Conv2d(4, 3, 1),
-            b=nn.Conv2d(4, 3, 1),
-            norm=nn.BatchNorm2d(3),
-        )
-    )
-    assert kinds(graph) == {"a": "dense", "b": "dense"}
-    assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 3]
-
-
-def test_a_scale_used_in_unlike_ways_is_data_and_the_convolutions_stay() -> None:
-    """Nothing is whole for its sake: one task holds it, and those read it that need it."""
-
-    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
-        y = net.a(x) * net.scale.view(1, 6, 1, 1)
-        return net.b(y).mean((2, 3)) * net.scale.flip(0)
-
-    graph = modelled(Net(forward, a=nn.Conv2d(4, 6, 3), b=nn.Conv2d(6, 6, 3), scale=parameter(6)))
-    found = {layer.name: layer.kind for layer in graph.layers}
-    assert (found["a"], found["b"], found["scale"]) == ("dense", "dense", "parameter")
-    assert "whole" not in found.values()
-    assert [layer.tied_to for layer in graph.layers] == list(range(len(graph.layers)))
-
-
-def test_a_weight_that_is_a_scale_elsewhere() -> None:
-    """The convolution's own weight can't be read as data: here whole tasks are the last resort."""
-    graph = modelled(
-        Net(
-            lambda net, x: F.conv2d(x, net.w.view(4, 4, 1, 1)) + F.linear(x, net.w.t()).mean(),
-            w=parameter(4, 4),
-        ),
-        (2, 4, 4, 4),
-    )
-    assert "whole" in kinds(graph).values()
-
-
 # ------------------------------------------------------------------ rows of parameters
 
 
@@ -1439,50 +1121,3 @@ def test_whole_task_that_reads_its_own_map_and_another() -> None:
     assert operators(graph, "sort") == ("sort", "matmul")
     assert all((read.channels >= 0).all() for read in whole.reads)
     assert needs(graph, "sort") == [maps("a", 0, 1, 2) | maps("b", 0, 1)]
-
-
-def per_sample(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """A convolution with filters of their own for each sample (conditional convolutions)."""
-    count = x.shape[0]
-    filters = weight.reshape(count * 6, 4, 3, 3)
-    made = F.conv2d(x.reshape(1, count * 4, 8, 8), filters, padding=1, groups=count)
-    return made.reshape(count, 6, 8, 8)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda net, code: code @ net.experts,
-        lambda net, code: torch.tanh(code @ net.experts),
-        lambda net, code: F.linear(code, net.experts.t()).view(-1, 6, 36),
-        lambda net, code: torch.cat((code @ net.experts).chunk(2, 1), 1),
-    ],
-)
-def test_a_product_that_makes_filters_is_one_task_with_their_convolution(
-    make: Callable[..., Any],
-) -> None:
-    """Each element of the filters was a task: 2.7 million in timm's efficientnet_cc_b0_4e."""
-    graph = modelled(
-        Net(
-            lambda net, x: net.last(per_sample(x, make(net, net.route(x.mean((2, 3)))))),
-            route=nn.Linear(4, 3),
-            experts=nn.Parameter(torch.randn(3, 6 * 4 * 3 * 3)),
-            last=nn.Conv2d(6, 5, 1),
-        )
-    )
-    assert [layer.kind for layer in graph.layers] == [
-        *("input", "same index", "linear", "whole", "dense", "output")
-    ]
-    assert [layer.tasks for layer in graph.layers] == [1, 4, 3, 1, 5, 1]
-    assert graph.layers[3].parameter_names == ("experts",)
-
-
-def test_a_product_that_is_multiplied_by_maps_is_a_layer_of_neurons() -> None:
-    graph = modelled(
-        Net(
-            lambda net, x: net.keys(x.flatten(2)) @ net.queries(x.flatten(2)).transpose(1, 2),
-            keys=nn.Linear(64, 6),
-            queries=nn.Linear(64, 6),
-        )
-    )
-    assert layer_of(graph, "keys").tasks == layer_of(graph, "queries").tasks == 6

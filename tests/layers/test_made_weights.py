@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from proven_graphs import Net, layer_of, modelled
+from torch import nn
+
+
+def per_sample(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A convolution with filters of their own for each sample (conditional convolutions)."""
+    count = x.shape[0]
+    filters = weight.reshape(count * 6, 4, 3, 3)
+    made = F.conv2d(x.reshape(1, count * 4, 8, 8), filters, padding=1, groups=count)
+    return made.reshape(count, 6, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda net, code: code @ net.experts,
+        lambda net, code: torch.tanh(code @ net.experts),
+        lambda net, code: F.linear(code, net.experts.t()).view(-1, 6, 36),
+        lambda net, code: torch.cat((code @ net.experts).chunk(2, 1), 1),
+    ],
+)
+def test_a_product_that_makes_filters_is_one_task_with_their_convolution(
+    make: Callable[..., Any],
+) -> None:
+    """Each element of the filters was a task: 2.7 million in timm's efficientnet_cc_b0_4e."""
+    graph = modelled(
+        Net(
+            lambda net, x: net.last(per_sample(x, make(net, net.route(x.mean((2, 3)))))),
+            route=nn.Linear(4, 3),
+            experts=nn.Parameter(torch.randn(3, 6 * 4 * 3 * 3)),
+            last=nn.Conv2d(6, 5, 1),
+        )
+    )
+    assert [layer.kind for layer in graph.layers] == [
+        *("input", "same index", "linear", "whole", "dense", "output")
+    ]
+    assert [layer.tasks for layer in graph.layers] == [1, 4, 3, 1, 5, 1]
+    assert graph.layers[3].parameter_names == ("experts",)
+
+
+def test_a_product_that_is_multiplied_by_maps_is_a_layer_of_neurons() -> None:
+    graph = modelled(
+        Net(
+            lambda net, x: net.keys(x.flatten(2)) @ net.queries(x.flatten(2)).transpose(1, 2),
+            keys=nn.Linear(64, 6),
+            queries=nn.Linear(64, 6),
+        )
+    )
+    assert layer_of(graph, "keys").tasks == layer_of(graph, "queries").tasks == 6

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from operator_calls import effect, per_channel
+from torch import fx
+from torch.utils.flop_counter import FlopCounterMode
+
+from hgpart.operators.effects import Call, Channels, Constant, Mix, Whole
+from hgpart.operators.ids import compact
+from hgpart.operators.table import record_of
+
+aten = torch.ops.aten
+
+
+def test_convolution() -> None:
+    weight = Constant((6, 2, 3, 3), frozenset({"w"}))
+    found = effect(
+        aten.conv2d.default,
+        (2, 6, 5, 5),
+        Channels(per_channel(2, 4, 7, 7)),
+        weight,
+        None,
+        [1, 1],
+        [0, 0],
+        [1, 1],
+        2,
+    )
+    assert isinstance(found, Mix)
+    assert (found.channels.tolist(), found.sizes.tolist()) == ([0, 1, 2, 3], [1, 1, 1, 1])
+    assert (found.groups, found.axis, found.partial) == (2, 1, True)
+
+
+def test_linear_layer_behind_a_flattened_map() -> None:
+    ids = compact(per_channel(2, 3, 7, 7).reshape(2, 147))
+    weight = Constant((10, 147), frozenset({"w"}))
+    found = effect(aten.linear.default, (2, 10), Channels(ids), weight)
+    assert (found.channels.tolist(), found.sizes.tolist()) == ([0, 1, 2], [49, 49, 49])
+    assert (found.groups, found.axis) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "more"),
+    [
+        (aten.conv1d.default, [(2, 6, 9), (4, 6, 3)], ()),
+        (aten.conv2d.default, [(2, 6, 9, 8), (4, 3, 3, 3), (4,)], ([2, 2], [1, 1], [1, 1], 2)),
+        (aten.conv2d.default, [(6, 9, 8), (4, 6, 3, 1)], ()),
+        (aten.conv2d.padding, [(2, 6, 9, 8), (4, 6, 3, 1), (4,)], ([1, 1], "same")),
+        (aten.conv3d.default, [(2, 6, 5, 5, 5), (4, 6, 3, 1, 2)], ()),
+        (aten.conv_transpose1d.default, [(2, 6, 9), (6, 4, 3)], ()),
+        (aten.conv_transpose2d.input, [(2, 6, 5, 4), (6, 2, 3, 3), (4,)], ([2], [0], [0], 2)),
+        (aten.conv_transpose3d.input, [(6, 5, 5, 5), (6, 4, 2, 2, 2)], ()),
+        (aten.linear.default, [(2, 3, 6), (4, 6), (4,)], ()),
+        (aten.linear.default, [(6,), (4, 6)], ()),
+        (aten.mm.default, [(5, 6), (6, 4)], ()),
+        (aten.matmul.default, [(2, 5, 6), (6, 4)], ()),
+        (aten.addmm.default, [(4,), (5, 6), (6, 4)], ()),
+    ],
+)
+def test_multiply_accumulates_of_products_are_those_that_torch_counts(
+    operator: Any, shapes: list[tuple[int, ...]], more: tuple[Any, ...]
+) -> None:
+    with FlopCounterMode(display=False) as counter:
+        made = operator(*(torch.empty(shape, device="meta") for shape in shapes), *more)
+    known = record_of(operator)
+    call = Call(fx.Graph().call_function(operator), (*map(Constant, shapes), *more), {}, made.shape)
+    assert known.macs is not None
+    assert known.macs(call) == counter.get_total_flops() // 2 > 0
+
+
+def test_batched_matrices_are_for_torch_to_count() -> None:
+    call = Call(fx.Graph().call_function(aten.matmul.default), (), {}, (2, 3, 3))
+    matrices = dataclasses.replace(call, args=(Constant((2, 3, 4)), Constant((2, 4, 3))))
+    assert record_of(aten.matmul.default).macs(matrices) is None
+
+
+def test_a_weight_has_columns_of_channels_along_the_contracted_dimension_alone() -> None:
+    def is_partial(operator: Any, ids: torch.Tensor, weight: tuple[int, ...], *shape: int) -> bool:
+        found = effect(operator, shape, Channels(ids), Constant(weight, frozenset({"w"})))
+        assert isinstance(found, Mix)
+        return found.partial
+
+    maps = per_channel(2, 3, 4, 4)
+    assert is_partial(aten.conv2d.default, maps, (5, 3, 1, 1), 2, 5, 4, 4)
+    twice = torch.cat([maps, maps.flip(1)], 3)
+    assert not is_partial(aten.conv2d.default, twice, (5, 3, 1, 1), 2, 5, 4, 8)
+    padded = torch.cat([maps[:, :2], torch.full_like(maps[:, :1], -1)], 1)
+    assert not is_partial(aten.conv2d.default, padded, (5, 3, 1, 1), 2, 5, 4, 4)
+    assert is_partial(aten.linear.default, maps.permute(0, 2, 3, 1), (5, 3), 2, 4, 4, 5)
+    assert not is_partial(aten.linear.default, maps, (5, 4), 2, 3, 4, 5)
+    assert is_partial(aten.mm.default, per_channel(2, 3), (3, 5), 2, 5)
+    assert is_partial(aten.matmul.default, per_channel(2, 3)[0], (3, 5), 5)
+    assert not is_partial(aten.mm.default, per_channel(2, 3).t(), (2, 5), 3, 5)
+
+
+COMPUTED = Constant((5, 4), frozenset({"w"}), computed=True)
+
+
+@pytest.mark.parametrize("weight", [Channels(per_channel(5, 4)), COMPUTED])
+def test_weights_that_are_not_parameters_are_whole(weight: Any) -> None:
+    assert effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), weight) == Whole()
+
+
+def test_weights_computed_row_by_row_are_handed_out_row_by_row() -> None:
+    by_row = dataclasses.replace(COMPUTED, rows=per_channel(5, 4, axis=0))
+    found = effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), by_row)
+    assert isinstance(found, Mix)
+    assert not found.partial  # a row was made of all its columns: they can't be held apart
+    for rows in (per_channel(5, 4, axis=0).flip(0), per_channel(5, 4)):
+        other = dataclasses.replace(COMPUTED, rows=rows)
+        assert effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), other) == Whole()
+
+
+def test_rows_of_a_square_weight_count_tasks_along_one_dimension_alone() -> None:
+    # mm's tasks have columns: its rows were taken for them where there are as many.
+    square = Constant((4, 4), frozenset({"w"}), True, rows=per_channel(4, 4, axis=0))
+    operand = Channels(per_channel(2, 4))
+    assert effect(aten.mm.default, (2, 4), operand, square) == Whole()
+    assert isinstance(effect(aten.linear.default, (2, 4), operand, square), Mix)
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        Constant((5,), frozenset({"b"}), computed=True),  # each element of all rows
+        Constant((1,), frozenset({"b"})),
+        Constant((), frozenset({"b"})),
+    ],
+)
+def test_a_bias_that_is_not_one_element_for_each_task_is_shared(bias: Constant) -> None:
+    weight, operand = Constant((5, 4), frozenset({"w"})), Channels(per_channel(2, 4))
+    found = effect(aten.linear.default, (2, 5), operand, weight, bias)
+    assert isinstance(found, Mix)
+    assert found.shared == (bias,)
+    each = Constant((5,), frozenset({"b"}))
+    assert effect(aten.linear.default, (2, 5), operand, weight, each).shared == ()
+
+
+def test_a_bias_of_each_sample_is_shared() -> None:
+    weight, bias = Constant((4, 5), frozenset({"w"})), Constant((2, 1), frozenset({"b"}))
+    found = effect(aten.addmm.default, (2, 5), bias, Channels(per_channel(2, 4)), weight)
+    assert found.shared == (bias,)
+
+
+def test_weights_of_buffers_alone_are_split_whatever_computed_them() -> None:
+    """Nobody owns a buffer that no step updates, so there is nothing to hand out."""
+    weight = Constant((4, 1, 3, 3), computed=True)
+    arguments = (weight, None, [1, 1], [0, 0], [1, 1], 4)
+    found = effect(aten.conv2d.default, (2, 4, 5, 5), Channels(per_channel(2, 4, 7, 7)), *arguments)
+    assert isinstance(found, Mix)
+    assert found.partial
+
+
+def test_bias_that_depends_on_the_input_is_whole() -> None:
+    bias, weight = Channels(per_channel(2, 5)), Constant((4, 5))
+    found = effect(aten.addmm.default, (2, 5), bias, Channels(per_channel(2, 4)), weight)
+    assert found == Whole()
