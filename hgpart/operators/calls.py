@@ -8,11 +8,6 @@ from typing import Any
 from torch import fx
 
 
-def packet_of(node: fx.Node) -> Any:
-    """The operator of a node, whatever its overload."""
-    return getattr(node.target, "overloadpacket", node.target)
-
-
 def argument_of(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, default: Any = None
 ) -> Any:

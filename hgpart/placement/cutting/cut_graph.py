@@ -31,7 +31,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class CutValue:
     """A value in the step's graph that holds some positions of a dimension; all if None."""
 
     node: fx.Node
@@ -45,11 +45,11 @@ class CutGraph(StepGraph):
 
     Attributes
     ----------
-    cuts : dict of fx.Node to Cut
+    cuts : dict of fx.Node to CutValue
         What the operators of the step's own layer made.
     """
 
-    cuts: dict[fx.Node, Cut] = field(default_factory=dict)
+    cuts: dict[fx.Node, CutValue] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], fx.Node] = field(default_factory=dict)
     _rows: Int64 | None = None  # of parameters, that are not to be zeros
 
@@ -113,31 +113,31 @@ class CutGraph(StepGraph):
             return made
         return self.call(operator.getitem, made, node.args[1])
 
-    def own(self, node: fx.Node) -> Cut:
+    def own(self, node: fx.Node) -> CutValue:
         """What the step makes of an operator of its layer."""
         if node not in self.cuts:
             self.cuts[node] = self._own(node)
         return self.cuts[node]
 
-    def _own(self, node: fx.Node) -> Cut:
+    def _own(self, node: fx.Node) -> CutValue:
         if self.layer.tasks == 1:
-            return Cut(self.copy(node))
+            return CutValue(self.copy(node))
         product = products.product_of(self, node) if self._is_head(node) else None
         if product is not None:
             made = products.filters(self, node, product, self.layer.reads[0])
-            return Cut(made, product.axis, self.tasks)
+            return CutValue(made, product.axis, self.tasks)
         axes = self.facts.varying(node)
         if len(axes) == 1:
             positions = self.facts.layout(self.at, node).positions(self.tasks)
             under = self.under(node, {axes[0]: positions})
             if under is not None:
-                return Cut(under, axes[0], positions)
-        return Cut(same_index.on_whole_tensors(self, node))
+                return CutValue(under, axes[0], positions)
+        return CutValue(same_index.on_whole_tensors(self, node))
 
     def _is_head(self, node: fx.Node) -> bool:
         return node.name == self.layer.operators[0]
 
-    def _recut(self, node: fx.Node, cut: Cut, box: Box) -> fx.Node:
+    def _recut(self, node: fx.Node, cut: CutValue, box: Box) -> fx.Node:
         if cut.axis is None or cut.positions is None:
             return self.select(cut.node, node, box)
         made = self._places(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,7 @@ from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
 from hgpart.placement.cutting.ownership import Rectangle
-
-if TYPE_CHECKING:
-    from hgpart.placement.cutting.step_graph import StepGraph
+from hgpart.placement.cutting.step_graph import StepGraph
 
 aten = torch.ops.aten
 

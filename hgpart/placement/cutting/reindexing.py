@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +13,7 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.operators.calls import argument
 from hgpart.operators.table import operator_of
-
-if TYPE_CHECKING:
-    from hgpart.placement.cutting.step_graph import Box, StepGraph
+from hgpart.placement.cutting.step_graph import Box, StepGraph
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import Read
 from hgpart.operators.table import operator_of
-from hgpart.placement.cutting.cut_graph import Cut, CutGraph
+from hgpart.placement.cutting.cut_graph import CutGraph, CutValue
 from hgpart.placement.cutting.layouts import merge, spread
 from hgpart.placement.cutting.ownership import Rectangle
 from hgpart.placement.cutting.products import add_bias, partial_sums, product_of
@@ -107,7 +107,7 @@ def _begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
     assert total is not None
     made = add_bias(step, head, product, total)
     single = step.layer.tasks == 1
-    step.cuts[head] = Cut(made) if single else Cut(made, product.axis, step.tasks)
+    step.cuts[head] = CutValue(made) if single else CutValue(made, product.axis, step.tasks)
 
 
 def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:
