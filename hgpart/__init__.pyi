@@ -1,5 +1,14 @@
 from .zoo import builtin_models as builtin_models
 from .zoo import load_model as load_model
+from .operators.channelwise import same_place as same_place
+from .operators.effects import Call as Call
+from .operators.effects import Channels as Channels
+from .operators.effects import Constant as Constant
+from .operators.effects import Mix as Mix
+from .operators.effects import Reindex as Reindex
+from .operators.effects import SameIndex as SameIndex
+from .operators.effects import Whole as Whole
+from .operators.moving import moved as moved
 from .operators.products import Product as Product
 from .operators.table import channel_rule as channel_rule
 from .tracing.traced_model import TracedModel as TracedModel

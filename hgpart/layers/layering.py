@@ -133,7 +133,7 @@ class _Layering:
             self.layers.moved.add(node)
             return node.target(*args, **kwargs)  # type: ignore[operator]
         known = operator_of(node)
-        if known.cut == "size":
+        if known.is_size:
             return concrete((node.meta["val"],))[0]
         call = Call(node, args, kwargs, shape_of(node))
         if known.makes or not operands_of(call):

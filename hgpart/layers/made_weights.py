@@ -34,13 +34,11 @@ def makes_weights(node: fx.Node, live: Set[fx.Node]) -> bool:
 
 
 def _is_weight(value: fx.Node, user: fx.Node) -> bool:
-    """Whether a node is the weight that a convolution or linear layer multiplies its input by.
-
-    The second matrix of other products may be a map just as the first one.
-    """
+    """Whether a node is the weight of a product, and can't be a map just as its operand."""
     product = operator_of(user).product
-    named = product is not None and product.weight == "weight"
-    return named and argument(user, "weight") is value
+    if product is None or product.multiplies_maps:
+        return False
+    return argument(user, product.weight) is value
 
 
 def _passes_on(user: fx.Node, elements: int) -> bool:

@@ -27,6 +27,9 @@ class Product:
         them, and the features may come in as many groups as an argument ``groups`` says.
     is_scaled : bool
         Whether arguments ``alpha`` and ``beta`` scale the product and the bias.
+    multiplies_maps : bool
+        Whether its weight may be a map just as its operand: then a product that makes the weight
+        makes neurons; else all of it goes to the one task that multiplies by it.
     """
 
     operand: str = "input"
@@ -35,6 +38,13 @@ class Product:
     row_dim: int = 0
     is_matrix: bool = True
     is_scaled: bool = False
+    multiplies_maps: bool = False
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the arguments that its operator has to have."""
+        bias = (self.bias,) if self.bias else ()
+        return (self.operand, self.weight, *bias, *(("alpha", "beta") if self.is_scaled else ()))
 
     def rows(self, call: Call) -> int:
         """Dimension of a call's weight that counts the tasks."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -38,9 +39,6 @@ Cut = Literal[
     "unbind",  # the same, each without that dimension
     "norm",  # called as batch norm that updates its statistics in place
     "dropout",  # multiplied by a mask that was drawn for the whole
-    "size",  # a number, which every part knows
-    "put",  # only called while a Function is watched, as are numbers that are made tensors
-    "number",
 ]
 
 
@@ -52,11 +50,12 @@ class Operator:
     ----------
     rule : callable or None
         What it does to channels; None if it keeps them all together.
-    cut : Product, str or None
-        How a part's share of it is cut; None: in the way that its rule says, if that says that
-        channels keep to themselves; else it runs on whole tensors, with zeros for other parts'.
+    cut : str or None
+        How a part's share of it is cut; None: in the way that its rule says, if that is a `Product`
+        or says that channels keep to themselves; else it runs on whole tensors, with zeros for
+        other parts'.
     macs : callable or None
-        Multiply-accumulates of a `Call`; None: those that torch counts.
+        Multiply-accumulates of a `Call`; None: those of a `Product`, else those that torch counts.
     makes : operator or None
         Of one whose result has the shape of its operand and none of its data: what makes that of
         a shape.
@@ -66,20 +65,29 @@ class Operator:
         Whether its backward does not need what it made.
     updates : mapping of int to str
         Which results are the next values of buffers, by the names of the arguments.
+    is_size : bool
+        Whether it makes a number, which every part knows.
+    is_number : bool
+        Whether it makes a tensor of a number.
+    is_put : bool
+        Whether it writes into places of its operand that an index or a mask names.
     """
 
     rule: Rule | None = None
-    cut: Product | Cut | None = None
+    cut: Cut | None = None
     macs: Callable[[Call], int | None] | None = None
     makes: Any = None
     in_place: Any = None
     frees_result: bool = False
     updates: Mapping[int, str] = field(default_factory=dict)
+    is_size: bool = False
+    is_number: bool = False
+    is_put: bool = False
 
     @property
     def product(self) -> Product | None:
         """What it calls its operands, if it is a product."""
-        return self.cut if isinstance(self.cut, Product) else None
+        return self.rule if isinstance(self.rule, Product) else None
 
     @property
     def moves_only(self) -> bool:
@@ -90,29 +98,28 @@ class Operator:
     def keeps_places(self) -> bool:
         """Whether an element depends on those at its own place, where all shapes are equal."""
         rules = (same_place, moving.copied, moving.viewed, moving.overwritten, moving.filled)
-        return self.rule in rules or self.cut in ("expand", "number") or self.makes is not None
+        made = self.is_number or self.makes is not None
+        return self.rule in rules or self.cut == "expand" or made
 
 
 aten = torch.ops.aten
 
-
-def _of(product: Product, **facts: Any) -> Operator:
-    return Operator(product, product, product.macs, **facts)
-
-
 # By packet (all overloads), or by overload.
 _ATEN: tuple[tuple[Any, ...], ...] = (
     # ---- products
-    (_of(Product(is_matrix=False)), aten.conv1d, aten.conv3d, aten.convolution),
-    (_of(Product(is_matrix=False), frees_result=True), aten.conv2d),
+    (Operator(Product(is_matrix=False)), aten.conv1d, aten.conv3d, aten.convolution),
+    (Operator(Product(is_matrix=False), frees_result=True), aten.conv2d),
     (
-        _of(Product(row_dim=1, is_matrix=False)),
+        Operator(Product(row_dim=1, is_matrix=False)),
         *(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d),
     ),
-    (_of(Product(), frees_result=True), aten.linear),
-    (_of(Product("self", "mat2", "", row_dim=1)), aten.mm),
-    (_of(Product("self", "other", "", row_dim=1)), aten.matmul),
-    (_of(Product("mat1", "mat2", "self", row_dim=1, is_scaled=True)), aten.addmm),
+    (Operator(Product(), frees_result=True), aten.linear),
+    (Operator(Product("self", "mat2", "", row_dim=1, multiplies_maps=True)), aten.mm),
+    (Operator(Product("self", "other", "", row_dim=1, multiplies_maps=True)), aten.matmul),
+    (
+        Operator(Product("mat1", "mat2", "self", row_dim=1, is_scaled=True, multiplies_maps=True)),
+        aten.addmm,
+    ),
     # ---- element by element; most of these are known by torch's tag
     (
         Operator(same_place),
@@ -180,7 +187,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         *(aten.clone, aten.contiguous, aten.alias, aten.lift_fresh_copy),
     ),
     (Operator(moving.copied, "detach"), aten.detach),
-    (Operator(cut="number"), aten.lift_fresh),
+    (Operator(is_number=True), aten.lift_fresh),
     (Operator(moving.viewed, "view"), aten.view, aten._unsafe_view),
     (Operator(moving.viewed, "reshape"), aten.reshape),
     (
@@ -210,9 +217,9 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(moving.indexed, "index"), aten.index.Tensor, aten.index_select),
     (Operator(moving.overwritten, "overwrite"), aten.copy, aten.copy_),
     (Operator(moving.filled), aten.fill, aten.fill_, aten.zero_),
-    (Operator(cut="put"), aten.index_put, aten.index_put_),
+    (Operator(is_put=True), aten.index_put, aten.index_put_),
     # ---- shapes
-    (Operator(cut="size"), aten.sym_size),
+    (Operator(is_size=True), aten.sym_size),
     (
         Operator(makes=aten.zeros.default),
         *(aten.empty_like, aten.zeros_like, aten.new_empty, aten.new_zeros),
@@ -223,6 +230,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(makes=aten.randn.default), aten.randn_like),
 )
 _records: dict[Any, Operator] = {one: record for record, *named in _ATEN for one in named}
+_users: dict[Any, dict[str, Any]] = {}  # what a user's rule replaces in the record of an operator
 _USERS_CUTS = ("copy", "reshape", "permutation")  # need no arguments by ATen's names
 _UNKNOWN = Operator()
 _POINTWISE = Operator(same_place)
@@ -235,8 +243,11 @@ def operator_of(node: fx.Node) -> Operator:
 
 def record_of(target: Any) -> Operator:
     """What is known of an operator: an overload, else the packet that it is of."""
-    found = _records.get(target) or _records.get(getattr(target, "overloadpacket", None))
-    return found or (_POINTWISE if torch.Tag.pointwise in getattr(target, "tags", ()) else _UNKNOWN)
+    packet = getattr(target, "overloadpacket", None)
+    other = _POINTWISE if torch.Tag.pointwise in getattr(target, "tags", ()) else _UNKNOWN
+    known = _records.get(target) or _records.get(packet) or other
+    given = _users.get(target) or _users.get(packet)
+    return replace(known, **given) if given else known
 
 
 def channel_rule(
@@ -246,38 +257,68 @@ def channel_rule(
 ) -> Callable[[Rule], Rule]:
     """Register what operators are, as ``@channel_rule(torch.ops.my_library.my_operator)``.
 
-    An operator is a ``torch.ops`` packet (all overloads) or one overload. The rule gets a `Call`
-    and returns `Reindex`, `SameIndex`, `Mix` or `Whole`; a later rule replaces an earlier one.
-    A part's share of what works channel by channel is cut by that alone. Of a convolution, or a
-    product with a matrix, the rule is a `Product`: it says how shares are cut, and what it counts.
+    An operator is a ``torch.ops`` packet (all overloads) or one overload. The rule gets a `Call`,
+    with `Channels` and `Constant` for tensors, and returns `Reindex`, `SameIndex`, `Mix` or
+    `Whole`. A part's share of what works channel by channel is cut by that alone. Of a convolution,
+    or a product with a matrix, the rule is a `Product`: it says how shares are cut, and what it
+    counts. All these are in `hgpart`, as are the rules `same_place` and `moved`; the other rules of
+    ATen's operators are in `hgpart.operators.channelwise` and `hgpart.operators.moving`.
+
+    A later rule replaces an earlier one, with its `cut` and `macs`. What else is known of an
+    operator of ATen's stays: how its elements move, what computes it in place, which results
+    are statistics.
 
     Parameters
     ----------
     *operators : packets or overloads
     cut : str, optional
         Of one that only moves elements about: that its result is a "copy", a "reshape" or a
-        "permutation" of dimensions of its operand; without it, a share is taken from the whole.
+        "permutation" of dimensions of its operand; without it, a share is taken from the whole,
+        but where ATen's own is known.
     macs : callable, optional
-        Multiply-accumulates of a `Call`. Without it, those that torch counts.
+        Multiply-accumulates of a `Call`, or None. Without them, those of a `Product`, else those
+        that torch counts.
 
     Raises
     ------
     ArgumentError
-        If `cut` is no such word.
+        If `cut` is no such word, an operator no such operator, or a `Product` names an argument
+        that an overload does not have.
     """
     if cut not in (None, *_USERS_CUTS):
         raise ArgumentError(f"cut {cut!r}: accepted are {', '.join(_USERS_CUTS)}")
+    overloads = [one for operator in operators for one in _overloads(operator)]
 
     def register(rule: Rule) -> Rule:
-        given: dict[str, Any] = {"rule": rule}
         if isinstance(rule, Product):
-            given |= {"cut": rule, "macs": rule.macs}
-        given |= {name: one for name, one in (("cut", cut), ("macs", macs)) if one is not None}
-        for operator in operators:
-            _records[operator] = replace(record_of(operator), **given)
+            for overload in overloads:
+                _check_names(rule, overload)
+        given = {"rule": rule, "macs": macs} | ({"cut": cut} if cut else {})
+        for replaced in (*overloads, *operators):
+            _users.pop(replaced, None)
+        _users.update(dict.fromkeys(operators, given))
         return rule
 
     return register
+
+
+def _overloads(operator: Any) -> list[Any]:
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        return [getattr(operator, name) for name in operator.overloads()]  # type: ignore[no-untyped-call]
+    if isinstance(operator, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+        return [operator]
+    raise ArgumentError(f"operator {operator!r}: accepted are packets and overloads of torch.ops")
+
+
+def _check_names(product: Product, overload: Any) -> None:
+    schema = getattr(overload, "_schema", None)
+    accepted = [argument.name for argument in schema.arguments] if schema else []
+    for name in product.arguments:
+        if name not in accepted:
+            raise ArgumentError(
+                f"Product names {name!r}: accepted are the arguments of {overload}: "
+                f"{', '.join(accepted)}"
+            )
 
 
 def effect_of(call: Call) -> Effect:
@@ -291,14 +332,37 @@ def effect_of(call: Call) -> Effect:
     rule = operator_of(call.node).rule
     if rule is None:
         return Whole()
-    where = f"{place_of(call.node)}: its channel rule {getattr(rule, '__name__', rule)}"
-    try:
-        effect = rule(call)
-    except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise TraceError(f"{where} raises {reason}") from error
+    effect, where = _answer(call, "channel rule", rule)
     if not isinstance(effect, Effect):
         raise TraceError(
             f"{where} returns {effect!r}: accepted are Reindex, SameIndex, Mix and Whole"
         )
     return effect
+
+
+def macs_of(call: Call) -> int | None:
+    """Multiply-accumulates of a call; None: those that torch counts.
+
+    Raises
+    ------
+    TraceError
+        If what counts them raises anything or returns anything but a whole number or None.
+    """
+    known = operator_of(call.node)
+    count = known.macs or (known.product.macs if known.product else None)
+    if count is None:
+        return None
+    macs, where = _answer(call, "count of multiply-accumulates", count)
+    if macs is not None and not (isinstance(macs, Integral) and int(macs) >= 0):
+        raise TraceError(f"{where} returns {macs!r}: accepted are whole numbers from 0 on and None")
+    return None if macs is None else int(macs)
+
+
+def _answer(call: Call, kind: str, function: Callable[[Call], Any]) -> tuple[Any, str]:
+    """What a function says of a call, and its place for an error."""
+    where = f"{place_of(call.node)}: its {kind} {getattr(function, '__name__', function)}"
+    try:
+        return function(call), where
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise TraceError(f"{where} raises {reason}") from error

@@ -399,7 +399,7 @@ class _Watch(TorchDispatchMode):
             return made
         self.called.append(" ".join([str(func), *_numbers(args, kwargs)]))
         self.random |= torch.Tag.nondeterministic_seeded in func.tags
-        if record_of(func).cut != "number":
+        if not record_of(func).is_number:
             self.foreign |= not self._known.issuperset(map(_storage, taken))
         for value, declared in zip(args, func._schema.arguments, strict=False):
             if declared.alias_info is not None and declared.alias_info.is_write:
@@ -414,7 +414,7 @@ class _Watch(TorchDispatchMode):
         if all(self._is_small(one) for one in every):
             return True
         record = record_of(func)
-        by_mask = record.cut == "put" and all(one.dtype == torch.bool for one in taken[1:-1])
+        by_mask = record.is_put and all(one.dtype == torch.bool for one in taken[1:-1])
         known = torch.Tag.pointwise in func.tags or record.keeps_places
         if taken and not (known or by_mask):
             return False

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hgpart.errors import TraceError
 from hgpart.operators.calls import only_updated, place_of
 from hgpart.operators.effects import Call
-from hgpart.operators.table import operator_of
+from hgpart.operators.table import macs_of, operator_of
 from hgpart.tracing.autograd_functions import operator_name
 
 
@@ -159,8 +159,7 @@ def is_norms_statistic(node: fx.Node) -> bool:
 
 def multiply_accumulates(call: Call) -> int:
     """Multiply-accumulates of a call: as the operator table says, else as torch counts them."""
-    node, macs = call.node, operator_of(call.node).macs
-    known = macs(call) if macs else None
+    node, known = call.node, macs_of(call)
     if known is not None:
         return known
 

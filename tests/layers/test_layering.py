@@ -1010,7 +1010,7 @@ def test_unknown_operator_is_kept_whole_until_it_has_a_rule(
     assert needs(graph, whole.name) == [maps("a", 0, 1, 2)]
     assert needs(graph, "b") == [maps("double", 0, 1, 2)] * 2
 
-    monkeypatch.setattr(table, "_records", dict(table._records))
+    monkeypatch.setattr(table, "_users", {})
 
     @channel_rule(torch.ops.hgpart_tests.double)
     def rule(call: Call) -> SameIndex:
@@ -1033,7 +1033,7 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 def test_rule_that_raises_is_one_line_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a rule raised came out as it was, without a word of where."""
-    monkeypatch.setattr(table, "_records", dict(table._records))
+    monkeypatch.setattr(table, "_users", {})
 
     @channel_rule(torch.ops.hgpart_tests.triple)
     def rule(call: Call) -> SameIndex:

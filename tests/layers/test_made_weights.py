@@ -9,6 +9,10 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from proven_graphs import Net, layer_of, modelled
 from torch import nn
 
+from hgpart.operators import table
+from hgpart.operators.products import Product
+from hgpart.operators.table import channel_rule
+
 
 def per_sample(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """A convolution with filters of their own for each sample (conditional convolutions)."""
@@ -55,3 +59,17 @@ def test_a_product_that_is_multiplied_by_maps_is_a_layer_of_neurons() -> None:
         )
     )
     assert layer_of(graph, "keys").tasks == layer_of(graph, "queries").tasks == 6
+
+
+def test_a_product_says_whether_it_multiplies_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken from what its weight is called."""
+    model = Net(
+        lambda net, x: net.keys(x.flatten(2)) @ net.queries(x.flatten(2)).transpose(1, 2),
+        keys=nn.Linear(64, 6),
+        queries=nn.Linear(64, 6),
+    )
+    monkeypatch.setattr(table, "_users", {})
+    channel_rule(torch.ops.aten.matmul)(Product("self", "other", "", row_dim=1))
+    graph = modelled(model)
+    assert layer_of(graph, "keys").tasks == 6
+    assert layer_of(graph, "queries").tasks == 1

@@ -211,7 +211,7 @@ def test_a_rule_of_the_user_says_which_dimension_counts_tasks(monkeypatch, width
     def rule(call):
         return Mix(*mix_all(call.args[0].ids), 1, 1, partial=False, slices=slices)
 
-    monkeypatch.setattr(table, "_records", dict(table._records))
+    monkeypatch.setattr(table, "_users", {})
     channel_rule(weigh._opoverload)(rule)
     torch.manual_seed(0)
     model, inputs = Weighed(width).double(), [torch.randn(3, 4, dtype=torch.float64)]
@@ -228,7 +228,7 @@ def test_a_rule_of_the_user_says_which_dimension_counts_tasks(monkeypatch, width
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_a_product_of_the_user_is_cut_as_those_of_torch_are(monkeypatch, grain):
-    monkeypatch.setattr(table, "_records", dict(table._records))
+    monkeypatch.setattr(table, "_users", {})
     channel_rule(weigh._opoverload)(Product("x", "weight", "", row_dim=1))
     torch.manual_seed(0)
     model, inputs = Weighed(5).double(), [torch.randn(3, 4, dtype=torch.float64)]
@@ -239,16 +239,19 @@ def test_a_product_of_the_user_is_cut_as_those_of_torch_are(monkeypatch, grain):
     placements.check_equal(model, inputs, plan)  # each element of the weight is in one part
 
 
-def test_a_sum_of_the_user_that_is_no_product_is_not_split(monkeypatch):
+@pytest.mark.parametrize("before", [[], [Product("x", "weight", "", row_dim=1)]])
+def test_a_sum_of_the_user_that_is_no_product_is_not_split(monkeypatch, before):
     # Nobody knew how to cut its terms: placing a fine-grain partition failed an assertion.
     def rule(call):
         return Mix(*mix_all(call.args[0].ids), 1, 1, partial=True, slices={"weight": 1})
 
-    monkeypatch.setattr(table, "_records", dict(table._records))
-    channel_rule(weigh._opoverload)(rule)
+    monkeypatch.setattr(table, "_users", {})
+    for each in (*before, rule):
+        channel_rule(weigh._opoverload)(each)
     torch.manual_seed(0)
     model, inputs = Weighed(5).double(), [torch.randn(3, 4, dtype=torch.float64)]
     traced, graph = placements.traced_model(model, inputs)
+    assert not any(read.partial for read in graph.layers[-2].reads)
     plan = placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, 1)
     placements.check_equal(model, inputs, plan)
 
@@ -272,7 +275,7 @@ class Behind(nn.Module):
 
 
 def test_what_moves_elements_for_the_user_is_cut_as_it_says(monkeypatch):
-    monkeypatch.setattr(table, "_records", dict(table._records))
+    monkeypatch.setattr(table, "_users", {})
     channel_rule(behind._opoverload, cut="permutation")(moved)
     torch.manual_seed(0)
     model, inputs = Behind().double(), [torch.randn(2, 3, 5, 5, dtype=torch.float64)]
