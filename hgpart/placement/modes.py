@@ -71,7 +71,14 @@ def carried_over(
     carried = Work(per_task, work.unit, work.units, work.source)
     blocks = Blocks(tuple(one.rows for one in divided), tuple(one.columns for one in divided))
     problem = Problem(
-        other, carried, partition.modelling, partition.k, partition.eps, partition.speeds
+        other,
+        carried,
+        partition.modelling,
+        partition.k,
+        partition.eps,
+        partition.speeds,
+        partition.objective,
+        partition.memory,
     )
     found = evaluated(
         problem,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import placements
 import pytest
@@ -12,6 +14,8 @@ from torch import nn
 
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
+from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.objectives import LARGEST
 from hgpart.placement.cutting.ownership import ownership
 from hgpart.placement.modes import carried_over, skeleton
 from hgpart.tracing.traced_model import trace
@@ -30,6 +34,19 @@ def test_the_same_graph_has_the_same_partition(case):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(found.evaluation.traffic, partition.evaluation.traffic)
     assert carried.per_task.tolist() == work.per_task.tolist()
+
+
+@pytest.mark.parametrize("room", [0, 2**40])
+@given(case=partitioned_graphs())
+def test_what_was_asked_for_is_carried_over(case, room):
+    """The other mode's said volume, and no memory limit, which then had no say in `feasible`."""
+    graph, partition = case
+    memory = MemoryLimits((room,) * partition.k)
+    asked = replace(partition, eps=1e6, objective=LARGEST, memory=memory)
+    work = Work(np.arange(len(graph.layers)), "MAC", 1, "test")
+    found, _ = carried_over(asked, work, graph, graph)
+    assert (found.objective, found.memory) == (LARGEST, memory)
+    assert found.feasible == (found.memory_bytes <= room).all()
 
 
 class Auxiliary(nn.Module):
