@@ -27,15 +27,13 @@ from rich.console import Console
 from rich.table import Table
 
 import hgpart
-from hgpart.arrays import Int32, Int64
+from hgpart.arrays import Int32
 from hgpart.hypergraph.blocks import single_blocks
-from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.external import mtkahypar as mtkahypar_backend
 from hgpart.partition.external.kahypar import kahypar
 from hgpart.partition.external.mtkahypar import mtkahypar
-from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.problem import Problem
 
 FIELDS = (
@@ -101,35 +99,33 @@ def run(
     name: str, graph: hgpart.ChannelGraph, grain: str, k: int, eps: float, solver: str
 ) -> dict[str, object]:
     """Partition, and evaluate by hgpart's metrics."""
-    work = hgpart.flops(graph)
-    modelling = hgpart.Modelling(grain=grain)
+    problem = Problem(graph, hgpart.flops(graph), hgpart.Modelling(grain=grain), k, eps)
     row: dict[str, object] = dict(zip(FIELDS, (name, grain, k, eps, solver), strict=False))
     start, cpu = time.perf_counter(), cpu_seconds()
     try:
         if solver.endswith("-full"):
-            hypergraph, parts, room = on_full_hypergraph(graph, work, modelling, k, eps, solver)
+            hypergraph, parts = on_full_hypergraph(problem, solver)
             evaluation = hgpart.evaluate(hypergraph, parts, k)
         else:
             backend, _, _ = solver.partition("-")
             mtkahypar_backend.PRESET = PRESETS.get(solver, "")  # as hgpart's backend runs it
             found = hgpart.partition_graph(
-                graph, work, k, eps, modelling=modelling, backend=backend
+                graph, problem.work, k, eps, modelling=problem.modelling, backend=backend
             )
             if found.interrupted:
                 raise KeyboardInterrupt
             evaluation = found.evaluation
-            room = capacities(int(evaluation.loads.sum()), [1] * k, eps)
     except hgpart.errors.HgpartError as error:
         row["note"] = str(error)[:100]
         return row
     row["seconds"] = round(time.perf_counter() - start, 2)
     row["cpu_seconds"] = round(cpu_seconds() - cpu, 2)
     row["imbalance"] = evaluation.imbalance
-    if (evaluation.loads > room).any():
+    if (evaluation.loads > problem.capacities).any():
         row["note"] = f"above eps, with volume {evaluation.volume}"
         return row
     row["volume"] = evaluation.volume
-    row["bound"] = lower_bound(Problem(graph, work, modelling, len(room)), room)
+    row["bound"] = lower_bound(problem)
     return row
 
 
@@ -139,25 +135,16 @@ def cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def on_full_hypergraph(
-    graph: hgpart.ChannelGraph,
-    work: hgpart.Work,
-    modelling: hgpart.Modelling,
-    k: int,
-    eps: float,
-    solver: str,
-) -> tuple[Hypergraph, Int32, Int64]:
+def on_full_hypergraph(problem: Problem, solver: str) -> tuple[Hypergraph, Int32]:
     """One run of a general partitioner on single tasks (or their channels)."""
-    blocks = single_blocks(graph, modelling)
-    hypergraph = cnn_hypergraph(graph, work, blocks, modelling).hypergraph
+    hypergraph = problem.hypergraph(single_blocks(problem.graph, problem.modelling)).hypergraph
     if len(hypergraph.pins) > MOST_PINS:
         raise hgpart.errors.ArgumentError(f"{len(hypergraph.pins)} pins: left out")
-    room = capacities(int(hypergraph.weights.sum()), [1] * k, eps)
-    name = solver.removesuffix("-full")
+    name, room = solver.removesuffix("-full"), problem.capacities
     if name == "kahypar":
-        return hypergraph, kahypar(hypergraph, room, time_limit=LIMIT, most_runs=1), room
+        return hypergraph, kahypar(hypergraph, room, time_limit=LIMIT, most_runs=1)
     mtkahypar_backend.PRESET = PRESETS[name]
-    return hypergraph, mtkahypar(hypergraph, room, time_limit=LIMIT), room
+    return hypergraph, mtkahypar(hypergraph, room, time_limit=LIMIT)
 
 
 def append(path: Path, row: dict[str, object]) -> None:

@@ -67,7 +67,7 @@ def evaluate_layerwise(
     coarse = replace(modelling, grain="coarse", linear="neuron")
     problem = Problem(graph, work, coarse, k, eps or 0.0, speeds)
     model = problem.hypergraph(layer_blocks(graph, coarse))
-    found = None if eps is None else layerwise_within(problem, problem.capacities)
+    found = None if eps is None else layerwise_within(problem)
     if found is None:
         found = layerwise(problem)
     return evaluate_parts(model, found.astype(np.int32)[model.vertex_layers], k, speeds)

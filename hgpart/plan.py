@@ -152,7 +152,6 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
             f"the plan has parts for {len(plan.parts)} blocks, expected one for each of "
             f"{model.vertices}"
         )
-    bound = lower_bound(problem, problem.capacities)
     found = evaluated(
         problem,
         model,
@@ -160,7 +159,7 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
         seed=plan.seed,
         backend=plan.backend,
         start=plan.start,
-        bound=max(bound, plan.lower_bound_bytes),
+        bound=max(lower_bound(problem), plan.lower_bound_bytes),
         interrupted=plan.interrupted,
     )
     if found.evaluation.volume != plan.volume_bytes:

@@ -14,8 +14,19 @@ from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph, Layer, Read
 from hgpart.layers.layering import channel_graph
+from hgpart.partition.problem.problem import Problem
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work
+
+
+def with_capacities(
+    graph: ChannelGraph, work: Work, modelling: Modelling, room: np.ndarray
+) -> Problem:
+    """A problem whose parts have room for these loads, whatever the eps and speeds would be."""
+    problem = Problem(graph, work, modelling, len(room))
+    vars(problem)["capacities"] = room
+    return problem
+
 
 # ------------------------------------------------------------------ traced models
 

@@ -25,7 +25,6 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
-from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
 from hgpart.partition.problem.problem import Problem
@@ -117,8 +116,7 @@ def test_any_plan_comes_back_whole(
     expected = plain(partition)
     expected["feasible"] = restored.feasible
     expected["memory_bytes"] = plain(restored.memory_bytes)
-    room = capacities(int(partition.evaluation.loads.sum()), speeds or [1] * PARTS, 0.1)
-    known = lower_bound(Problem(graph, work, modelling, len(room)), room)
+    known = lower_bound(Problem(graph, work, modelling, PARTS, 0.1, speeds))
     expected["lower_bound"] = max(known, partition.lower_bound)  # a proof is kept
     assert plain(restored) == expected
 

@@ -22,26 +22,22 @@ MOST_BLOCKS_PER_PART = 64
 BLOCK_OF_EPS = 1.5  # a block's share of a part, at most, in units of eps
 
 
-def by_blocks(
-    problem: Problem, search: Search, bound: int, backend: str, eps: float
-) -> tuple[Solution, str]:
-    """Have a general partitioner divide blocks, then split and move them; say what was best.
-
-    Blocks are as small as `eps` asks for, which the problem's may exceed at best effort.
-    """
-    room, blocks = problem.capacities, problem.k * _blocks_per_part(problem.modelling.grain, eps)
+def by_blocks(problem: Problem, search: Search, backend: str) -> Solution:
+    """Have a general partitioner divide blocks, then split and move them."""
+    room = problem.capacities
+    blocks = problem.k * _blocks_per_part(problem.modelling.grain, problem.eps)
     model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, blocks))
     partitioner = backend_named(backend)
     parts = partitioner(model.hypergraph, room, seed=search.seed, time_limit=search.time_limit)
-    parts, start = refine(search, model, parts, room), backend
-    cut = layerwise_within(problem, room)
+    parts, start = refine(search, model, parts, room), None
+    cut = layerwise_within(problem)
     if cut is not None:
         # So that no cut between layers within eps is ever better.
         other = refine(search, model, cut.astype(np.int32)[model.vertex_layers], room)
         if rank(model, other, room) < rank(model, parts, room):
             parts, start = other, "layerwise"
     model, parts = split_and_improve(problem, search, model, parts)
-    return Solution(model, parts, bound, False), start
+    return Solution(model, parts, start=start)
 
 
 def _blocks_per_part(grain: str, eps: float) -> int:

@@ -90,7 +90,7 @@ def evaluated(
     `bound` is a lower bound of the volume within eps, where one is known.
     """
     if bound is None:
-        bound = lower_bound(problem, problem.capacities)
+        bound = lower_bound(problem)
     k, memory = problem.k, problem.memory
     evaluation = evaluate_parts(model, parts, k, problem.speeds)
     needed = None if memory is None else part_memory(model, parts, k, memory.copies)

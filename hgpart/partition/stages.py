@@ -111,17 +111,17 @@ def partition_graph(
     if problem.k > problem.tasks:
         raise ArgumentError(f"k is {k}, expected at most {problem.tasks}, the number of tasks")
     heaviest = heaviest_task(problem)
-    wanted = with_room(problem, heaviest, best_effort)
-    bound = lower_bound(wanted, wanted.capacities)
-    solution, start = _solved(wanted, search, bound, backend, problem.eps)
+    problem = with_room(problem, heaviest, best_effort)
+    bound = lower_bound(problem)
+    solution = _solved(problem, search, bound, backend)
     found = evaluated(
         problem,
         solution.model,
         solution.parts,
         seed=search.seed,
         backend=backend,
-        start=start,
-        bound=solution.bound,
+        start=solution.start or backend,
+        bound=max(bound, solution.bound),
         interrupted=solution.interrupted,
     )
     if not found.feasible and not best_effort:
@@ -129,17 +129,13 @@ def partition_graph(
     return found
 
 
-def _solved(
-    problem: Problem, search: Search, bound: int, backend: str, eps: float
-) -> tuple[Solution, str]:
-    """What the backend finds, and what that began with."""
+def _solved(problem: Problem, search: Search, bound: int, backend: str) -> Solution:
+    """What the backend finds."""
     if backend == "native":
-        solution = native_partition(problem, search, bound)
-    elif backend == "exact":
-        solution = exact_partition(problem, search, bound)
-    else:
-        return by_blocks(problem, search, bound, backend, eps)
-    return _balanced(problem, search, solution), backend
+        return _balanced(problem, search, native_partition(problem, search, bound))
+    if backend == "exact":
+        return _balanced(problem, search, exact_partition(problem, search, bound))
+    return by_blocks(problem, search, backend)
 
 
 def _balanced(problem: Problem, search: Search, solution: Solution) -> Solution:

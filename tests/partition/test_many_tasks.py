@@ -183,7 +183,7 @@ def stages(width: int, modelling: Modelling) -> dict[str, Callable[[], object]]:
     single, random = random_parts(Problem(graph, work, modelling, 3), seed=0)
     return {
         "classes": lambda: symmetry(Problem(graph, work, modelling, 1)),
-        "bound": lambda: lower_bound(Problem(graph, work, modelling, 3), room),
+        "bound": lambda: lower_bound(Problem(graph, work, modelling, 3, 0.1)),
         "shares": lambda: layer_shares(Problem(graph, work, modelling, 3), room * 1.0),
         "in order": lambda: incremental(Problem(graph, work, modelling, 3)),
         "nets": lambda: cnn_hypergraph(graph, work, model.blocks, modelling).nets,

@@ -93,8 +93,7 @@ def evaluate(
         with stage("evaluate"):
             blocks, parts = blocks_of_parts(graph, done, modelling, every)
             found = evaluate_parts(blocks, parts, k, speeds)
-            problem = Problem(graph, done, modelling, k, eps, speeds)
-            bound = lower_bound(problem, problem.capacities)
+            bound = lower_bound(Problem(graph, done, modelling, k, eps, speeds))
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)
         shares = part_shares(blocks, parts, k)

@@ -28,19 +28,15 @@ def layerwise(problem: Problem) -> Int64:
     return _balanced(problem, _loads(problem), np.array(problem.rates))
 
 
-def layerwise_within(problem: Problem, room: Int64) -> Int64 | None:
-    """Cut the layers, in order, into at most k runs of the least volume whose loads have room.
-
-    Parameters
-    ----------
-    room : int64 array, shape (k,)
-        Largest load of each part, see `capacities`.
+def layerwise_within(problem: Problem) -> Int64 | None:
+    """Cut the layers, in order, into at most k runs of the least volume within the capacities.
 
     Returns
     -------
     int64 array, shape (layers,), or None
-        Part of each layer, ascending; None where no cut between layers has room.
+        Part of each layer, ascending; None where no cut between layers is within them.
     """
+    room = problem.capacities
     runs = _uncuttable_runs(problem.graph)
     count = int(runs[-1]) + 1
     run_loads = np.zeros(count, dtype=np.int64)
@@ -50,7 +46,7 @@ def layerwise_within(problem: Problem, room: Int64) -> Int64 | None:
     ordered = np.arange(count + 1)[None, :] >= np.arange(count + 1)[:, None]
     volume = _volume_into(problem, runs, count)
     smallest, starts = _best_cuts(
-        len(room), lambda part: np.where(ordered & (load <= room[part]), volume, np.inf), np.add
+        problem.k, lambda part: np.where(ordered & (load <= room[part]), volume, np.inf), np.add
     )
     if smallest == np.inf:
         return None

@@ -1,4 +1,4 @@
-"""Problem + capacities -> a volume below which no partition within them can be.
+"""Problem -> a volume below which no partition within its capacities can be.
 
 A layer that is too much work for m - 1 parts lies in at least m, and each map that all of it reads
 goes to all of these but its own. No more maps are made where they are
@@ -23,13 +23,8 @@ from hgpart.sequences import distinct
 MOST_PARTS = 1024  # beyond, how many parts each layer lies in is not gone through: k^2 steps
 
 
-def lower_bound(problem: Problem, capacities: Int64) -> int:
-    """Bytes that every partition within the capacities sends at least.
-
-    Parameters
-    ----------
-    capacities : int64 array, shape (k,)
-        Largest work of each part; see `balance.capacities`.
+def lower_bound(problem: Problem) -> int:
+    """Bytes that every partition within the problem's capacities sends at least.
 
     Notes
     -----
@@ -39,9 +34,9 @@ def lower_bound(problem: Problem, capacities: Int64) -> int:
     maps cost; the sum over parts is least where as few parts as possible are full.
     """
     found = symmetry(problem)
-    largest = np.sort(capacities)[::-1]
-    sets = chain_bound(found, capacities)
-    if len(capacities) <= MOST_PARTS:
+    largest = np.sort(problem.capacities)[::-1]
+    sets = chain_bound(found, problem.capacities)
+    if problem.k <= MOST_PARTS:
         sets = max(sets, _Sets(found, largest.tolist()).bound())
     readers = _operands_that_read(problem)
     grids = sum(

@@ -33,7 +33,7 @@ def coarse_starts(problem: Problem, found: Symmetry, clock: Clock, seed: int) ->
     if clock.left <= 0:
         return
     yield _runs(problem, found, 1.0), (0.001, 0.0001)
-    cut = layerwise_within(problem, problem.capacities)
+    cut = layerwise_within(problem)
     for number, blocks_per_part in enumerate((8, 16)):
         model = _divided(problem, blocks_per_part)
         if cut is not None and number == 0:

@@ -60,7 +60,7 @@ def heaviest_task(problem: Problem) -> HeaviestTask:
 
 
 def with_room(problem: Problem, heaviest: HeaviestTask, best_effort: bool) -> Problem:
-    """The problem, if its heaviest task fits into a part; at best effort else of the next eps.
+    """The problem, if its heaviest task fits into a part; at best effort else with more room.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def with_room(problem: Problem, heaviest: HeaviestTask, best_effort: bool) -> Pr
             f"eps {problem.eps:g} can't be met with k={problem.k}: {heaviest}; the smallest eps "
             f"known to do is {round_up(_packed_imbalance(problem, smallest))}"
         )
-    return replace(problem, eps=round_up(smallest))
+    return replace(problem, least_eps=round_up(smallest))
 
 
 def _smallest_eps(problem: Problem, heaviest: HeaviestTask) -> float:

@@ -37,6 +37,9 @@ class Problem:
         What to have little of.
     memory : MemoryLimits or None
         Bytes that each part may need.
+    least_eps : float
+        At best effort the eps below which no part has room for the heaviest task: where it is more
+        than eps, the capacities are of it.
 
     Raises
     ------
@@ -52,6 +55,7 @@ class Problem:
     speeds: Sequence[float] | None = None
     objective: Objective = VOLUME
     memory: MemoryLimits | None = None
+    least_eps: float = 0.0
 
     def __post_init__(self) -> None:
         """Check every field at the door; NumPy's numbers, which no plan file takes, become ours."""
@@ -100,7 +104,7 @@ class Problem:
     @cached_property
     def capacities(self) -> Int64:
         """Largest work of each part, shape (k,)."""
-        return capacities(self.total, self.rates, self.eps)
+        return capacities(self.total, self.rates, max(self.eps, self.least_eps))
 
     @property
     def copies(self) -> float:

@@ -19,12 +19,15 @@ class Solution:
     parts : int32 array, shape (model.hypergraph.vertices,)
         Part of each vertex.
     bound : int
-        Bytes that every partition within the capacities sends at least.
+        Bytes that every partition within the capacities sends at least, as far as the solver knows.
     interrupted : bool
         Whether Ctrl-C ended the search: this is the best by then.
+    start : str or None
+        What it was found from; None for what the solver itself began with.
     """
 
     model: CnnHypergraph
     parts: Int32
-    bound: int
-    interrupted: bool
+    bound: int = 0
+    interrupted: bool = False
+    start: str | None = None

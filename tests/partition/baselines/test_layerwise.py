@@ -9,7 +9,7 @@ import pytest
 from builtin_graphs import full_size_graph
 from hypothesis import given
 from hypothesis import strategies as st
-from partitioned_models import chain, channel_graphs, graph_of
+from partitioned_models import chain, channel_graphs, graph_of, with_capacities
 
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
@@ -100,7 +100,7 @@ def test_no_cut_that_has_room_has_less_volume(
         if all(parts[layer.tied_to] == parts[at] for at, layer in enumerate(graph.layers))
         and all(map(int.__le__, loads_of_parts(loads, list(parts), k), room))
     ]
-    found = layerwise_within(Problem(graph, work, COARSE, k), np.array(room))
+    found = layerwise_within(with_capacities(graph, work, COARSE, np.array(room)))
     if not with_room:
         assert found is None
         return

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from partitioned_models import chain, channel_graphs, modellings
+from partitioned_models import chain, channel_graphs, modellings, with_capacities
 from torch import nn
 
 from hgpart.hypergraph.blocks import single_blocks
@@ -18,7 +18,6 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
-from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.problem import Problem
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work, flops
@@ -48,7 +47,7 @@ def test_no_partition_is_below_it(
             parts[vertex] = parts[vertex - 1]
     room = part_loads(hypergraph, parts, k)
     volume = communication_volume(hypergraph, parts, k)
-    assert 0 <= lower_bound(Problem(graph, work, modelling, len(room)), room) <= volume
+    assert 0 <= lower_bound(with_capacities(graph, work, modelling, room)) <= volume
 
 
 GROUPED = {
@@ -87,5 +86,5 @@ def test_a_layer_that_needs_all_parts_sends_its_maps_to_all(k: int) -> None:
     graph, work = chain([8, 8], [0, 8 * 10], [5, 0])
     modelling = Modelling(input_vertex=False, output_vertex=False, batch_size=1)
     found = partition_graph(graph, work, k, 0, modelling=modelling)
-    bound = lower_bound(Problem(graph, work, modelling, k), capacities(80, [1] * k, 0))
+    bound = lower_bound(Problem(graph, work, modelling, k))
     assert bound == found.evaluation.volume > 0

@@ -96,7 +96,7 @@ def test_higher_than_the_bound_of_chains_where_branches_join() -> None:
     room = capacities(int(partition.evaluation.loads.sum()), [1] * 8, 0.1)
     start = division_of(found, partition.model, partition.parts)
     raised, _ = contents_bound(found, room, start, volume, 0, seed=0, deadline=math.inf)
-    assert lower_bound(Problem(graph, work, BARE, len(room)), room) < raised <= volume
+    assert lower_bound(Problem(graph, work, BARE, 8, 0.1)) < raised <= volume
     assert raised >= 0.85 * volume
     assert raised % (4 * 4) == 0  # maps of 4 elements of 4 bytes
 

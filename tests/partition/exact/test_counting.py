@@ -18,7 +18,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from least_volumes import least_volume
 from ortools.sat.python import cp_model
-from partitioned_models import GraphMaker, chain, channel_graphs, graph_of, read
+from partitioned_models import GraphMaker, chain, channel_graphs, graph_of, read, with_capacities
 from strategies import hypergraphs
 
 from hgpart.errors import ArgumentError, InfeasibleError, MissingPackageError
@@ -68,7 +68,7 @@ def assert_least(graph: ChannelGraph, work: Work, modelling: Modelling, room: np
     model, parts = blocks_of(Problem(graph, work, modelling, 1), found, solved.division)
     assert communication_volume(model.hypergraph, parts, len(room)) == best == solved.bound
     assert (part_loads(model.hypergraph, parts, len(room)) <= room).all()
-    assert lower_bound(Problem(graph, work, modelling, len(room)), room) <= best
+    assert lower_bound(with_capacities(graph, work, modelling, room)) <= best
 
 
 @given(
@@ -157,8 +157,7 @@ def test_time_that_is_up_leaves_a_gap() -> None:
     graph, work = LONG
     found = solve(graph, work, 8, 0.03, time_limit=2)
     assert found.feasible
-    room = capacities(int(found.evaluation.loads.sum()), [1] * 8, 0.03)
-    least = lower_bound(Problem(graph, work, found.modelling, len(room)), room)
+    least = lower_bound(Problem(graph, work, found.modelling, 8, 0.03))
     assert least <= found.lower_bound < found.evaluation.volume
     assert found.gap == pytest.approx(1 - found.lower_bound / found.evaluation.volume)
 
@@ -190,8 +189,7 @@ def test_where_no_program_counts_what_one_part_holds_bounds_it(
     monkeypatch.setattr("hgpart.partition.exact.counting.solve_counts", None)
     graph, work = LONG
     found = solve(graph, work, 16, 0.1, time_limit=20)
-    room = capacities(int(found.evaluation.loads.sum()), [1] * 16, 0.1)
-    assert lower_bound(Problem(graph, work, found.modelling, len(room)), room) < found.lower_bound
+    assert lower_bound(Problem(graph, work, found.modelling, 16, 0.1)) < found.lower_bound
     assert found.lower_bound <= found.evaluation.volume
     maker = GraphMaker()
     maps = before = maker.add(INPUT, 12, channels=12)
