@@ -36,7 +36,7 @@ class Partition:
         limit.
     lower_bound : int
         Bytes that every partition whose loads are within eps sends at least: of
-        `bound.lower_bound`, or more where the backend proves more.
+        `bounds.lower_bound`, or more where the backend proves more.
     objective : Objective
         What the search was for.
     memory : MemoryLimits or None

@@ -1,13 +1,15 @@
 """Model + Partition -> Placement: submodules for each part, and what travels between them.
 
-One idea a file, in the order in which a placement comes about: `ownership` (who computes what),
-`shipments` (which channels go where), `transfers` (the same as tensors), `blueprint` (all that the
-parts have in common), `cut_graph` (one layer's share as a torch.fx graph; `node_facts`,
-`reindexing`, `same_index`, `products` and `replacements` say how operators are cut), `steps`,
-`program` (what a part's program consists of), `part_graph`, `part_builder`, `slices` (what a part
-holds of the model's state), `draws` (random masks), `mode_programs` and `modes` (training and
-evaluation), `held_state` (the tensors), `placement` (the module); `expected` is what its passes
-should send, `rehearsal` and `accounting` are its report.
+One idea a file, in the order in which a placement comes about: `shipments` (which channels go
+where, as `execution.transfers`), `blueprint` (all that the parts have in common), `part_graph` and
+`part_builder` (the program of a part), `draws` (random masks), `mode_programs` and `modes`
+(training and evaluation), `original_state`, `weight_files` and `held_state` (the tensors),
+`traced_values` (those that no other state may change), `placement` (the module); `expected` is what
+its passes should send, `rehearsal` and `accounting` are its report.
+
+In `cutting`: `ownership` (who computes what), `cut_graph` (one layer's share as a torch.fx graph;
+`node_facts`, `layouts`, `held_constants`, `reindexing`, `same_index`, `products` and `replacements`
+say how operators are cut), `steps`, and `slices` (what a part holds of the model's state).
 """
 
 from __future__ import annotations

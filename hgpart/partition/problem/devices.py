@@ -16,15 +16,14 @@ import math
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hgpart.arrays import Int32, Int64
+from hgpart.arrays import Float64, Int32, Int64
 
 
 def cheapest_devices(
     traffic: Int64,
-    links: NDArray[np.float64],
-    capacities: NDArray[np.int64],
+    links: Float64,
+    capacities: Int64,
     deadline: float = math.inf,
 ) -> Int32:
     """Exchange the devices of two parts as long as that makes the traffic cheaper.
@@ -38,7 +37,7 @@ def cheapest_devices(
         Bytes that part s sends to part r at ``[s, r]``.
     links : float64 array, shape (k, k)
         The diagonal is 0.
-    capacities : array, shape (k, limits)
+    capacities : int64 array, shape (k, limits)
         Devices whose rows are equal are equal.
 
     Returns

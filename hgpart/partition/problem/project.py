@@ -17,7 +17,7 @@ def project(parts: Int32, source: CnnHypergraph, target: CnnHypergraph) -> Int32
     ----------
     parts : int32 array, shape (source vertices,)
     source, target : CnnHypergraph
-        Two divisions of one ChannelGraph with the same `Modelling`.
+        Blocks of one ChannelGraph with the same `Modelling`.
 
     Returns
     -------
