@@ -93,6 +93,7 @@ Speeds = Annotated[
 Eps = Annotated[
     float, typer.Option(help="Imbalance allowed: work up to (1 + eps) times a device's share.")
 ]
+Partitioner = Annotated[str, typer.Option("--backend", help="native, kahypar, mtkahypar or exact.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same partition.")]
 Unit = Annotated[str, typer.Option(help="What bytes are printed in: MB, GB, MiB or GiB.")]
 PlanFile = Annotated[
@@ -104,6 +105,7 @@ Devices = Annotated[
         parser=names, metavar="D,D,...", help="Of each part, or one for all: cpu, cuda, cuda:0"
     ),
 ]
+# Called as torchrun's users know it from torch.distributed, not --transport.
 Transport = Annotated[
     str, typer.Option("--backend", help="gloo, by way of the hosts, or nccl, from GPU to GPU.")
 ]

@@ -19,6 +19,7 @@ from hgpart.cli.options import (
     Model,
     NoInputVertex,
     NoOutputVertex,
+    Partitioner,
     ProfileDevice,
     SaveWork,
     Seed,
@@ -49,7 +50,7 @@ def partition(
     work: WorkSource = "flops",
     profile_device: ProfileDevice = None,
     save_work: SaveWork = None,
-    backend: Annotated[str, typer.Option(help="native, kahypar, mtkahypar or exact.")] = "native",
+    backend: Partitioner = "native",
     seed: Seed = 0,
     speeds: Speeds = None,
     objective: Annotated[
@@ -122,7 +123,6 @@ def partition(
             from hgpart.hypergraph.partition_files import full_parts
             from hgpart.hypergraph.shares import part_shares
             from hgpart.partition import partition_graph
-            from hgpart.partition.backends import backend as backend_named
             from hgpart.partition.backends import check_backend
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.partition.problem.memory import COPIES, memory_limits
@@ -134,7 +134,6 @@ def partition(
             from hgpart.report import Report
             from hgpart.work.figures import save_work as write_work
         unit = checked_unit(unit)
-        backend_named(backend)
         check_request(k, eps, speeds)
         check_search(seed, effort, time_limit)
         wanted = objective_named(objective)

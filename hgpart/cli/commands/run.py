@@ -45,7 +45,7 @@ def run(
         bool, typer.Option("--backward", help="A backward pass in each step, too.")
     ] = False,
     devices: Devices = "cpu",
-    backend: Transport = "gloo",
+    transport: Transport = "gloo",
     one_process: OneProcess = False,
     weights: Weights = None,
     seed: Annotated[int, typer.Option(help="Of the weights and of the batch.")] = 0,
@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Run a model on the devices of a plan: throughput, waiting and what travels."""
     check_outputs({"--json": json})
-    check_transport(backend)
+    check_transport(transport)
     if steps < 1:
         raise ArgumentError(f"--steps {steps}: accepted is 1 or more")
     with Stages() as stage, stage("import"):
@@ -73,8 +73,8 @@ def run(
     if one_process:
         report = wanted.steps_of(placing.here(), None, "threads")
     elif started_as_rank():
-        with placing.connected(backend, timeout) as connection:
-            report = wanted.steps_of(placing.part_of(connection), connection, backend)
+        with placing.connected(transport, timeout) as connection:
+            report = wanted.steps_of(placing.part_of(connection), connection, transport)
     else:
         start_ranks(context, loaded.k)
         return

@@ -72,7 +72,7 @@ def train(
     ] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     devices: Devices = "cpu",
-    backend: Transport = "gloo",
+    transport: Transport = "gloo",
     one_process: OneProcess = False,
     weights: Weights = None,
     checkpoint: Annotated[
@@ -93,7 +93,7 @@ def train(
     check_outputs({"--json": json})
     if resume and checkpoint is None:
         raise ArgumentError("--resume needs the folder of --checkpoint FOLDER, and writes again")
-    check_transport(backend)
+    check_transport(transport)
     if dtype not in DTYPES:
         raise ArgumentError(f"dtype {dtype!r}: accepted are {' and '.join(DTYPES)}")
     with Stages() as stage:
@@ -136,7 +136,7 @@ def train(
         from hgpart.run.distributed import DistributedModel
         from hgpart.run.learner import RankModel
 
-        with placing.connected(backend, timeout) as connection:
+        with placing.connected(transport, timeout) as connection:
             placement = placing.part_of(connection)
             model_here = DistributedModel(placement, connection)
             report = wanted.train(RankModel(model_here), placement)

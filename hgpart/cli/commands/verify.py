@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hgpart.cli.options import Eps, Grain, InputShape, JsonFile, Model, Unit, checked_unit, names
+from hgpart.cli.options import (
+    Eps,
+    Grain,
+    InputShape,
+    JsonFile,
+    Model,
+    Partitioner,
+    Unit,
+    checked_unit,
+    names,
+)
 from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages
@@ -41,7 +51,7 @@ def verify(
     ] = "good",
     grain: Grain = "coarse",
     eps: Eps = 0.1,
-    backend: Annotated[str, typer.Option(help="native, kahypar, mtkahypar or exact.")] = "native",
+    backend: Partitioner = "native",
     plan: Annotated[
         Path | None,
         typer.Option(
