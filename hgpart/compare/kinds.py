@@ -11,12 +11,13 @@ from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition import Partition, partition_graph
+from hgpart.partition import Partition
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.layerwise import layerwise
 from hgpart.partition.partition import evaluated
-from hgpart.partition.problem.checks import check_search
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.stages import solve
 from hgpart.work.figures import Work
 
 KINDS = {
@@ -59,20 +60,18 @@ def partition_of_kind(
     """
     check_kind(kind)
     problem = Problem(graph, work, modelling or Modelling(), k, eps)
-    check_search(seed)
+    search = Search(seed)
     if kind == "good":
-        return partition_graph(
-            graph, work, k, eps, modelling=problem.modelling, backend=backend, seed=seed
-        )
+        return solve(problem, search, backend)
     if kind == "random":
-        model, parts = _random(problem, seed)
+        model, parts = _random(problem, search.seed)
     elif kind == "horizontal":
         model, parts = horizontal(problem)
     else:
         cut = layerwise(problem)
         model = problem.hypergraph(layer_blocks(graph, problem.modelling))
         parts = cut.astype(np.int32)[model.vertex_layers]
-    return evaluated(problem, model, parts, seed=seed, backend=kind, start=kind)
+    return evaluated(problem, model, parts, seed=search.seed, backend=kind, start=kind)
 
 
 def check_kind(kind: str) -> None:

@@ -19,7 +19,6 @@ from hgpart.hypergraph.metrics import imbalance, messages, traffic
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, PARAMETER, ChannelGraph
-from hgpart.partition import partition_graph
 from hgpart.partition.backends import BACKENDS
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
@@ -30,6 +29,8 @@ from hgpart.partition.baselines.layerwise import (
 )
 from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.stages import solve
 from hgpart.sequences import Sequences
 from hgpart.work.figures import Work
 
@@ -267,16 +268,7 @@ def _random(strategy: Strategy, task: Task) -> Outcome:
 
 def _by_backend(backend: str, grain: str) -> Callable[[Strategy, Task], Outcome]:
     def run(strategy: Strategy, task: Task) -> Outcome:
-        modelling = replace(task.modelling, grain=grain)
-        found = partition_graph(
-            task.graph,
-            task.work,
-            task.k,
-            task.eps,
-            modelling=modelling,
-            backend=backend,
-            seed=task.seed,
-        )
+        found = solve(task.problem(grain), Search(task.seed), backend)
         if found.interrupted:
             raise KeyboardInterrupt
         return outcome_of_parts(strategy, task, found.model, found.parts)

@@ -106,10 +106,18 @@ def partition_graph(
         On Ctrl-C, where there is nothing to return yet.
     """
     problem = Problem(graph, work, modelling or Modelling(), k, eps, speeds, objective, memory)
-    search = Search(seed, effort, time_limit, on_progress)
-    check_backend(backend, objective, memory)
+    return solve(problem, Search(seed, effort, time_limit, on_progress), backend, best_effort)
+
+
+def solve(
+    problem: Problem, search: Search, backend: str = "native", best_effort: bool = False
+) -> Partition:
+    """Divide a model as `partition_graph` does, which says what is raised."""
+    check_backend(backend, problem.objective, problem.memory)
     if problem.k > problem.tasks:
-        raise ArgumentError(f"k is {k}, expected at most {problem.tasks}, the number of tasks")
+        raise ArgumentError(
+            f"k is {problem.k}, expected at most {problem.tasks}, the number of tasks"
+        )
     heaviest = heaviest_task(problem)
     problem = with_room(problem, heaviest, best_effort)
     bound = lower_bound(problem)

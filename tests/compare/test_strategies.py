@@ -44,6 +44,7 @@ from hgpart.partition.baselines.layerwise import (
 )
 from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.stages import solve
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import Work, flops
 
@@ -438,9 +439,9 @@ def test_an_interrupted_search_has_no_figures(monkeypatch) -> None:
     """They would stand in the table as if it had been whole."""
 
     def search(*arguments, **options):
-        return dataclasses.replace(partition_graph(*arguments, **options), interrupted=True)
+        return dataclasses.replace(solve(*arguments, **options), interrupted=True)
 
-    monkeypatch.setattr("hgpart.compare.strategies.partition_graph", search)
+    monkeypatch.setattr("hgpart.compare.strategies.solve", search)
     with pytest.raises(KeyboardInterrupt):
         run("coarse-native", full_size_graph("lenet5"), 2)
 
