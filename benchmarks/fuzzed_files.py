@@ -289,7 +289,7 @@ def made_kinds(folder: Path) -> dict[str, Kind]:
         return of
 
     def divided(path: Path) -> str:
-        vertices = full_vertices(graph, modelling)
+        vertices = full_vertices(modelling.views(graph))
         parts = read_partition(path, vertices, min(vertices, LARGEST_K))
         made, own = blocks_of_parts(graph, work, modelling, parts)
         evaluate(made.hypergraph, own, int(parts.max()) + 1)

@@ -161,7 +161,7 @@ class Partition:
         try:
             hgpart.restore(hgpart.load_plan(self.files["plan"]), self.graph)
             json.loads(self.files["json"].read_text())
-            vertices = full_vertices(self.graph, Modelling(grain="fine"))
+            vertices = full_vertices(Modelling(grain="fine").views(self.graph))
             read_partition(self.files["parts"], vertices, PARTS)
             if len(self.files["csv"].read_text().splitlines()) != 1 + PARTS:
                 yield "the table is not whole"

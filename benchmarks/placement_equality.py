@@ -153,7 +153,7 @@ def good(
 def random(
     traced: TracedModel, graph: ChannelGraph, modelling: Modelling, k: int, seed: int
 ) -> PartitionedModel:
-    few = modelling.grain == "coarse" or full_vertices(graph, modelling) <= MOST_CHANNELS
+    few = modelling.grain == "coarse" or full_vertices(modelling.views(graph)) <= MOST_CHANNELS
     single = few and seed % 2 == 0
     deal = placements.of_single_tasks if single else placements.of_random_blocks
     return deal(traced, graph, modelling, k, seed)
@@ -182,7 +182,7 @@ def _even(most: int, count: int, k: int) -> np.ndarray:
 def apart(
     traced: TracedModel, graph: ChannelGraph, modelling: Modelling, k: int, seed: int
 ) -> PartitionedModel:
-    blocks = layer_blocks(graph, modelling)
+    blocks = layer_blocks(modelling.views(graph))
     model = cnn_hypergraph(graph, hgpart.flops(graph), blocks, modelling)
     neighbours = _neighbours(model)
     parts = np.full(len(neighbours), -1, np.int32)

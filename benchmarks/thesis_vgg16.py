@@ -376,7 +376,7 @@ def _parts(
 ) -> tuple[CnnHypergraph, Int32]:
     fine = replace(THESIS, grain="fine")
     if pair.method == "layer-wise":
-        model = hgpart.cnn_hypergraph(graph, work, layer_blocks(graph, THESIS), THESIS)
+        model = hgpart.cnn_hypergraph(graph, work, layer_blocks(THESIS.views(graph)), THESIS)
         return model, layerwise(Problem(graph, work, THESIS, k)).astype(np.int32)[
             model.vertex_layers
         ]

@@ -66,7 +66,7 @@ def evaluate_layerwise(
     """
     coarse = replace(modelling, grain="coarse", linear="neuron")
     problem = Problem(graph, work, coarse, k, eps or 0.0, speeds)
-    model = problem.hypergraph(layer_blocks(graph, coarse))
+    model = problem.hypergraph(layer_blocks(problem.views))
     found = None if eps is None else layerwise_within(problem)
     if found is None:
         found = layerwise(problem)

@@ -58,7 +58,7 @@ def of_single_tasks(
     traced: TracedModel, graph: ChannelGraph, modelling: Modelling, k: int, seed: int
 ) -> PartitionedModel:
     """Every task, and fine-grain every channel of every task, in a part at random."""
-    count = full_vertices(graph, modelling)
+    count = full_vertices(modelling.views(graph))
     parts = np.random.default_rng(seed).integers(0, k, count).astype(np.int32)
     model, parts = blocks_of_parts(graph, flops(graph), modelling, parts)
     return partitioned(traced, graph, modelling, k, model, parts)

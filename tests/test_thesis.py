@@ -81,7 +81,9 @@ def test_sizes_are_those_of_table_5_13() -> None:
 def cut_vgg16(cuts: list[int]) -> Evaluation:
     """Cut behind the numbered layers; 1 is the first convolution, in one part with the input."""
     graph = full_size_graph("vgg16")
-    model = cnn_hypergraph(graph, flops(graph), layer_blocks(graph, thesis.THESIS), thesis.THESIS)
+    model = cnn_hypergraph(
+        graph, flops(graph), layer_blocks(thesis.THESIS.views(graph)), thesis.THESIS
+    )
     parts = np.searchsorted(cuts, model.vertex_layers, "left").astype(np.int32)
     return evaluate(model.hypergraph, parts, len(cuts) + 1)
 
@@ -251,7 +253,7 @@ def test_whole_layers_in_four_parts_cost_less_than_the_kept_coarse_partition() -
     """KaHyPar stalls at N=4: a partition within eps 0.1, found by annealing, has less volume."""
     graph = full_size_graph("vgg16")
     units = thesis.THESIS
-    model = cnn_hypergraph(graph, flops(graph), layer_blocks(graph, units), units)
+    model = cnn_hypergraph(graph, flops(graph), layer_blocks(units.views(graph)), units)
     part_of_layer = np.array([0, 0, 0, 3, 3, 3, 1, 1, 2, 2, 0, 0, 2, 2, 2, 2, 2, 2])
     parts = part_of_layer[model.vertex_layers].astype(np.int32)
     found = evaluate(model.hypergraph, parts, 4)

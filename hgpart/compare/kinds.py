@@ -69,7 +69,7 @@ def partition_of_kind(
         model, parts = horizontal(problem)
     else:
         cut = layerwise(problem)
-        model = problem.hypergraph(layer_blocks(graph, problem.modelling))
+        model = problem.hypergraph(layer_blocks(problem.views))
         parts = cut.astype(np.int32)[model.vertex_layers]
     return evaluated(problem, model, parts, seed=search.seed, backend=kind, start=kind)
 

@@ -246,7 +246,7 @@ def _by_layers(cut: Callable[[Problem], Int64]) -> Callable[[Strategy, Task], Ou
         if task.k > busy:
             raise ArgumentError(f"{task.k} devices, but only {busy} layers that compute")
         problem = task.problem("coarse")
-        model = problem.hypergraph(layer_blocks(task.graph, problem.modelling))
+        model = problem.hypergraph(layer_blocks(problem.views))
         parts = cut(problem).astype(np.int32)[model.vertex_layers]
         return outcome_of_parts(strategy, task, model, parts)
 

@@ -54,9 +54,9 @@ class Blocks:
         return cls(tuple(rows), tuple(columns))
 
 
-def full_vertices(graph: ChannelGraph, modelling: Modelling) -> int:
+def full_vertices(views: Sequence[LayerVertices]) -> int:
     """Number of vertices of the full hypergraph: those of the `single_blocks`."""
-    return sum(view.count for view in modelling.views(graph) if view.is_own)
+    return sum(view.count for view in views if view.is_own)
 
 
 def single_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
@@ -87,10 +87,10 @@ def _full_pins(views: Sequence[LayerVertices]) -> int:
     return pins
 
 
-def layer_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
+def layer_blocks(views: Sequence[LayerVertices]) -> Blocks:
     """Every layer in one block."""
     return Blocks.cut(
-        modelling.views(graph),
+        views,
         lambda view: (np.array([0, view.layer.tasks]), np.array([0, view.columns])),
     )
 
@@ -162,13 +162,12 @@ def _inherited_cuts(graph: ChannelGraph, layer: Layer, rows: list[Int64]) -> Int
     return np.concatenate([[0], np.flatnonzero(changes) + 1, [layer.tasks]])
 
 
-def halve(blocks: Blocks, graph: ChannelGraph, modelling: Modelling) -> Blocks:
+def halve(blocks: Blocks, views: Sequence[LayerVertices]) -> Blocks:
     """Cut every block in two, rows and columns, down to single tasks and channels."""
 
     def halves(cuts: Int64) -> Int64:
         return np.unique(np.concatenate([cuts, (cuts[1:] + cuts[:-1]) // 2]))
 
-    views = modelling.views(graph)
     return Blocks(
         tuple(
             cuts if view.is_solid else halves(cuts)

@@ -17,6 +17,7 @@ from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.cnn_nets import cnn_nets
+from hgpart.hypergraph.cnn_vertices import CnnVertices, Layout
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import Evaluation, evaluate
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
@@ -26,44 +27,8 @@ from hgpart.work.figures import LARGEST_TOTAL, Work
 
 
 @dataclass(frozen=True)
-class CnnHypergraph:
-    """The Hypergraph of a model, and what its vertices are.
-
-    Vertices come layer by layer. Where tasks are split (fine-grain), a layer's f(row, column)
-    come row by row, then its reductions r(row); elsewhere a layer has one vertex a row. A layer
-    that is tied to an earlier one has no vertices of its own.
-
-    Attributes
-    ----------
-    graph, blocks, modelling
-        What it was made of.
-    weights : int64 array, shape (vertices,)
-    vertex_layers, vertex_rows : int32 arrays, shape (vertices,)
-        The (first) layer of a vertex, and its row block there.
-    vertex_columns : int32 array, shape (vertices,)
-        Its column block; -1 for a reduction or a task that is not split.
-    layouts : tuple of Layout or None
-        Where each layer's vertices are; None for a layer that has none.
-    """
-
-    graph: ChannelGraph
-    blocks: Blocks
-    modelling: Modelling
-    weights: Int64
-    vertex_layers: Int32
-    vertex_rows: Int32
-    vertex_columns: Int32
-    layouts: tuple[Layout | None, ...]
-
-    @property
-    def vertices(self) -> int:
-        """Number of vertices."""
-        return len(self.weights)
-
-    @cached_property
-    def views(self) -> tuple[LayerVertices, ...]:
-        """What the vertices of each layer are."""
-        return self.modelling.views(self.graph)
+class CnnHypergraph(CnnVertices):
+    """The Hypergraph of a model, and what its vertices are: see `CnnVertices`."""
 
     @cached_property
     def nets(self) -> Nets:
@@ -74,41 +39,6 @@ class CnnHypergraph:
     def hypergraph(self) -> Hypergraph:
         """The vertices and the nets with all their pins, written out when this is asked for."""
         return self.nets.written_out(self.weights)
-
-    @cached_property
-    def task_vertices(self) -> tuple[Int64, ...]:
-        """Per layer the vertex that finishes each task: the reduction, or the task itself."""
-        return tuple(
-            np.zeros(0, np.int64)
-            if layout is None
-            else layout.finish + np.repeat(np.arange(len(rows) - 1), np.diff(rows))
-            for layout, rows in zip(self.layouts, self.blocks.rows, strict=True)
-        )
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the vertices of one layer are.
-
-    Attributes
-    ----------
-    finish : int
-        First of the vertices that finish a row: ``finish + row``.
-    row_starts : int64 array, shape (rows,)
-        Of a split layer: the vertex of the row's first column block.
-    row_columns : int64 array, shape (rows, 2)
-        Of a split layer: first and last column block of each row (all of them, or those of the
-        groups that the row's tasks read).
-    """
-
-    finish: int
-    row_starts: Int64
-    row_columns: Int64
-
-    def cell(self, row: Int64, column: Int64) -> Int64:
-        """Vertices f(row, column)."""
-        vertices: Int64 = self.row_starts[row] + column - self.row_columns[row, 0]
-        return vertices
 
 
 def cnn_hypergraph(
@@ -127,13 +57,23 @@ def cnn_hypergraph(
     """
     check_work(graph, work)
     check_bytes(graph, modelling)
-    views = modelling.views(graph)
+    return of_blocks(graph, work, blocks, modelling, modelling.views(graph))
+
+
+def of_blocks(
+    graph: ChannelGraph,
+    work: Work,
+    blocks: Blocks,
+    modelling: Modelling,
+    views: tuple[LayerVertices, ...],
+) -> CnnHypergraph:
+    """Build it as `cnn_hypergraph` does, of work and views that were checked before."""
     _check(graph, blocks, modelling.grain, views)
     layouts, owners, rows, columns = _lay_out(blocks, views)
     if len(owners) >= 2**31:
         raise ArgumentError(f"{len(owners)} vertices: accepted are less than 2^31 (larger blocks)")
     weights = _weights(work, blocks, views, layouts, len(owners))
-    return CnnHypergraph(graph, blocks, modelling, weights, owners, rows, columns, layouts)
+    return CnnHypergraph(graph, blocks, modelling, views, weights, owners, rows, columns, layouts)
 
 
 def evaluate_parts(

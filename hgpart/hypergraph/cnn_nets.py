@@ -1,21 +1,17 @@
-"""CnnHypergraph -> Nets: who reads the maps of each block, and what each reduction sums."""
+"""CnnVertices -> Nets: who reads the maps of each block, and what each reduction sums."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hgpart.arrays import Int64
+from hgpart.hypergraph.cnn_vertices import CnnVertices
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.nets import Nets
 from hgpart.sequences import Sequences, distinct_pairs, equal_rows, starts_of_runs
 
-if TYPE_CHECKING:
-    from hgpart.hypergraph.building import CnnHypergraph
 
-
-def cnn_nets(model: CnnHypergraph) -> Nets:
+def cnn_nets(model: CnnVertices) -> Nets:
     """Per layer a net for each row's partial sums, then one for maps with the same readers."""
     sums, maps = _reduction_nets(model), _map_nets(model)
     is_map = np.repeat([False, True], [len(sums.roots), len(maps.roots)])
@@ -32,7 +28,7 @@ def cnn_nets(model: CnnHypergraph) -> Nets:
     )
 
 
-def _reduction_nets(model: CnnHypergraph) -> Nets:
+def _reduction_nets(model: CnnVertices) -> Nets:
     """A net for each row: its reduction first, then the cells that it sums."""
     costs: list[int] = []
     layers, roots, firsts, lasts = [], [], [], []
@@ -69,7 +65,7 @@ def _reduction_nets(model: CnnHypergraph) -> Nets:
     )
 
 
-def _map_nets(model: CnnHypergraph) -> Nets:
+def _map_nets(model: CnnVertices) -> Nets:
     """A net for each set of maps with one producer and the same readers."""
     graph = model.graph
     tasks, own, sets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
@@ -110,7 +106,7 @@ def _map_nets(model: CnnHypergraph) -> Nets:
     )
 
 
-def _finishing(model: CnnHypergraph) -> list[Int64]:
+def _finishing(model: CnnVertices) -> list[Int64]:
     """Per layer the vertex that finishes each task; -1 where a layer has none."""
     return [
         vertices if len(vertices) else np.full(layer.tasks, -1)
@@ -118,7 +114,7 @@ def _finishing(model: CnnHypergraph) -> list[Int64]:
     ]
 
 
-def _readers(model: CnnHypergraph, members: list[LayerVertices]) -> tuple[Int64, Int64, Sequences]:
+def _readers(model: CnnVertices, members: list[LayerVertices]) -> tuple[Int64, Int64, Sequences]:
     """Tasks that tied layers read, which set of their vertices reads each, and these sets."""
     graph = model.graph
     first_layer = members[0].at

@@ -30,14 +30,14 @@ def full_parts(model: CnnHypergraph, parts: Int32) -> Int32:
 
     Returns
     -------
-    int32 array, shape (full_vertices(model.graph, model.modelling),)
+    int32 array, shape (full_vertices(model.views),)
 
     Raises
     ------
     ArgumentError
         If there are too many vertices.
     """
-    if (vertices := full_vertices(model.graph, model.modelling)) > LARGEST_FULL:
+    if (vertices := full_vertices(model.views)) > LARGEST_FULL:
         raise ArgumentError(f"{vertices} vertices: accepted are up to {LARGEST_FULL}")
     pieces = [np.zeros(0, np.int32)]
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
@@ -61,7 +61,7 @@ def blocks_of_parts(
 
     Parameters
     ----------
-    parts : int32 array, shape (full_vertices(graph, modelling),)
+    parts : int32 array, shape (full_vertices(modelling.views(graph)),)
         Part of every vertex of the full hypergraph.
 
     Returns
@@ -74,7 +74,8 @@ def blocks_of_parts(
     ArgumentError
         If there is not one part for each vertex.
     """
-    expected = full_vertices(graph, modelling)
+    views = modelling.views(graph)
+    expected = full_vertices(views)
     if len(parts) != expected:
         raise ArgumentError(f"{len(parts)} parts, expected one for each of {expected} vertices")
     pieces = [np.zeros(0, np.int32)]
@@ -90,7 +91,7 @@ def blocks_of_parts(
         pieces.append(found)
         return rows, columns
 
-    blocks = Blocks.cut(modelling.views(graph), cuts)
+    blocks = Blocks.cut(views, cuts)
     model = cnn_hypergraph(graph, work, blocks, modelling)
     return model, np.ascontiguousarray(np.concatenate(pieces), dtype=np.int32)
 

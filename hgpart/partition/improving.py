@@ -36,7 +36,7 @@ def split_and_improve(
     best, best_parts, best_rank = model, parts, rank(model, parts, room)
     while search.left > 0:
         balanced = best_rank[0] == 0
-        blocks = halve(model.blocks, problem.graph, problem.modelling)
+        blocks = halve(model.blocks, problem.views)
         if _same(blocks, model) or (balanced and model.vertices > MAX_SPLIT_VERTICES):
             break
         if _most_vertices(blocks) > MAX_BALANCED_VERTICES:

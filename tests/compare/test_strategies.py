@@ -153,7 +153,7 @@ def test_a_parameter_that_travels_does_so_once_a_step_whatever_the_batch() -> No
 
 def of_layers(cut):
     def make(graph, work, modelling, k):
-        model = cnn_hypergraph(graph, work, layer_blocks(graph, modelling), modelling)
+        model = cnn_hypergraph(graph, work, layer_blocks(modelling.views(graph)), modelling)
         cuts = cut(Problem(graph, work, modelling, k))
         return model, cuts.astype(np.int32)[model.vertex_layers]
 

@@ -34,10 +34,10 @@ def test_divisions_are_blocks_of_the_graph(
     for at, layer in enumerate(graph.layers):
         assert linked[at] == linked[layer.tied_to] <= at
     for _ in range(2):
-        for of in (blocks, layer_blocks(graph, modelling)):
+        for of in (blocks, layer_blocks(modelling.views(graph))):
             built = cnn_hypergraph(graph, work, of, modelling)
             weights = built.hypergraph.weights.sum()
             assert weights == sum(
                 layer.macs * layer.tasks for layer in graph.layers if modelling.has_vertices(layer)
             )
-        blocks = halve(blocks, graph, modelling)
+        blocks = halve(blocks, modelling.views(graph))

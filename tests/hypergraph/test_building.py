@@ -321,7 +321,7 @@ def test_figure_3_5_of_the_thesis(tmp_path: Path) -> None:
 
 def test_layers_in_one_block_each(mixed: ChannelGraph) -> None:
     modelling = Modelling()
-    built = cnn_hypergraph(mixed, flops(mixed), layer_blocks(mixed, modelling), modelling)
+    built = cnn_hypergraph(mixed, flops(mixed), layer_blocks(modelling.views(mixed)), modelling)
     distinct = {layer.tied_to for layer in mixed.layers}
     assert built.vertex_layers.tolist() == sorted(distinct)
 

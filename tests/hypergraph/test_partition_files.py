@@ -71,7 +71,7 @@ def test_vertices_are_those_of_the_full_hypergraph(
 ) -> None:
     graph, work = graph_and_work
     full = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
-    assert full_vertices(graph, modelling) == full.hypergraph.vertices
+    assert full_vertices(modelling.views(graph)) == full.hypergraph.vertices
 
 
 @given(channel_graphs(), modellings, st.data())
@@ -79,7 +79,7 @@ def test_any_parts_of_tasks_cost_the_same_in_blocks(
     graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, data: st.DataObject
 ) -> None:
     graph, work = graph_and_work
-    count = full_vertices(graph, modelling)
+    count = full_vertices(modelling.views(graph))
     part = st.integers(0, PARTS - 1)
     parts = np.array(data.draw(st.lists(part, min_size=count, max_size=count)), dtype=np.int32)
     assert_same_price(graph, work, modelling, parts)
@@ -90,7 +90,7 @@ def test_any_parts_of_tasks_cost_the_same_in_blocks(
 def test_parts_of_traced_models_cost_the_same_in_blocks(name: str, modelling: Modelling) -> None:
     graph = graph_of(name)
     for seed in range(3):
-        parts = clustered(full_vertices(graph, modelling), seed)
+        parts = clustered(full_vertices(modelling.views(graph)), seed)
         assert_same_price(graph, flops(graph), modelling, parts)
 
 
@@ -125,7 +125,7 @@ def test_blocks_are_the_largest_that_the_parts_allow() -> None:
 @pytest.mark.parametrize("extra", [-1, 1])
 def test_a_wrong_number_of_parts_is_refused(extra: int) -> None:
     graph = graph_of("plain")
-    count = full_vertices(graph, Modelling())
+    count = full_vertices(Modelling().views(graph))
     parts = np.zeros(count + extra, dtype=np.int32)
     with pytest.raises(ArgumentError, match=rf"{count + extra} parts, expected .* {count} v"):
         blocks_of_parts(graph, flops(graph), Modelling(), parts)

@@ -94,7 +94,7 @@ def test_parameters_are_counted_element_by_element(
 ) -> None:
     """A cell f(task, channel) holds what multiplies its channel; the reduction, all the rest."""
     graph, work = graph_and_work
-    count = full_vertices(graph, modelling)
+    count = full_vertices(modelling.views(graph))
     part = st.integers(0, PARTS - 1)
     tasks = np.array(data.draw(st.lists(part, min_size=count, max_size=count)), dtype=np.int32)
     full = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)

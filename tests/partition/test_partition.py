@@ -244,7 +244,7 @@ def test_any_graph_is_within_eps_whatever_the_backend_returns_or_it_is_said_why_
     seed: int,
 ) -> None:
     graph, work = graph_and_work
-    k = max(1, min(k, full_vertices(graph, modelling)))
+    k = max(1, min(k, full_vertices(modelling.views(graph))))
     speeds = speeds and speeds[:k]
     monkeypatch.setitem(BACKENDS, "scrambled", scrambled)
     options: dict[str, Any] = {"modelling": modelling, "backend": "scrambled", "seed": seed}

@@ -111,7 +111,7 @@ def test_good_partitions(grain, k):
 def test_every_layer_cut_and_a_part_empty_of_layers():
     model, inputs, traced, graph = small("residual")
     modelling = Modelling()
-    blocks = layer_blocks(graph, modelling)
+    blocks = layer_blocks(modelling.views(graph))
     hypergraph = cnn_hypergraph(graph, flops(graph), blocks, modelling)
     every = (np.arange(hypergraph.hypergraph.vertices) % 3).astype(np.int32)  # never a neighbour
     plan = placements.partitioned(traced, graph, modelling, 4, hypergraph, every)

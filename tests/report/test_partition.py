@@ -165,7 +165,7 @@ def test_halving_cuts_every_block_in_two(
     divided: tuple[ChannelGraph, Work, Modelling, Blocks],
 ) -> None:
     graph, _, modelling, blocks = divided
-    halves = halve(blocks, graph, modelling)
+    halves = halve(blocks, modelling.views(graph))
     assert_divides(graph, modelling, halves)
     for at, layer in enumerate(graph.layers):
         pairs = [(blocks.columns[at], halves.columns[at])]
@@ -183,9 +183,9 @@ def test_halving_ends_at_single_tasks(
     divided: tuple[ChannelGraph, Work, Modelling, Blocks],
 ) -> None:
     graph, _, modelling, _ = divided
-    blocks = layer_blocks(graph, modelling)
+    blocks = layer_blocks(modelling.views(graph))
     for _ in range(10):
-        blocks = halve(blocks, graph, modelling)
+        blocks = halve(blocks, modelling.views(graph))
     singles = single_blocks(graph, modelling)
     for found, expected in zip(
         (*blocks.rows, *blocks.columns), (*singles.rows, *singles.columns), strict=True

@@ -84,7 +84,7 @@ def evaluate(
         measure = work_of(work, profile_device, batch_size)
         module, shape, traced, graph = traced_model(stage, model, input_shape)
         with stage("read"):
-            vertices = full_vertices(graph, modelling)
+            vertices = full_vertices(modelling.views(graph))
             every = read_partition(partition_file, vertices, k or min(vertices, LARGEST_K))
             k = k or int(every.max(initial=0)) + 1
             check_request(k, eps, speeds)

@@ -128,7 +128,7 @@ def _volume_into(problem: Problem, runs: Int64, count: int) -> Float64:
     before it is in an earlier part; so volume adds up part by part.
     """
     coarse = problem.coarse
-    model = coarse.hypergraph(layer_blocks(coarse.graph, coarse.modelling))
+    model = coarse.hypergraph(layer_blocks(coarse.views))
     nets = model.hypergraph
     received = np.zeros((count + 1, count + 1))
     for net in range(nets.nets):

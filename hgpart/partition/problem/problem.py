@@ -8,7 +8,7 @@ from functools import cached_property
 
 from hgpart.arrays import Int64
 from hgpart.hypergraph.blocks import Blocks, full_vertices
-from hgpart.hypergraph.building import CnnHypergraph, check_bytes, check_work, cnn_hypergraph
+from hgpart.hypergraph.building import CnnHypergraph, check_bytes, check_work, of_blocks
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.balance import capacities
@@ -85,7 +85,7 @@ class Problem:
     @cached_property
     def tasks(self) -> int:
         """Number of vertices of the full hypergraph."""
-        return full_vertices(self.graph, self.modelling)
+        return full_vertices(self.views)
 
     @cached_property
     def total(self) -> int:
@@ -113,4 +113,4 @@ class Problem:
 
     def hypergraph(self, blocks: Blocks) -> CnnHypergraph:
         """The hypergraph of blocks of the model."""
-        return cnn_hypergraph(self.graph, self.work, blocks, self.modelling)
+        return of_blocks(self.graph, self.work, blocks, self.modelling, self.views)

@@ -42,7 +42,7 @@ def time_of(loads: list[int], parts: list[int], speeds: list[float]) -> float:
 
 
 def volume_of(graph: ChannelGraph, work: Work, k: int, parts: list[int]) -> int:
-    model = cnn_hypergraph(graph, work, layer_blocks(graph, COARSE), COARSE)
+    model = cnn_hypergraph(graph, work, layer_blocks(COARSE.views(graph)), COARSE)
     of_vertices = np.array(parts, dtype=np.int32)[model.vertex_layers]
     return communication_volume(model.hypergraph, of_vertices, k)
 

@@ -34,7 +34,7 @@ def test_every_task_has_a_part_and_the_seed_decides_which(
     coarse = replace(modelling, grain="coarse")
     model, parts = random_parts(Problem(graph, work, modelling, k), seed)
     tasks = full_parts(model, parts)
-    assert len(tasks) == full_vertices(graph, coarse)
+    assert len(tasks) == full_vertices(coarse.views(graph))
     assert ((tasks >= 0) & (tasks < k)).all()
     loads = evaluate(model.hypergraph, parts, k).loads
     assert loads.sum() == model.hypergraph.weights.sum()

@@ -62,7 +62,7 @@ def test_never_above_the_least_volume(
     graph, work = graph_and_work
     modelling = Modelling(batch_size=1, input_vertex=with_input, output_vertex=False)
     total = int(work.per_task @ [layer.tasks for layer in graph.layers])
-    k, vertices = len(speeds), full_vertices(graph, modelling)
+    k, vertices = len(speeds), full_vertices(modelling.views(graph))
     assume(vertices > 0 and k**vertices <= MOST_ASSIGNMENTS)
     room = capacities(total, speeds, eps)
     full = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)

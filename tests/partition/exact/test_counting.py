@@ -83,7 +83,7 @@ def test_least_volume_of_any_small_graph(
     graph, work = graph_and_work
     modelling = Modelling(batch_size=1, input_vertex=with_input, output_vertex=False)
     total = int(work.per_task @ [layer.tasks for layer in graph.layers])
-    k, vertices = len(speeds), full_vertices(graph, modelling)
+    k, vertices = len(speeds), full_vertices(modelling.views(graph))
     assume(vertices > 0 and k**vertices <= MOST_ASSIGNMENTS)
     assume(sum(class_variables(symmetry(Problem(graph, work, modelling, 1)), k)) < MOST_VARIABLES)
     assert_least(graph, work, modelling, capacities(total, speeds, eps))

@@ -73,7 +73,7 @@ def test_any_graph_is_within_eps_or_it_is_said_why_not(
     graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, k: int, eps: float
 ) -> None:
     graph, work = graph_and_work
-    k = max(1, min(k, full_vertices(graph, modelling)))
+    k = max(1, min(k, full_vertices(modelling.views(graph))))
     try:
         found = solve(graph, work, k, eps, modelling=modelling, effort=0.05)
     except InfeasibleError:

@@ -50,7 +50,7 @@ def test_every_task_keeps_its_part(
     drawn = data.draw(st.lists(st.integers(0, PARTS - 1), min_size=count, max_size=count))
     parts = np.array(drawn, dtype=np.int32)
     before = parts_of_tasks(graph, source, modelling, parts)
-    for finer in (halve(blocks, graph, modelling), single_blocks(graph, modelling), blocks):
+    for finer in (halve(blocks, modelling.views(graph)), single_blocks(graph, modelling), blocks):
         target = cnn_hypergraph(graph, work, finer, modelling)
         projected = project(parts, source, target)
         assert projected.dtype == np.int32

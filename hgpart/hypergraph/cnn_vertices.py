@@ -1,0 +1,87 @@
+"""Blocks -> CnnVertices: what the vertices of a CnnHypergraph are, and where each layer's lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hgpart.arrays import Int32, Int64
+from hgpart.hypergraph.blocks import Blocks
+from hgpart.hypergraph.modelling import LayerVertices, Modelling
+from hgpart.layers.channel_graph import ChannelGraph
+
+
+@dataclass(frozen=True)
+class CnnVertices:
+    """The vertices that a model's blocks make.
+
+    They come layer by layer. Where tasks are split (fine-grain), a layer's f(row, column)
+    come row by row, then its reductions r(row); elsewhere a layer has one vertex a row. A layer
+    that is tied to an earlier one has no vertices of its own.
+
+    Attributes
+    ----------
+    graph, blocks, modelling
+        What it was made of.
+    views : tuple of LayerVertices
+        What the vertices of each layer are.
+    weights : int64 array, shape (vertices,)
+    vertex_layers, vertex_rows : int32 arrays, shape (vertices,)
+        The (first) layer of a vertex, and its row block there.
+    vertex_columns : int32 array, shape (vertices,)
+        Its column block; -1 for a reduction or a task that is not split.
+    layouts : tuple of Layout or None
+        Where each layer's vertices are; None for a layer that has none.
+    """
+
+    graph: ChannelGraph
+    blocks: Blocks
+    modelling: Modelling
+    views: tuple[LayerVertices, ...]
+    weights: Int64
+    vertex_layers: Int32
+    vertex_rows: Int32
+    vertex_columns: Int32
+    layouts: tuple[Layout | None, ...]
+
+    @property
+    def vertices(self) -> int:
+        """Number of vertices."""
+        return len(self.weights)
+
+    @cached_property
+    def task_vertices(self) -> tuple[Int64, ...]:
+        """Per layer the vertex that finishes each task: the reduction, or the task itself."""
+        return tuple(
+            np.zeros(0, np.int64)
+            if layout is None
+            else layout.finish + np.repeat(np.arange(len(rows) - 1), np.diff(rows))
+            for layout, rows in zip(self.layouts, self.blocks.rows, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the vertices of one layer are.
+
+    Attributes
+    ----------
+    finish : int
+        First of the vertices that finish a row: ``finish + row``.
+    row_starts : int64 array, shape (rows,)
+        Of a split layer: the vertex of the row's first column block.
+    row_columns : int64 array, shape (rows, 2)
+        Of a split layer: first and last column block of each row (all of them, or those of the
+        groups that the row's tasks read).
+    """
+
+    finish: int
+    row_starts: Int64
+    row_columns: Int64
+
+    def cell(self, row: Int64, column: Int64) -> Int64:
+        """Vertices f(row, column)."""
+        vertices: Int64 = self.row_starts[row] + column - self.row_columns[row, 0]
+        return vertices
