@@ -135,7 +135,7 @@ nb::object refine(nb::handle hypergraph, nb::handle parts, nb::handle capacities
   return to_numpy(std::move(refined));
 }
 
-// The arrays of a hgpart.partition.native.symmetry.Symmetry.
+// The arrays of a hgpart.partition.symmetry.symmetry.Symmetry.
 class SymmetryInput {
  public:
   explicit SymmetryInput(nb::handle record)
@@ -169,7 +169,7 @@ class SymmetryInput {
   Input<std::int32_t> net_pins_;
 };
 
-// A hgpart.partition.problem.goal.Goal.
+// A hgpart.partition.native.goal.Goal.
 class GoalInput {
  public:
   explicit GoalInput(nb::handle record)

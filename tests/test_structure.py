@@ -18,8 +18,9 @@ ORDER = [
     *("errors", "arrays", "terminal", "cores", "sequences", "files"),
     *("zoo.architectures", "zoo", "operators", "tracing", "layers", "work"),
     *("hypergraph", "hypergraph.formats"),
-    *("partition.problem", "partition.external", "partition.baselines", "partition.native"),
-    *("partition.bounds", "partition.exact", "partition", "plan", "partitioned_model"),
+    *("partition.problem", "partition.external", "partition.baselines", "partition.symmetry"),
+    *("partition.native", "partition.bounds", "partition.exact", "partition"),
+    *("plan", "partitioned_model"),
     *("execution", "placement.cutting", "placement", "run", "run.training"),
     *("compare", "report", "report.page", "cli", "cli.commands", "__main__"),
 ]

@@ -15,15 +15,10 @@ from hgpart.partition.backends import check_backend
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.by_blocks import by_blocks
 from hgpart.partition.exact.counting import exact_partition
+from hgpart.partition.heaviest_task import HeaviestTask, heaviest_task, round_up, with_room
 from hgpart.partition.improving import rank, split_and_improve
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.partition import Partition, evaluated
-from hgpart.partition.problem.heaviest_task import (
-    HeaviestTask,
-    heaviest_task,
-    round_up,
-    with_room,
-)
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
 from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.partition.problem.problem import Problem

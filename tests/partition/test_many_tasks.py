@@ -30,11 +30,11 @@ from hgpart.partition import Partition, partition_graph
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.bounds.lower_bound import lower_bound
-from hgpart.partition.native.divisions import blocks_of, division_of
 from hgpart.partition.native.layer_shares import layer_shares
-from hgpart.partition.native.symmetry import symmetry
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.divisions import blocks_of, division_of
+from hgpart.partition.symmetry.symmetry import symmetry
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement.accounting import account, disagreements
 from hgpart.plan import load_plan, make_plan, restore, save_plan

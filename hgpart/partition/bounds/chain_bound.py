@@ -20,7 +20,7 @@ from fractions import Fraction
 from itertools import accumulate
 
 from hgpart.arrays import Int64
-from hgpart.partition.native.symmetry import Symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 
 @dataclass(frozen=True)

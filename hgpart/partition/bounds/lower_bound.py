@@ -16,8 +16,8 @@ import numpy as np
 from hgpart.arrays import Int64
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.bounds.chain_bound import chain_bound
-from hgpart.partition.native.symmetry import Symmetry, symmetry
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
 from hgpart.sequences import distinct
 
 MOST_PARTS = 1024  # beyond, how many parts each layer lies in is not gone through: k^2 steps

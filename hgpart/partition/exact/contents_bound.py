@@ -30,8 +30,8 @@ from hgpart.arrays import Int64
 from hgpart.partition.exact import cp_sat
 from hgpart.partition.exact.counts import LARGEST_SUM
 from hgpart.partition.exact.net_pins import nets_by_pins
-from hgpart.partition.native.divisions import Division
-from hgpart.partition.native.symmetry import Symmetry
+from hgpart.partition.symmetry.divisions import Division
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 LONGEST_GROUP = 2  # types of work, one after the other, the parts of which are counted together
 FINEST_PRICE = 1000  # prices are multiples of so small a share of the unit of costs

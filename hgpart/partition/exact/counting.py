@@ -22,17 +22,17 @@ from hgpart.partition.exact.counts import solve_counts
 from hgpart.partition.exact.net_pins import class_variables
 from hgpart.partition.external.isolated import check
 from hgpart.partition.native.any_hypergraph import native
-from hgpart.partition.native.divisions import blocks_of, division_of
 from hgpart.partition.native.search import native_partition
-from hgpart.partition.native.symmetry import Symmetry, symmetry
-from hgpart.partition.native.vertex_classes import (
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.problem.solution import Solution
+from hgpart.partition.symmetry.divisions import blocks_of, division_of
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
+from hgpart.partition.symmetry.vertex_classes import (
     division_of_parts,
     parts_of_division,
     vertex_classes,
 )
-from hgpart.partition.problem.problem import Problem
-from hgpart.partition.problem.search import Search
-from hgpart.partition.problem.solution import Solution
 
 TIME_LIMIT = 60.0  # seconds, where none is given
 EFFORT = 0.3  # of the native solver, for a start of the counts program

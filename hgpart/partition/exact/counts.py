@@ -28,8 +28,8 @@ from hgpart.errors import ArgumentError, BackendError
 from hgpart.partition.exact import cp_sat
 from hgpart.partition.exact.laying import Counted, Parts, division_of_counts
 from hgpart.partition.exact.net_pins import Pins, is_forest, is_loose, nets_by_pins, pin_sets_of
-from hgpart.partition.native.divisions import Division
-from hgpart.partition.native.symmetry import Symmetry
+from hgpart.partition.symmetry.divisions import Division
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 LARGEST_SUM = 2**60  # CP-SAT refuses expressions that may leave 62 bits
 

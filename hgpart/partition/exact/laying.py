@@ -9,8 +9,8 @@ import numpy as np
 
 from hgpart.arrays import Int32, Int64
 from hgpart.partition.exact.net_pins import Pins, pin_sets_of
-from hgpart.partition.native.divisions import Division
-from hgpart.partition.native.symmetry import Symmetry
+from hgpart.partition.symmetry.divisions import Division
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 Parts = tuple[int, ...]
 Placed = Mapping[tuple[int, Parts, int], int]  # of a type, a cover and a part: how many vertices

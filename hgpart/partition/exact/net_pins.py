@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 
-from hgpart.partition.native.symmetry import Symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 Pins = tuple[int, ...]  # types of one class
 

@@ -1,1 +1,1 @@
-"""Problem -> Solution: classes of equal tasks, and the search over their counts."""
+"""Problem -> Solution: the search over counts of equal tasks."""

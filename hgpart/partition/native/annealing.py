@@ -11,9 +11,9 @@ import numpy as np
 from hgpart import _native
 from hgpart.arrays import Int64
 from hgpart.cores import usable_cores
-from hgpart.partition.native.divisions import Division
-from hgpart.partition.native.symmetry import Symmetry
-from hgpart.partition.problem.goal import Goal
+from hgpart.partition.native.goal import Goal
+from hgpart.partition.symmetry.divisions import Division
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 
 @dataclass(frozen=True)

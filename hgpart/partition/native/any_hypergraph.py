@@ -12,13 +12,13 @@ from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.external.isolated import check
 from hgpart.partition.native.annealing import Schedule, anneal
-from hgpart.partition.native.vertex_classes import (
+from hgpart.partition.native.goal import goal_of
+from hgpart.partition.problem.balance import pack
+from hgpart.partition.symmetry.vertex_classes import (
     division_of_parts,
     parts_of_division,
     vertex_classes,
 )
-from hgpart.partition.problem.balance import pack
-from hgpart.partition.problem.goal import goal_of
 
 STEPS = 100_000  # of each annealing
 

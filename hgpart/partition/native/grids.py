@@ -13,10 +13,10 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.hypergraph.modelling import LayerVertices
-from hgpart.partition.native.divisions import Division, rows_of_units
 from hgpart.partition.native.layer_shares import Shares
-from hgpart.partition.native.symmetry import Symmetry
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.divisions import Division, rows_of_units
+from hgpart.partition.symmetry.symmetry import Symmetry
 from hgpart.sequences import distinct
 
 

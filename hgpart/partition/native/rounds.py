@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from hgpart.partition.native.annealing import Found, Schedule, anneal
 from hgpart.partition.native.clock import Clock
-from hgpart.partition.native.divisions import Division
-from hgpart.partition.native.symmetry import Symmetry
-from hgpart.partition.problem.goal import goal_of
+from hgpart.partition.native.goal import goal_of
 from hgpart.partition.problem.objectives import VOLUME
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
+from hgpart.partition.symmetry.divisions import Division
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 STEPS = {"coarse": 500_000, "fine": 250_000}  # of each chain of the first round, at effort 1
 FULL_SIZE, LEAST_SIZE = 100, 0.03  # layers x parts that take so many; the least share of them

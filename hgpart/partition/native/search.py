@@ -15,7 +15,7 @@ from hgpart.arrays import Int32
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.partition.native.annealing import Found
-from hgpart.partition.native.divisions import Division, blocks_of
+from hgpart.partition.native.devices import cheapest_devices
 from hgpart.partition.native.rounds import (
     FULL_SIZE,
     HOTTEST,
@@ -24,11 +24,11 @@ from hgpart.partition.native.rounds import (
     Rounds,
 )
 from hgpart.partition.native.starts import coarse_starts, fine_starts, strips
-from hgpart.partition.native.symmetry import Symmetry, symmetry
-from hgpart.partition.problem.devices import cheapest_devices
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
+from hgpart.partition.symmetry.divisions import Division, blocks_of
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
 
 PATIENT_SIZE = 200  # layers x parts, from which on a round without success is not the last
 MOST_PAIRS = 2**27  # sets of readers x parts x parts: 1 GiB a thread

@@ -15,11 +15,11 @@ from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise_within
 from hgpart.partition.external.kahypar import kahypar
 from hgpart.partition.native.clock import Clock
-from hgpart.partition.native.divisions import Division, division_of
 from hgpart.partition.native.grids import grid_start
 from hgpart.partition.native.layer_shares import layer_shares
-from hgpart.partition.native.symmetry import Symmetry
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.divisions import Division, division_of
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 SHARES_OF_EPS = (0.4, 0.6, 0.8, 1.0)  # of the room above the average, that grids may use
 MOST_KAHYPAR_STEPS = 700_000  # k vertices + 4 pins, see `isolated`: about two seconds a run

@@ -9,9 +9,9 @@ from partitioned_models import chain
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition import partition_graph
 from hgpart.partition.bounds.chain_bound import chain_bound
-from hgpart.partition.native.symmetry import symmetry
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.symmetry import symmetry
 
 BARE = Modelling(input_vertex=False, output_vertex=False, batch_size=1, bytes_per_element=1)
 

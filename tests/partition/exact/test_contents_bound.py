@@ -19,10 +19,10 @@ from hgpart.partition import partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.exact import contents_bound as module
 from hgpart.partition.exact.contents_bound import contents_bound
-from hgpart.partition.native.divisions import Division, division_of
-from hgpart.partition.native.symmetry import Symmetry, symmetry
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.divisions import Division, division_of
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
 from hgpart.work.figures import Work
 
 MOST_ASSIGNMENTS = 20_000

@@ -34,13 +34,13 @@ from hgpart.partition.exact import contents_bound, cp_sat
 from hgpart.partition.exact.counting import exact
 from hgpart.partition.exact.counts import solve_counts
 from hgpart.partition.exact.net_pins import class_variables
-from hgpart.partition.native.divisions import Division, blocks_of
 from hgpart.partition.native.search import native_partition
-from hgpart.partition.native.symmetry import Symmetry, symmetry
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
+from hgpart.partition.symmetry.divisions import Division, blocks_of
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
 from hgpart.work.figures import Work, flops
 
 MOST_ASSIGNMENTS = 20_000

@@ -18,12 +18,12 @@ from hgpart.errors import HypergraphError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition.native.annealing import Found, Schedule, anneal
-from hgpart.partition.native.divisions import Division
-from hgpart.partition.native.symmetry import Symmetry, symmetry
-from hgpart.partition.problem.goal import Goal, goal_of
+from hgpart.partition.native.goal import Goal, goal_of
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.divisions import Division
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
 from hgpart.work.figures import Work
 
 

@@ -30,14 +30,14 @@ from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.native.annealing import Schedule, anneal
-from hgpart.partition.native.divisions import Division
-from hgpart.partition.native.symmetry import symmetry
+from hgpart.partition.native.goal import goal_of
 from hgpart.partition.problem.balance import capacities
-from hgpart.partition.problem.goal import goal_of
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
 from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.solution import Solution
+from hgpart.partition.symmetry.divisions import Division
+from hgpart.partition.symmetry.symmetry import symmetry
 from hgpart.work.figures import Work, flops
 
 BARE = Modelling(input_vertex=False, output_vertex=False, batch_size=1, bytes_per_element=1)

@@ -10,8 +10,8 @@ from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition.heaviest_task import heaviest_task, with_room
 from hgpart.partition.problem.balance import capacities
-from hgpart.partition.problem.heaviest_task import heaviest_task, with_room
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import over_links
 from hgpart.partition.problem.problem import Problem

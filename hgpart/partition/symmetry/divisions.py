@@ -10,8 +10,8 @@ from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.modelling import LayerVertices
-from hgpart.partition.native.symmetry import Elements, Symmetry
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.symmetry import Elements, Symmetry
 from hgpart.sequences import equal_rows
 
 

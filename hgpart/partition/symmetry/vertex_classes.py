@@ -8,8 +8,8 @@ import numpy as np
 
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.hypergraph import Hypergraph
-from hgpart.partition.native.divisions import Division
-from hgpart.partition.native.symmetry import Elements, Symmetry
+from hgpart.partition.symmetry.divisions import Division
+from hgpart.partition.symmetry.symmetry import Elements, Symmetry
 
 
 def vertex_classes(hypergraph: Hypergraph) -> Symmetry:

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.building import channel_shares
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
-from hgpart.partition.native.numbering import Numbering, numbering
-from hgpart.partition.native.readers import readers
-from hgpart.partition.native.unit_classes import UnitClasses, unit_classes
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.numbering import Numbering, numbering
+from hgpart.partition.symmetry.readers import readers
+from hgpart.partition.symmetry.unit_classes import UnitClasses, unit_classes
 from hgpart.sequences import Sequences
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hgpart.arrays import Int64
-from hgpart.partition.native.numbering import Numbering
-from hgpart.partition.native.readers import Readers
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.numbering import Numbering
+from hgpart.partition.symmetry.readers import Readers
 from hgpart.sequences import Sequences, distinct, equal_rows, starts_of_runs
 
 Net = tuple[int, int, tuple[int, ...]]  # layer, set, slots of one unit: the root's first

@@ -14,12 +14,12 @@ from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.native.annealing import Schedule, anneal
-from hgpart.partition.native.divisions import blocks_of, division_of
-from hgpart.partition.native.symmetry import symmetry
-from hgpart.partition.problem.goal import goal_of
+from hgpart.partition.native.goal import goal_of
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
 from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.divisions import blocks_of, division_of
+from hgpart.partition.symmetry.symmetry import symmetry
 from hgpart.work.figures import Work
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import Layer, Read
-from hgpart.partition.native.numbering import Numbering
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.numbering import Numbering
 from hgpart.sequences import Sequences, distinct, distinct_pairs, starts_of_runs
 
 # Tasks x channels of a group that is one unit; larger groups are divided like dense layers.

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgpart.partition.problem.devices import cheapest_devices
+from hgpart.partition.native.devices import cheapest_devices
 
 
 def cost(traffic: np.ndarray, links: np.ndarray, device: np.ndarray) -> int:

@@ -1,0 +1,1 @@
+"""Problem -> Symmetry: which tasks are alike; a partition as how many of each kind lie where."""
