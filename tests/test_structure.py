@@ -21,7 +21,7 @@ ORDER = [
     *("partition.problem", "partition.external", "partition.baselines", "partition.symmetry"),
     *("partition.native", "partition.bounds", "partition.exact", "partition"),
     *("plan", "partitioned_model"),
-    *("execution", "placement.cutting", "placement", "run", "run.training"),
+    *("execution", "placement.cutting", "placement.state", "placement", "run", "run.training"),
     *("compare", "report", "report.page", "cli", "cli.commands", "__main__"),
 ]
 
@@ -38,13 +38,10 @@ MODULES = modules()
 
 
 def imported(name: str) -> Iterator[str]:
-    """Modules of hgpart that one imports as it runs, wherever in it; not for its types alone."""
+    """Modules of hgpart that one imports, wherever in it, be it for its types alone."""
     waiting: list[ast.AST] = [ast.parse(MODULES[name].read_text(encoding="utf-8"))]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            waiting.extend(node.orelse)
-            continue
         waiting.extend(ast.iter_child_nodes(node))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hgpart"):
             package = node.module.removeprefix("hgpart").lstrip(".")
@@ -62,6 +59,7 @@ def place(name: str) -> int:
 
 def test_no_file_imports_itself_in_a_circle() -> None:
     graph = {name: set(imported(name)) - {name} for name in MODULES}
+    graph["placement.accounting"].remove("placement.placement")  # a type: of its method `report`
     assert len(list(TopologicalSorter(graph).static_order())) >= len(MODULES)
 
 
@@ -73,7 +71,8 @@ def test_a_folder_imports_from_folders_before_it(name: str) -> None:
 
 def test_folders_hold_a_dozen_files_or_so() -> None:
     for folder in {file.parent for file in MODULES.values()}:
-        assert len(list(folder.glob("*.py"))) <= 16, folder
+        most = 16 if folder.name == "architectures" else 14  # which has a model family a file
+        assert len(list(folder.glob("*.py"))) <= most, folder
 
 
 def named_operators(name: str) -> Iterator[tuple[str, ast.AST]]:

@@ -3,13 +3,13 @@
 One idea a file, in the order in which a placement comes about: `shipments` (which channels go
 where, as `execution.transfers`), `blueprint` (all that the parts have in common), `part_graph` and
 `part_builder` (the program of a part), `draws` (random masks), `mode_programs` and `modes`
-(training and evaluation), `original_state`, `weight_files` and `held_state` (the tensors),
-`traced_values` (those that no other state may change), `placement` (the module); `expected` is what
+(training and evaluation), `held_state` (the tensors), `placement` (the module); `expected` is what
 its passes should send, `rehearsal` and `accounting` are its report.
 
 In `cutting`: `ownership` (who computes what), `cut_graph` (one layer's share as a torch.fx graph;
 `node_facts`, `layouts`, `held_constants`, `reindexing`, `same_index`, `products` and `replacements`
-say how operators are cut), `steps`, and `slices` (what a part holds of the model's state).
+say how operators are cut), `steps`, and `slices` (what a part holds of the model's state). In
+`state`: `original_state`, `weight_files` and `traced_values` (a state_dict of the whole model).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from torch import nn
 from hgpart.errors import PlacementError
 from hgpart.placement.cutting.slices import Slice, overlap
 from hgpart.placement.mode_programs import Programs, make_on
-from hgpart.placement.original_state import Original
+from hgpart.placement.state.original_state import Original
 
 _Key = tuple[int, tuple[object, ...]]  # part, Slice.key; of a constant the mode as well
 

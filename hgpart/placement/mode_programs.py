@@ -15,8 +15,8 @@ from hgpart.execution.transfers import Transfer
 from hgpart.placement.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.draws import draw_module
-from hgpart.placement.original_state import Original
 from hgpart.placement.part_builder import PartBuilder
+from hgpart.placement.state.original_state import Original
 
 
 @dataclass(frozen=True, eq=False)

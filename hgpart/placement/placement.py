@@ -32,9 +32,9 @@ from hgpart.placement.mode_programs import (
     with_unused,
 )
 from hgpart.placement.modes import carried_over, skeleton
-from hgpart.placement.original_state import hooked, original_state
-from hgpart.placement.traced_values import check_values
-from hgpart.placement.weight_files import opened_weights
+from hgpart.placement.state.original_state import hooked, original_state
+from hgpart.placement.state.traced_values import check_values
+from hgpart.placement.state.weight_files import opened_weights
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import Work
 

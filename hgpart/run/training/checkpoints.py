@@ -32,7 +32,7 @@ from torch import Tensor
 from hgpart.errors import CheckpointError, FormatError, first_line
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.placement.cutting.slices import Slice
-from hgpart.placement.weight_files import load_tensors
+from hgpart.placement.state.weight_files import load_tensors
 
 FORMAT = "hgpart checkpoint 1"
 MANIFEST = "manifest.json"

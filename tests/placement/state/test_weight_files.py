@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from hgpart.errors import CheckpointError, MissingPackageError
-from hgpart.placement.weight_files import opened_weights
+from hgpart.placement.state.weight_files import opened_weights
 
 SUFFIXES = [".pt", ".safetensors"]
 
