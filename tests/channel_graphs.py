@@ -117,6 +117,7 @@ def _layer(
         reads=reads,
         tied_to=len(layers) if tied_to is None else tied_to,
         fixed_elements=draw(st.sampled_from([0, 0, 0, 5])),
+        batch_statistics=tasks * draw(st.sampled_from([0, 1, 3])) if computes else 0,
     )
 
 

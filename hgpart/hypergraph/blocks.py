@@ -68,7 +68,7 @@ def single_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
         If the full hypergraph that these blocks make would take too much memory.
     """
     views = modelling.views(graph)
-    if (pins := _full_pins(views)) > LARGEST_FULL:
+    if (pins := modelling.slices * _full_pins(views)) > LARGEST_FULL:
         raise ArgumentError(
             f"the full {modelling.grain}-grain hypergraph has {pins} pins: accepted are up to "
             f"{LARGEST_FULL} (partitioning it works, with blocks of equal tasks)"

@@ -7,7 +7,7 @@ written out before a partitioner or a file asks for them: metrics take the sets 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,13 +16,14 @@ import numpy as np
 from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import Blocks
-from hgpart.hypergraph.cnn_nets import cnn_nets
+from hgpart.hypergraph.channel_shares import row_shares
+from hgpart.hypergraph.cnn_nets import map_nets, parameter_nets, statistics_nets
 from hgpart.hypergraph.cnn_vertices import CnnVertices, Layout
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import Evaluation, evaluate
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.hypergraph.nets import Nets
-from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.work.figures import LARGEST_TOTAL, Work
 
 
@@ -32,8 +33,23 @@ class CnnHypergraph(CnnVertices):
 
     @cached_property
     def nets(self) -> Nets:
-        """The nets, by the sets of vertices that read."""
-        return cnn_nets(self)
+        """All nets, by the sets of vertices that read."""
+        return Nets.joined([self.map_nets, self.parameter_nets, self.statistics_nets])
+
+    @cached_property
+    def map_nets(self) -> Nets:
+        """The nets of maps and partial sums."""
+        return map_nets(self)
+
+    @cached_property
+    def parameter_nets(self) -> Nets:
+        """The nets of parameters, each over the slices of a vertex."""
+        return parameter_nets(self)
+
+    @cached_property
+    def statistics_nets(self) -> Nets:
+        """The nets of norms whose statistics are of the batch, each over the slices of a vertex."""
+        return statistics_nets(self)
 
     @cached_property
     def hypergraph(self) -> Hypergraph:
@@ -55,7 +71,7 @@ def cnn_hypergraph(
         If `work` is not one number >= 0 for each layer, or the blocks are not the graph's, or work
         or bytes exceed 64 bits.
     """
-    check_work(graph, work)
+    check_work(graph, work, modelling)
     check_bytes(graph, modelling)
     return of_blocks(graph, work, blocks, modelling, modelling.views(graph))
 
@@ -70,10 +86,21 @@ def of_blocks(
     """Build it as `cnn_hypergraph` does, of work and views that were checked before."""
     _check(graph, blocks, modelling.grain, views)
     layouts, owners, rows, columns = _lay_out(blocks, views)
-    if len(owners) >= 2**31:
-        raise ArgumentError(f"{len(owners)} vertices: accepted are less than 2^31 (larger blocks)")
+    if (vertices := len(owners) * modelling.slices) >= 2**31:
+        raise ArgumentError(f"{vertices} vertices: accepted are less than 2^31 (larger blocks)")
     weights = _weights(work, blocks, views, layouts, len(owners))
-    return CnnHypergraph(graph, blocks, modelling, views, weights, owners, rows, columns, layouts)
+    slices = modelling.slices
+    return CnnHypergraph(
+        graph=graph,
+        blocks=blocks,
+        modelling=modelling,
+        views=views,
+        weights=np.outer(modelling.slice_work, weights).ravel(),
+        vertex_layers=np.tile(owners, slices),
+        vertex_rows=np.tile(rows, slices),
+        vertex_columns=np.tile(columns, slices),
+        layouts=layouts,
+    )
 
 
 def evaluate_parts(
@@ -98,7 +125,7 @@ def evaluate_parts(
     return evaluate(between, np.arange(k, dtype=np.int32), k, speeds)
 
 
-def check_work(graph: ChannelGraph, work: Work) -> None:
+def check_work(graph: ChannelGraph, work: Work, modelling: Modelling) -> None:
     """Raise an ArgumentError if `work` is not one number >= 0 a layer, or too much in all."""
     if len(work.per_task) != len(graph.layers) or (work.per_task < 0).any():
         raise ArgumentError(
@@ -106,7 +133,8 @@ def check_work(graph: ChannelGraph, work: Work) -> None:
             f"{len(graph.layers)} layers"
         )
     pairs = zip(work.per_task.tolist(), graph.layers, strict=True)
-    if (total := sum(each * layer.tasks for each, layer in pairs)) > LARGEST_TOTAL:
+    total = sum(each * layer.tasks for each, layer in pairs) * sum(modelling.slice_work)
+    if total > LARGEST_TOTAL:
         raise ArgumentError(f"work of {total} in all: accepted is up to {LARGEST_TOTAL}")
 
 
@@ -224,45 +252,3 @@ def _weights(
                 totals[row] -= cell_work.sum()
         weights[finish] += totals
     return weights
-
-
-def channel_shares(read: Read, each: int) -> Int64:
-    """Divide what `each` task has among the channels that it reads, by what a channel spans.
-
-    Whole numbers, shape (groups, channels a group); what is left of a task is its reduction's.
-    """
-    sizes = read.sizes.reshape(read.groups, -1)
-    totals = sizes.sum(axis=1, keepdims=True)
-    # sizes * each // totals, in steps that can't overflow
-    shares: Int64 = each // totals * sizes + each % totals * sizes // totals
-    return shares
-
-
-def row_shares(view: LayerVertices, each: int, blocks: Blocks) -> list[Int64]:
-    """Divide what `each` task has among its cells, as `channel_shares` does; per row block."""
-    assert view.split is not None
-    per_task = view.columns_per_task
-    cuts, rows = blocks.columns[view.at], blocks.rows[view.at]
-    reach = np.concatenate([[0], np.cumsum(channel_shares(view.split, each))])
-    result: list[Int64] = []
-    same: dict[tuple[tuple[int, int], ...], Int64] = {}
-    for first, last in zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True):
-        pieces = tuple(_tasks_by_group(view.layer, view.split, first, last))
-        if pieces not in same:
-            low, high = pieces[0][0] * per_task, (pieces[-1][0] + 1) * per_task
-            inner = cuts[(cuts > low) & (cuts < high)]
-            edges = np.concatenate([[low], inner, [high]])
-            same[pieces] = sum(
-                tasks * np.diff(reach[np.clip(edges, group * per_task, (group + 1) * per_task)])
-                for group, tasks in pieces
-            )
-        result.append(same[pieces])
-    return result
-
-
-def _tasks_by_group(layer: Layer, read: Read, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The groups that tasks first to last - 1 read, and how many of the tasks read each."""
-    per_group = layer.tasks // read.groups
-    for group in range(first // per_group, (last - 1) // per_group + 1):
-        begin, end = max(first, group * per_group), min(last, (group + 1) * per_group)
-        yield group, end - begin

@@ -2,37 +2,92 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.hypergraph.cnn_vertices import CnnVertices
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.nets import Nets
+from hgpart.hypergraph.parameters import vertex_parameters, vertex_statistics
 from hgpart.sequences import Sequences, distinct_pairs, equal_rows, starts_of_runs
 
 
-def cnn_nets(model: CnnVertices) -> Nets:
-    """Per layer a net for each row's partial sums, then one for maps with the same readers."""
-    sums, maps = _reduction_nets(model), _map_nets(model)
-    is_map = np.repeat([False, True], [len(sums.roots), len(maps.roots)])
-    layers = np.concatenate([sums.layers, maps.layers])
-    order = np.lexsort((is_map, layers % max(1, len(model.graph.layers))))
-    return Nets(
-        costs=np.concatenate([sums.costs, maps.costs])[order],
-        gathers=~is_map[order],
-        layers=layers[order],
-        roots=np.concatenate([sums.roots, maps.roots])[order],
-        readers=np.concatenate([sums.readers, maps.readers + len(sums.lists)])[order],
-        lists=Sequences.joined([sums.lists, maps.lists.shifted(len(sums.sets))]),
-        sets=Sequences.joined([sums.sets, maps.sets]),
+def map_nets(model: CnnVertices) -> Nets:
+    """Slice by slice, and per layer, a net for each row's sums, then for maps read alike."""
+    modelling, layers = model.modelling, 2 * len(model.views)
+    of_samples = {
+        samples: _slice_nets(model, modelling.of_samples(samples).views(model.graph))
+        for samples in sorted(set(modelling.samples))
+    }
+    return Nets.joined(
+        [
+            of_samples[samples].shifted(number * model.slice_vertices, number * layers)
+            for number, samples in enumerate(modelling.samples)
+        ]
     )
 
 
-def _reduction_nets(model: CnnVertices) -> Nets:
+def parameter_nets(model: CnnVertices) -> Nets:
+    """A net for the parameters of each vertex: its slices, of which the first sums gradients."""
+    modelling = model.modelling
+    costs = np.zeros(0, dtype=np.int64)
+    if modelling.slices > 1 and modelling.training:
+        costs = vertex_parameters(model)[1]
+    return _nets_over_slices(model, costs, 2 * len(model.views) * modelling.slices)
+
+
+def statistics_nets(model: CnnVertices) -> Nets:
+    """A net for the norms of each vertex where their statistics are of the batch: its slices.
+
+    The first of them adds up sums and sums of squares.
+    """
+    modelling = model.modelling
+    costs = np.zeros(0, dtype=np.int64)
+    if modelling.slices > 1 and modelling.training and modelling.norms == "batch":
+        costs = vertex_statistics(model)
+    return _nets_over_slices(model, costs, len(model.views) * (2 * modelling.slices + 1))
+
+
+def _nets_over_slices(model: CnnVertices, costs: Int64, first_layer: int) -> Nets:
+    """A net over all slices of each vertex, of that cost; none where it is 0."""
+    own = np.flatnonzero(costs)
+    every = np.arange(len(own) + 1)
+    slices = own[:, None] + np.arange(model.modelling.slices) * model.slice_vertices
+    return Nets(
+        costs=costs[own],
+        gathers=np.ones(len(own), dtype=np.bool_),
+        layers=(first_layer + model.vertex_layers[own]).astype(np.int32),
+        roots=own.astype(np.int32),
+        readers=every[:-1],
+        lists=Sequences(every, every[:-1]),
+        sets=Sequences(every * model.modelling.slices, slices.ravel()),
+    )
+
+
+def _slice_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
+    """Those of the first slice, of maps as large as the views say."""
+    sums, maps = _reduction_nets(model, views), _map_nets(model, views)
+    is_map = np.repeat([False, True], [len(sums.roots), len(maps.roots)])
+    layers = np.concatenate([sums.layers, maps.layers])
+    order = np.lexsort((is_map, layers % max(1, len(views))))
+    joined = Nets.joined([sums, maps])
+    return replace(
+        joined,
+        costs=joined.costs[order],
+        gathers=joined.gathers[order],
+        layers=joined.layers[order],
+        roots=joined.roots[order],
+        readers=joined.readers[order],
+    )
+
+
+def _reduction_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     """A net for each row: its reduction first, then the cells that it sums."""
     costs: list[int] = []
     layers, roots, firsts, lasts = [], [], [], []
-    for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
+    for at, (view, layout) in enumerate(zip(views, model.layouts, strict=True)):
         if layout is None or view.split is None:
             continue
         cuts, rows = model.blocks.columns[at], model.blocks.rows[at]
@@ -47,7 +102,7 @@ def _reduction_nets(model: CnnVertices) -> Nets:
         times = np.zeros(len(example), dtype=np.int64)
         np.add.at(times, numbers, tasks)
         costs += [view.partial_bytes * count for count in times.tolist()]
-        layers.append(np.full(len(example), len(model.views) + at, dtype=np.int32))
+        layers.append(np.full(len(example), len(views) + at, dtype=np.int32))
         roots.append((layout.finish + row[example]).astype(np.int32))
         firsts.append(layout.cell(row[example], low[example]))
         lasts.append(layout.cell(row[example], high[example]))
@@ -65,12 +120,12 @@ def _reduction_nets(model: CnnVertices) -> Nets:
     )
 
 
-def _map_nets(model: CnnVertices) -> Nets:
+def _map_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     """A net for each set of maps with one producer and the same readers."""
     graph = model.graph
     tasks, own, sets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
     count = 0
-    for members in by_vertices(model.views).values():
+    for members in by_vertices(views).values():
         read, numbers, vertices = _readers(model, members)
         tasks.append(read)
         own.append(count + numbers)
@@ -92,7 +147,7 @@ def _map_nets(model: CnnVertices) -> Nets:
     return Nets(
         costs=np.array(
             [
-                model.views[at].map_bytes * many
+                views[at].map_bytes * many
                 for at, many in zip(layers[examples].tolist(), times, strict=True)
             ],
             dtype=np.int64,

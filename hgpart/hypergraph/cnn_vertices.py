@@ -17,9 +17,9 @@ from hgpart.layers.channel_graph import ChannelGraph
 class CnnVertices:
     """The vertices that a model's blocks make.
 
-    They come layer by layer. Where tasks are split (fine-grain), a layer's f(row, column)
-    come row by row, then its reductions r(row); elsewhere a layer has one vertex a row. A layer
-    that is tied to an earlier one has no vertices of its own.
+    They come slice by slice of the batch, and in each layer by layer. Where tasks are split
+    (fine-grain), a layer's f(row, column) come row by row, then its reductions r(row); elsewhere a
+    layer has one vertex a row. A layer that is tied to an earlier one has no vertices of its own.
 
     Attributes
     ----------
@@ -33,7 +33,8 @@ class CnnVertices:
     vertex_columns : int32 array, shape (vertices,)
         Its column block; -1 for a reduction or a task that is not split.
     layouts : tuple of Layout or None
-        Where each layer's vertices are; None for a layer that has none.
+        Where each layer's vertices of the first slice are; None for a layer that has none. Those
+        of the next slice come `slice_vertices` later.
     """
 
     graph: ChannelGraph
@@ -50,6 +51,11 @@ class CnnVertices:
     def vertices(self) -> int:
         """Number of vertices."""
         return len(self.weights)
+
+    @property
+    def slice_vertices(self) -> int:
+        """Number of vertices of each slice."""
+        return len(self.weights) // self.modelling.slices
 
     @cached_property
     def task_vertices(self) -> tuple[Int64, ...]:

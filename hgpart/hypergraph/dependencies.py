@@ -17,7 +17,8 @@ def dependencies(model: CnnHypergraph, parts: Int32) -> nx.DiGraph:
     A node has the layer's `kind`, the `part`, and the `tasks` and `work` of the share. An edge runs
     from a share to each that takes maps or partial sums of it; `bytes` are those of a batch, which
     travel if the parts differ: once to a part, where several of its shares take the same. Layers
-    that share a weight are one, by the name of the first.
+    that share a weight are one, by the name of the first. Where the batch is in slices, a task
+    counts for each of them, with work in the unit of the weights.
 
     Parameters
     ----------
@@ -33,11 +34,12 @@ def dependencies(model: CnnHypergraph, parts: Int32) -> nx.DiGraph:
     most = max(1, int(parts.max(initial=0)) + 1)
     placed = model.vertex_layers.astype(np.int64) * most + parts
     keys, shares = np.unique(placed, return_inverse=True)
-    between = model.nets.of_parts(model.weights, shares.astype(np.int32), len(keys))
+    between = model.map_nets.of_parts(model.weights, shares.astype(np.int32), len(keys))
     tasks = np.zeros(len(keys), dtype=np.int64)
+    by_slice = shares.reshape(model.modelling.slices, -1)
     for layer, vertices in zip(model.graph.layers, model.task_vertices, strict=True):
         if layer is model.graph.layers[layer.tied_to]:
-            np.add.at(tasks, shares[vertices], 1)
+            np.add.at(tasks, by_slice[:, vertices], 1)
     layers = [model.graph.layers[key // most] for key in keys.tolist()]
     names = [(layer.name, key % most) for layer, key in zip(layers, keys.tolist(), strict=True)]
     graph = nx.DiGraph()

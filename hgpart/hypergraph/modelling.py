@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from hgpart.errors import ArgumentError
 from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, ChannelGraph, Layer, Read
 
 GRAINS = ("coarse", "fine")
 LINEAR_MODES = ("neuron", "layer")
+NORMS = ("slice", "batch")
 
 LARGEST_FACTOR = 2**20  # of samples in a batch and of bytes in an element
+LARGEST_SLICES = 2**10
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,15 @@ class Modelling:
         None takes each map's own dtype.
     input_vertex, output_vertex : bool
         Whether the model's inputs and its result have a vertex.
+    slices : int
+        Slices of the batch, as even as can be. Each vertex is then one for each slice, and those
+        of a filter share a net for its parameters: their gradients are summed, and travel. What
+        else than a batch norm mixes samples, such as a mean over the batch, is of each slice.
+    training : bool
+        Whether parameters have gradients; without, what they cost is nothing.
+    norms : str
+        What batch norms in training take their statistics of: "slice", each slice its own, as in
+        torch's DDP, or "batch", all slices, between which they then travel.
     """
 
     grain: str = "coarse"
@@ -40,6 +53,9 @@ class Modelling:
     bytes_per_element: int | None = None
     input_vertex: bool = True
     output_vertex: bool = True
+    slices: int = 1
+    training: bool = True
+    norms: str = "slice"
 
     def __post_init__(self) -> None:
         """Check every field at the door."""
@@ -49,12 +65,44 @@ class Modelling:
             raise ArgumentError(
                 f"linear {self.linear!r}: accepted are {' and '.join(LINEAR_MODES)}"
             )
+        if self.norms not in NORMS:
+            raise ArgumentError(f"norms {self.norms!r}: accepted are {' and '.join(NORMS)}")
         for name, value in (
             ("batch size", self.batch_size),
             ("bytes per element", self.bytes_per_element),
         ):
             if value is not None and not 1 <= value <= LARGEST_FACTOR:
                 raise ArgumentError(f"{name} {value}: accepted is 1 to {LARGEST_FACTOR}")
+        most = min(self.batch_size, LARGEST_SLICES)
+        if type(self.slices) is not int or not 1 <= self.slices <= most:
+            raise ArgumentError(
+                f"slices {self.slices}: accepted is a whole number from 1 to {most}, for a batch "
+                f"of {self.batch_size}"
+            )
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Samples of each slice.
+
+        >>> Modelling(batch_size=8, slices=3).samples
+        (2, 3, 3)
+        """
+        cuts = [at * self.batch_size // self.slices for at in range(self.slices + 1)]
+        return tuple(last - first for first, last in pairwise(cuts))
+
+    @property
+    def slice_work(self) -> tuple[int, ...]:
+        """Work of each slice, in proportion to its samples, in the smallest whole numbers.
+
+        >>> Modelling(batch_size=8, slices=3).slice_work, Modelling(batch_size=8).slice_work
+        ((2, 3, 3), (1,))
+        """
+        unit = math.gcd(*self.samples)
+        return tuple(samples // unit for samples in self.samples)
+
+    def of_samples(self, samples: int) -> Modelling:
+        """The same for a slice of so many samples, as if it were all there is."""
+        return replace(self, batch_size=samples, slices=1)
 
     def views(self, graph: ChannelGraph) -> tuple[LayerVertices, ...]:
         """What the vertices of each layer are."""

@@ -7,7 +7,8 @@ written out for partitioners and files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +49,34 @@ class Nets:
     readers: Int64
     lists: Sequences
     sets: Sequences
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Nets]) -> Nets:
+        """All nets of some, one after the other."""
+        lists = np.cumsum([0, *(len(piece.lists) for piece in pieces)])
+        sets = np.cumsum([0, *(len(piece.sets) for piece in pieces)])
+        return cls(
+            costs=np.concatenate([piece.costs for piece in pieces]),
+            gathers=np.concatenate([piece.gathers for piece in pieces]),
+            layers=np.concatenate([piece.layers for piece in pieces]),
+            roots=np.concatenate([piece.roots for piece in pieces]),
+            readers=np.concatenate(
+                [piece.readers + first for piece, first in zip(pieces, lists, strict=False)]
+            ),
+            lists=Sequences.joined(
+                [piece.lists.shifted(first) for piece, first in zip(pieces, sets, strict=False)]
+            ),
+            sets=Sequences.joined([piece.sets for piece in pieces]),
+        )
+
+    def shifted(self, vertices: int, layers: int) -> Nets:
+        """The same nets of vertices, and layers, of higher numbers."""
+        return replace(
+            self,
+            layers=self.layers + np.int32(layers),
+            roots=self.roots + np.int32(vertices),
+            sets=self.sets.shifted(vertices),
+        )
 
     def sizes(self) -> Int64:
         """Number of pins of each net."""

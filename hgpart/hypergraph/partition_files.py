@@ -8,6 +8,7 @@ is cut into the largest blocks that it keeps whole, which is exact.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from hgpart.hypergraph.blocks import LARGEST_FULL, Blocks, full_vertices
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.sequences import equal_rows
 from hgpart.work.figures import Work
 
 
@@ -30,15 +32,20 @@ def full_parts(model: CnnHypergraph, parts: Int32) -> Int32:
 
     Returns
     -------
-    int32 array, shape (full_vertices(model.views),)
+    int32 array, shape (slices * full_vertices(model.views),)
 
     Raises
     ------
     ArgumentError
         If there are too many vertices.
     """
-    if (vertices := full_vertices(model.views)) > LARGEST_FULL:
+    slices = model.modelling.slices
+    if (vertices := slices * full_vertices(model.views)) > LARGEST_FULL:
         raise ArgumentError(f"{vertices} vertices: accepted are up to {LARGEST_FULL}")
+    return np.concatenate([_full_slice(model, own) for own in parts.reshape(slices, -1)])
+
+
+def _full_slice(model: CnnHypergraph, parts: Int32) -> Int32:
     pieces = [np.zeros(0, np.int32)]
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
         if layout is None or not view.is_first:
@@ -61,7 +68,7 @@ def blocks_of_parts(
 
     Parameters
     ----------
-    parts : int32 array, shape (full_vertices(modelling.views(graph)),)
+    parts : int32 array, shape (slices * full_vertices(modelling.views(graph)),)
         Part of every vertex of the full hypergraph.
 
     Returns
@@ -75,9 +82,18 @@ def blocks_of_parts(
         If there is not one part for each vertex.
     """
     views = modelling.views(graph)
-    expected = full_vertices(views)
+    expected = modelling.slices * full_vertices(views)
     if len(parts) != expected:
         raise ArgumentError(f"{len(parts)} parts, expected one for each of {expected} vertices")
+    # Vertices that lie alike in each slice have one number.
+    alike, first = equal_rows(parts.reshape(modelling.slices, -1).T.astype(np.int64))
+    blocks, numbers = _largest_blocks(views, alike.astype(np.int32))
+    by_slice = parts.reshape(modelling.slices, -1)[:, first[numbers]]
+    return cnn_hypergraph(graph, work, blocks, modelling), np.ascontiguousarray(by_slice).ravel()
+
+
+def _largest_blocks(views: Sequence[LayerVertices], parts: Int32) -> tuple[Blocks, Int32]:
+    """The blocks that parts of all vertices keep whole, and the part of each."""
     pieces = [np.zeros(0, np.int32)]
     first = 0
 
@@ -91,9 +107,7 @@ def blocks_of_parts(
         pieces.append(found)
         return rows, columns
 
-    blocks = Blocks.cut(views, cuts)
-    model = cnn_hypergraph(graph, work, blocks, modelling)
-    return model, np.ascontiguousarray(np.concatenate(pieces), dtype=np.int32)
+    return Blocks.cut(views, cuts), np.concatenate(pieces)
 
 
 def _cut_whole(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:

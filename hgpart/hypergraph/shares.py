@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
-from hgpart.hypergraph.building import CnnHypergraph, row_shares
+from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.metrics import traffic
+from hgpart.hypergraph.parameters import vertex_parameters
+from hgpart.sequences import distinct_pairs
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,10 @@ class PartShares:
 
 
 def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
-    """Add up what each part holds; parameters add up to the model's, each element once."""
+    """Add up what each part holds; parameters add up to the model's, each element once.
+
+    Where the batch is in slices, a part holds what any slice needs there, once.
+    """
     layers = len(model.views)
     layer_work = np.zeros((layers, k), dtype=np.int64)
     np.add.at(layer_work, (model.vertex_layers, parts), model.weights)
@@ -44,24 +49,21 @@ def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
     parameters = np.zeros(k, dtype=np.int64)
     parameter_bytes = np.zeros(k, dtype=np.int64)
     made = np.zeros(k, dtype=np.int64)
-    for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
-        if layout is None:
-            continue
-        layer, rows = view.layer, model.blocks.rows[at]
-        sizes = np.diff(rows)
-        finishing = parts[layout.finish + np.arange(len(sizes))]
-        np.add.at(layer_tasks[at], finishing, sizes)
-        np.add.at(made, finishing, sizes * view.map_bytes)
-        held = np.diff(layer.parameters * rows // layer.tasks)
-        own = np.zeros(k, dtype=np.int64)
-        if view.split is not None:
-            cells = slice(int(layout.row_starts[0]), layout.finish)
-            weights = row_shares(view, layer.weights // layer.tasks, model.blocks)
-            np.add.at(own, parts[cells], np.concatenate(weights))
-            held -= [row.sum() for row in weights]
-        np.add.at(own, finishing, held)
-        parameters += own
-        parameter_bytes += own * view.element_bytes
-    between = model.nets.of_parts(model.weights, parts, k)
+    elements, in_bytes = vertex_parameters(model)
+    by_slice = parts.reshape(model.modelling.slices, -1)
+    every = np.tile(np.arange(len(elements)), len(by_slice))
+    held, vertices = distinct_pairs(by_slice.ravel().astype(np.int64), every)
+    np.add.at(parameters, held, elements[vertices])
+    np.add.at(parameter_bytes, held, in_bytes[vertices])
+    for samples, own in zip(model.modelling.samples, by_slice, strict=True):
+        views = model.modelling.of_samples(samples).views(model.graph)
+        for at, (view, layout) in enumerate(zip(views, model.layouts, strict=True)):
+            if layout is None:
+                continue
+            sizes = np.diff(model.blocks.rows[at])
+            finishing = own[layout.finish : layout.finish + len(sizes)]
+            np.add.at(layer_tasks[at], finishing, sizes)
+            np.add.at(made, finishing, sizes * view.map_bytes)
+    between = model.map_nets.of_parts(model.weights, parts, k)
     received = traffic(between, np.arange(k, dtype=np.int32), k).sum(axis=0)
     return PartShares(parameters, parameter_bytes, made + received, layer_work, layer_tasks)

@@ -93,6 +93,9 @@ class Layer:
         Elements of a map besides those per sample, whatever the batch: all that is made of an
         input without a batch, or of a mean over the batch. A batch of n less its first sample
         has -1 of each.
+    batch_statistics : int
+        Channels that norms of the layer normalise by a mean and a variance over the batch: those
+        of each batch norm in training mode.
     """
 
     name: str
@@ -111,6 +114,7 @@ class Layer:
     reads: tuple[Read, ...]
     tied_to: int
     fixed_elements: int = 0
+    batch_statistics: int = 0
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,8 @@ class ChannelGraph:
         fixes it), but on the mode, training or evaluation.
         """
         digest = hashlib.sha256()
-        left_out = ("operators", "reads", "fixed_elements")
+        # What the operations say already is left out.
+        left_out = ("operators", "reads", "fixed_elements", "batch_statistics")
         facts = [fact.name for fact in fields(Layer) if fact.name not in left_out]
         for layer in self.layers:
             known = [getattr(layer, fact) for fact in facts]

@@ -42,6 +42,7 @@ def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
                 channels=layer.channels,
                 map_elements=layer.map_elements,
                 fixed_elements=layer.fixed_elements,
+                batch_statistics=layer.batch_statistics,
                 partial_elements=layer.partial_elements,
                 bytes_per_element=layer.bytes_per_element,
                 macs=layer.macs,

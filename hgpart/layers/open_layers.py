@@ -14,8 +14,9 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import INPUT, PARAMETER, Read
 from hgpart.layers.holdings import Use, tasks_of_channels
-from hgpart.operators.calls import module_of
+from hgpart.operators.calls import argument, module_of
 from hgpart.operators.effects import Constant
+from hgpart.operators.table import operator_of
 from hgpart.sequences import distinct
 from hgpart.tracing.batches import elements_of_shape, has_dynamic_batch
 from hgpart.tracing.traced_model import TracedModel
@@ -23,6 +24,7 @@ from hgpart.tracing.traced_nodes import (
     computed_nodes,
     concrete,
     elements_of,
+    first_result,
     first_tensor,
     results_read,
     updated_buffers,
@@ -44,6 +46,7 @@ class OpenLayer:
     partial_elements: int
     bytes_per_element: int
     fixed_elements: int = 0
+    batch_statistics: int = 0
     sum_bytes: int = 0  # an element of what the head computes
     macs: int = 0
     weights: int = 0
@@ -182,6 +185,7 @@ class OpenLayers:
         if layer.operators:
             layer.fused.update(dict.fromkeys(layer.uses.keys() - before, node.name))
         layer.operators.append(node.name)
+        layer.batch_statistics += self._batch_statistics(node)
         layer.position = self.position
         layer.output = node
         results = results_read(node, self.traced.results)
@@ -193,6 +197,19 @@ class OpenLayers:
         elements = np.array([self.elements(result, layer.tasks) for result in results])
         in_bytes = (elements * np.array(sizes)[:, None]).sum(axis=0).tolist()
         layer.map_elements, layer.fixed_elements = (-(-count // sizes[0]) for count in in_bytes)
+
+    def _batch_statistics(self, node: fx.Node) -> int:
+        """Channels of which an operator takes a mean and a variance over the batch.
+
+        None of a norm of weights, which have no batch, nor where each sample has channels of its
+        own.
+        """
+        if not (operator_of(node).is_batch_norm and argument(node, "training", True)):
+            return 0
+        result = first_result(node)
+        channels = result.meta["val"].shape[1]
+        is_of_batch = isinstance(channels, int) and self.elements(result, 1)[0] > 0
+        return int(channels) if is_of_batch else 0
 
     def number(self, layer: OpenLayer, channels: int) -> None:
         """Give a layer so many new channels, in place of those that it had."""

@@ -71,6 +71,9 @@ class Operator:
         Whether it makes a tensor of a number.
     is_put : bool
         Whether it writes into places of its operand that an index or a mask names.
+    is_batch_norm : bool
+        Whether it takes a mean and a variance of each channel over the batch, but where its
+        argument `training` is false.
     """
 
     rule: Rule | None = None
@@ -83,6 +86,7 @@ class Operator:
     is_size: bool = False
     is_number: bool = False
     is_put: bool = False
+    is_batch_norm: bool = False
 
     @property
     def product(self) -> Product | None:
@@ -152,16 +156,22 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         *(aten.upsample_nearest3d, aten.upsample_trilinear3d),
     ),
     (
-        Operator(channelwise.batch_norm, "norm", updates={3: "running_mean", 4: "running_var"}),
+        Operator(
+            channelwise.batch_norm,
+            "norm",
+            updates={3: "running_mean", 4: "running_var"},
+            is_batch_norm=True,
+        ),
         aten._native_batch_norm_legit_functional,
     ),
     (Operator(channelwise.batch_norm, "norm"), aten._native_batch_norm_legit_no_training),
-    (Operator(channelwise.batch_norm, frees_result=True), aten.batch_norm),
+    (Operator(channelwise.batch_norm, frees_result=True, is_batch_norm=True), aten.batch_norm),
     (
-        Operator(channelwise.batch_norm),
+        Operator(channelwise.batch_norm, is_batch_norm=True),
         *(aten._native_batch_norm_legit, aten.native_batch_norm, aten.cudnn_batch_norm),
-        *(aten._batch_norm_with_update, aten._batch_norm_no_update, aten.instance_norm),
+        aten._batch_norm_with_update,
     ),
+    (Operator(channelwise.batch_norm), aten._batch_norm_no_update, aten.instance_norm),
     (Operator(channelwise.layer_norm), aten.layer_norm, aten.native_layer_norm, aten.rms_norm),
     (Operator(channelwise.group_norm), aten.group_norm, aten.native_group_norm),
     (Operator(channelwise.weight_norm), aten._weight_norm, aten._weight_norm_interface),

@@ -139,7 +139,9 @@ def computed_nodes(graph: fx.Graph, results: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def first_result(node: fx.Node) -> fx.Node:
-    """The node of what a norm makes, beside its statistics."""
+    """The node of what a norm makes: itself, or one beside its statistics."""
+    if is_tensor(node.meta["val"]):
+        return node
     return next(user for user in node.users if user.args[1] == 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -18,18 +19,20 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.work.figures import Work
 
 
-@given(channel_graphs(), modellings, st.randoms(use_true_random=False))
+@given(channel_graphs(), modellings, st.integers(1, 3), st.randoms(use_true_random=False))
 def test_an_edge_for_each_share_that_takes_of_another(
-    worked: tuple[ChannelGraph, Work], modelling: Modelling, random: Random
+    worked: tuple[ChannelGraph, Work], base: Modelling, slices: int, random: Random
 ) -> None:
     graph, given_work = worked
+    modelling = replace(base, batch_size=slices, slices=slices)
     model = cnn_hypergraph(graph, given_work, single_blocks(graph, modelling), modelling)
     parts = np.array([random.randrange(3) for _ in range(model.vertices)], dtype=np.int32)
     shares = [
         (graph.layers[layer].name, part)
         for layer, part in zip(model.vertex_layers.tolist(), parts.tolist(), strict=True)
     ]
-    nets, nbytes, tasks, work = model.hypergraph, Counter(), Counter(), Counter()
+    nets, nbytes = model.map_nets.written_out(model.weights), Counter()
+    tasks, work = Counter(), Counter()
     for net, cost in enumerate(nets.costs.tolist()):
         root, *others = nets.pins[nets.pointers[net] : nets.pointers[net + 1]].tolist()
         for other in {shares[other] for other in others} - {shares[root]}:

@@ -45,6 +45,7 @@ def residual() -> ChannelGraph:
     [
         ({"grain": "medium"}, "grain 'medium': accepted are coarse and fine"),
         ({"linear": "row"}, "linear 'row': accepted are neuron and layer"),
+        ({"norms": "sync"}, "norms 'sync': accepted are slice and batch"),
         ({"batch_size": 0}, "batch size 0: accepted is 1 to"),
         ({"batch_size": 2**20 + 1}, "batch size 1048577: accepted is 1 to 1048576"),
         ({"bytes_per_element": -4}, "bytes per element -4: accepted is 1 to"),

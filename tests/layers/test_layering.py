@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -1121,3 +1122,74 @@ def test_whole_task_that_reads_its_own_map_and_another() -> None:
     assert operators(graph, "sort") == ("sort", "matmul")
     assert all((read.channels >= 0).all() for read in whole.reads)
     assert needs(graph, "sort") == [maps("a", 0, 1, 2) | maps("b", 0, 1)]
+
+
+# ------------------------------------------------------------------ statistics of the batch
+
+
+class Unread(nn.Module):
+    """A norm whose statistics alone are of use, and an instance norm that has its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.instance = nn.InstanceNorm2d(4, track_running_stats=True)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        maps = F.relu(self.instance(x))
+        self.norm(x)
+        return maps
+
+
+def test_an_instance_norm_with_statistics_hides_no_other_norm() -> None:
+    """The search for what norms make ended at the first that makes but one tensor."""
+    graph = channel_graph(trace(Unread(), (torch.zeros(IMAGE),)))
+    assert [layer.name for layer in graph.layers] == ["x", "instance", "norm", "output"]
+
+
+class OfWeights(nn.Module):
+    """Weights that a norm standardises: they have no batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = F.batch_norm(self.weight.reshape(1, 4, -1), None, None, training=True)
+        return F.conv2d(x, weight.reshape(4, 4, 1, 1))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4, 1, 1))
+
+
+class OfEachSample(nn.Module):
+    """A batch norm of maps that are channels for each sample."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        maps = x.reshape(1, -1, *x.shape[2:])
+        return F.batch_norm(maps, None, None, training=True).reshape(x.shape)
+
+
+@pytest.mark.parametrize(
+    ("norm", "training", "evaluation"),
+    [
+        (nn.BatchNorm2d(4), 4, 0),
+        (nn.BatchNorm2d(4, affine=False, track_running_stats=False), 4, 4),
+        (nn.Sequential(nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4)), 8, 0),
+        (nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4 * 64)), 256, 0),
+        (nn.InstanceNorm2d(4), 0, 0),
+        (nn.InstanceNorm2d(4, track_running_stats=True), 0, 0),
+        (nn.GroupNorm(2, 4), 0, 0),
+        (nn.LayerNorm((4, 8, 8)), 0, 0),
+        (OfWeights(), 0, 0),
+        (OfEachSample(), 0, 0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_channels_that_are_normalised_over_the_batch(
+    norm: nn.Module, training: int, evaluation: int
+) -> None:
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), norm)
+    for mode, expected in ((True, training), (False, evaluation)):
+        traced = trace(model.train(mode), (torch.zeros(IMAGE),))
+        graph = channel_graph(traced)
+        assert sum(layer.batch_statistics for layer in graph.layers) == expected
+        without = tuple(replace(layer, batch_statistics=0) for layer in graph.layers)
+        assert replace(graph, layers=without).fingerprint == graph.fingerprint

@@ -60,7 +60,7 @@ class Problem:
     def __post_init__(self) -> None:
         """Check every field at the door; NumPy's numbers, which no plan file takes, become ours."""
         check_request(self.k, self.eps, self.speeds, self.objective, self.memory)
-        check_work(self.graph, self.work)
+        check_work(self.graph, self.work, self.modelling)
         check_bytes(self.graph, self.modelling)
         own = None if self.speeds is None else tuple(map(float, self.speeds))
         for name, value in (("k", int(self.k)), ("eps", float(self.eps)), ("speeds", own)):
@@ -71,6 +71,12 @@ class Problem:
         if self.modelling.grain == grain:
             return self
         return replace(self, modelling=replace(self.modelling, grain=grain))
+
+    def in_slices(self, slices: int) -> Problem:
+        """The same problem with the batch in that many slices."""
+        if self.modelling.slices == slices:
+            return self
+        return replace(self, modelling=replace(self.modelling, slices=slices))
 
     @cached_property
     def coarse(self) -> Problem:
@@ -85,16 +91,17 @@ class Problem:
     @cached_property
     def tasks(self) -> int:
         """Number of vertices of the full hypergraph."""
-        return full_vertices(self.views)
+        return full_vertices(self.views) * self.modelling.slices
 
     @cached_property
     def total(self) -> int:
         """Work of all vertices."""
-        return sum(
+        each = sum(
             int(self.work.per_task[view.at]) * view.layer.tasks
             for view in self.views
             if view.exists
         )
+        return each * sum(self.modelling.slice_work)
 
     @property
     def rates(self) -> Sequence[float]:

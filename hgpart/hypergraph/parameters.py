@@ -1,0 +1,61 @@
+"""CnnVertices -> what a vertex has once for all slices: parameters, statistics of the batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hgpart.arrays import Int64
+from hgpart.hypergraph.channel_shares import row_shares
+from hgpart.hypergraph.cnn_vertices import CnnVertices
+
+# Sums of maps and of their squares in the forward pass, two sums of gradients in the backward pass.
+NUMBERS_A_CHANNEL = 4
+
+
+def vertex_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
+    """Parameter elements of each vertex, and their bytes; they add up to the model's.
+
+    A filter channel has its weights, what finishes a task (the reduction, or the whole task) the
+    rest: biases, and the scales of norms.
+
+    Returns
+    -------
+    two int64 arrays, shape (model.slice_vertices,)
+        Those of a vertex in each slice are the same.
+    """
+    elements = np.zeros(model.slice_vertices, dtype=np.int64)
+    in_bytes = np.zeros(model.slice_vertices, dtype=np.int64)
+    for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
+        if layout is None:
+            continue
+        layer, rows = view.layer, model.blocks.rows[at]
+        own = np.zeros(model.slice_vertices, dtype=np.int64)
+        finish = slice(layout.finish, layout.finish + len(rows) - 1)
+        own[finish] = np.diff(layer.parameters * rows // layer.tasks)
+        if view.split is not None:
+            weights = row_shares(view, layer.weights // layer.tasks, model.blocks)
+            own[int(layout.row_starts[0]) : layout.finish] = np.concatenate(weights)
+            own[finish] -= [row.sum() for row in weights]
+        elements += own
+        in_bytes += own * view.element_bytes
+    return elements, in_bytes
+
+
+def vertex_statistics(model: CnnVertices) -> Int64:
+    """Bytes of the statistics of the batch that the norms of each vertex take, in each slice.
+
+    What finishes a task has them: two numbers forward and two backward for each
+    channel that a norm of it normalises.
+
+    Returns
+    -------
+    int64 array, shape (model.slice_vertices,)
+    """
+    in_bytes = np.zeros(model.slice_vertices, dtype=np.int64)
+    for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
+        if layout is not None:
+            rows = model.blocks.rows[at]
+            channels = np.diff(view.layer.batch_statistics * rows // view.layer.tasks)
+            each = NUMBERS_A_CHANNEL * view.element_bytes
+            in_bytes[layout.finish : layout.finish + len(channels)] += channels * each
+    return in_bytes
