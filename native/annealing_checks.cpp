@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kMaxVertices = std::int64_t{1} << 28;
 constexpr std::int64_t kMaxCounts = std::int64_t{1} << 30;
 
+constexpr const char* kMemory = "total memory";
+
 template <typename T>
 Span<T> span_of(const std::vector<T>& values) {
   return {values.data(), static_cast<std::int64_t>(values.size())};
@@ -26,6 +28,15 @@ std::int64_t of_type(const SymmetricModel& model, std::int64_t type, PerClass pe
   const auto second = model.type_classes[2 * type + 1];
   return multiply_checked(per_class(model.type_classes[2 * type]),
                           second < 0 ? 1 : per_class(second), what);
+}
+
+// The same of a net.
+template <typename PerClass>
+std::int64_t of_net(const SymmetricModel& model, std::int64_t net, PerClass per_class,
+                    const char* what) {
+  const auto second = model.net_crossings[net];
+  return multiply_checked(per_class(model.net_classes[net]), second < 0 ? 1 : per_class(second),
+                          what);
 }
 
 std::int64_t total_of_types(const SymmetricModel& model, Span<std::int64_t> each,
@@ -56,8 +67,13 @@ void check_types(const SymmetricModel& model) {
            std::to_string(least) + " or more and less than " + std::to_string(model.classes()));
     }
   }
+  if (model.slices < 1 || model.types() % model.slices != 0) {
+    throw InvalidHypergraph("slices is " + std::to_string(model.slices) +
+                            ", expected a divisor of the number of types, " +
+                            std::to_string(model.types()));
+  }
   total_of_types(model, model.type_weights, "total weight");
-  total_of_types(model, model.type_memory, "total memory");
+  total_of_types(model, model.type_memory, kMemory);
 }
 
 void check_sets(const SymmetricModel& model) {
@@ -73,14 +89,41 @@ void check_sets(const SymmetricModel& model) {
   check_below("set_types", model.set_types, model.types());
 }
 
+// A net of each pair of units has no set, and cells of these two classes as pins.
+void check_crossed(const SymmetricModel& model, std::int64_t net) {
+  if (model.net_sets[net] > 0) {
+    fail("net_sets", net, model.net_sets[net], "0: nets of pairs of units have no set");
+  }
+  for (auto at = model.net_pointers[net]; at < model.net_pointers[net + 1]; ++at) {
+    const auto pin = model.net_pins[at];
+    if (pin % 2 != 0 || model.type_classes[pin] != model.net_classes[net] ||
+        model.type_classes[pin + 1] != model.net_crossings[net]) {
+      fail("net_pins", at, pin,
+           "a pin of classes " + std::to_string(model.net_classes[net]) + " and " +
+               std::to_string(model.net_crossings[net]) + ", its net's");
+    }
+  }
+}
+
 void check_nets(const SymmetricModel& model) {
   const auto nets = model.nets();
   check_below("net_classes", model.net_classes, model.classes());
+  check_length("net_crossings", model.net_crossings.size, nets, "one per net");
+  for (std::int64_t net = 0; net < nets; ++net) {
+    const auto crossing = model.net_crossings[net];
+    if (crossing < -1 || crossing >= model.classes()) {
+      fail("net_crossings", net, crossing,
+           "-1 or more and less than " + std::to_string(model.classes()));
+    }
+  }
   check_length("net_sets", model.net_sets.size, nets, "one per net");
   check_below("net_sets", model.net_sets, model.sets());
   check_length("net_costs", model.net_costs.size, nets, "one per net");
   check_not_negative("net_costs", model.net_costs);
   check_length("net_gathers", model.net_gathers.size, nets, "one per net");
+  check_length("net_keeps", model.net_keeps.size, nets, "one per net");
+  check_length("net_memory", model.net_memory.size, nets, "one per net");
+  check_not_negative("net_memory", model.net_memory);
   check_length("net_pointers", model.net_pointers.size, nets + 1, "one more than net_costs");
   check_pointers("net_pointers", model.net_pointers, kEachNetHasARoot, model.net_pins.size,
                  "the number of net_pins");
@@ -90,6 +133,10 @@ void check_nets(const SymmetricModel& model) {
       fail("net_gathers", net, 1, "0: nets with a set do not gather");
     }
     const auto root = model.net_pointers[net];
+    if (model.net_crossings[net] >= 0) {
+      check_crossed(model, net);
+      continue;
+    }
     for (auto at = root; at < model.net_pointers[net + 1]; ++at) {
       // Pins and the classes of types are numbered alike.
       if (model.type_classes[model.net_pins[at]] != model.net_classes[net]) {
@@ -169,7 +216,9 @@ void check_tables(const SymmetricModel& model, const Goal& goal, const Rows& sta
     add_checked(all_vertices, vertices(type), "number of vertices");
   }
   limit("vertices", all_vertices, kMaxVertices);
-  for (const auto c : model.net_classes) add_checked(nets, rows(c), "number of nets");
+  for (std::int64_t net = 0; net < model.nets(); ++net) {
+    add_checked(nets, of_net(model, net, rows, "number of nets"), "number of nets");
+  }
   limit("nets times k", multiply_checked(nets, k, "number of nets"), kMaxCounts);
   // A count of them is never more than all of them.
   for (const auto pin : model.net_pins) add_checked(pins, vertices(pin / 2), "number of pins");
@@ -208,10 +257,12 @@ void check_goal(const Goal& goal, const SymmetricModel& model) {
 
   // The volume, and on its way what it was and what it will be.
   const char* what = "volume where all nets are in all parts";
-  std::int64_t once = 0;
+  std::int64_t once = 0, kept = 0;
   for (std::int64_t net = 0; net < model.nets(); ++net) {
-    const auto units = model.class_units[model.net_classes[net]];
+    const auto units =
+        of_net(model, net, [&](std::int32_t c) { return model.class_units[c]; }, what);
     add_checked(once, multiply_checked(model.net_costs[net], units, what), what);
+    add_checked(kept, multiply_checked(model.net_memory[net], units, kMemory), kMemory);
   }
   if (!has_traffic(goal)) {
     multiply_checked(once, std::max<std::int64_t>(1, k - 1), what);
@@ -222,7 +273,8 @@ void check_goal(const Goal& goal, const SymmetricModel& model) {
     multiply_checked(most, *std::max_element(goal.links.begin(), goal.links.end()),
                      "cost of the links where all nets are in all parts");
   }
-  add_checked(most, total_of_types(model, model.type_memory, "total memory"), "total memory");
+  add_checked(most, total_of_types(model, model.type_memory, kMemory), kMemory);
+  add_checked(most, multiply_checked(kept, k, kMemory), kMemory);
 }
 
 void check_chain(const SymmetricModel& model, const Goal& goal, const Rows& start,

@@ -36,7 +36,7 @@ Division::Division(const SymmetricModel& model, const Goal& goal, const Rows& st
     const auto rows = most_rows_of(model.class_units[c], started, most_rows);
     first_row_.push_back(first_row_.back() + static_cast<std::int32_t>(rows));
   }
-  index();
+  const std::size_t nets = index(), sets = model.sets();
   const std::size_t rows = first_row_.back();
   size_.assign(rows, 0);
   hash_.assign(rows, 0);
@@ -46,7 +46,6 @@ Division::Division(const SymmetricModel& model, const Goal& goal, const Rows& st
   part_.assign(vertices_.size(), 0);
   place_.assign(vertices_.size(), -1);
   members_.resize(k_);
-  const std::size_t nets = first_net_.back(), sets = model.sets();
   pins_.assign(nets * k_, 0);
   mask_.assign(nets * words_, 0);
   support_.assign(sets * k_, 0);
@@ -81,7 +80,7 @@ Division::Division(const SymmetricModel& model, const Goal& goal, const Rows& st
   log_.clear();
 }
 
-void Division::index() {
+std::int64_t Division::index() {
   class_types_.resize(model_.classes());
   class_nets_.resize(model_.classes());
   type_nets_.resize(model_.types());
@@ -92,16 +91,18 @@ void Division::index() {
   for (std::int32_t c = 0; c < model_.classes(); ++c) {
     std::fill(class_of_row_.begin() + first_row_[c], class_of_row_.begin() + first_row_[c + 1], c);
   }
+  const auto rows_of = [&](std::int32_t c) { return first_row_[c + 1] - first_row_[c]; };
+  // Rows are numbered through all classes; entries of a type come one after the other.
+  const auto place = [&](std::int64_t first, std::int32_t row_class, std::int32_t column_class) {
+    const std::int64_t first_row = first_row_[row_class];
+    if (column_class < 0) return Place{first - first_row, 1, false};
+    const auto columns = rows_of(column_class);
+    return Place{first - first_row * columns - first_row_[column_class], columns, true};
+  };
   for (std::int32_t t = 0; t < model_.types(); ++t) {
     const auto row_class = model_.type_classes[2 * t], column_class = model_.type_classes[2 * t + 1];
-    const auto first = static_cast<std::int64_t>(vertices_.size());
-    const std::int64_t first_row = first_row_[row_class];
-    if (column_class < 0) {
-      places_.push_back({first - first_row, 1, false});
-    } else {
-      const auto columns = first_row_[column_class + 1] - first_row_[column_class];
-      places_.push_back({first - first_row * columns - first_row_[column_class], columns, true});
-    }
+    places_.push_back(
+        place(static_cast<std::int64_t>(vertices_.size()), row_class, column_class));
     class_types_[row_class].push_back(2 * t);
     if (column_class >= 0) class_types_[column_class].push_back(2 * t + 1);
     for (auto row = first_row_[row_class]; row < first_row_[row_class + 1]; ++row) {
@@ -114,11 +115,13 @@ void Division::index() {
       }
     }
   }
-  first_net_.push_back(0);
+  std::int64_t nets = 0;
   for (std::int32_t s = 0; s < model_.nets(); ++s) {
-    const auto c = model_.net_classes[s];
-    first_net_.push_back(first_net_.back() + first_row_[c + 1] - first_row_[c]);
-    class_nets_[c].push_back(s);
+    const auto c = model_.net_classes[s], crossing = model_.net_crossings[s];
+    net_places_.push_back(place(nets, c, crossing));
+    nets += std::int64_t{rows_of(c)} * (crossing < 0 ? 1 : rows_of(crossing));
+    class_nets_[c].push_back(2 * s);
+    if (crossing >= 0) class_nets_[crossing].push_back(2 * s + 1);
     set_nets_[model_.net_sets[s]].push_back(s);
     rooted_nets_[model_.net_pins[model_.net_pointers[s]] / 2].push_back(s);
     for (auto at = model_.net_pointers[s]; at < model_.net_pointers[s + 1]; ++at) {
@@ -132,6 +135,7 @@ void Division::index() {
     }
   }
   index_neighbours();
+  return nets;
 }
 
 void Division::index_neighbours() {
@@ -233,56 +237,80 @@ void Division::leave_set(std::int32_t set, std::int32_t part) {
   if (traffic_) traffic_->support(set, part, -1);
 }
 
-void Division::enter_net(std::int32_t net_type, std::int32_t row, std::int32_t part) {
-  const std::size_t net = first_net_[net_type] + row - first_row_[model_.net_classes[net_type]];
-  if (pins_[net * k_ + part]++ > 0) return;
-  mask_[net * words_ + part / 64] |= std::uint64_t{1} << (part % 64);
-  const auto at = static_cast<std::size_t>(model_.net_sets[net_type]) * k_ + part;
-  const auto cost = size_[row] * model_.net_costs[net_type];
+void Division::enter_net(const Net& net, std::int32_t part) {
+  const auto index = index_of(net);
+  if (pins_[index * k_ + part]++ > 0) return;
+  mask_[index * words_ + part / 64] |= std::uint64_t{1} << (part % 64);
+  const auto set = model_.net_sets[net.type];
+  const auto at = static_cast<std::size_t>(set) * k_ + part;
+  const auto cost = cost_of(net);
   part_cost_[at] += cost;
   if (support_[at] == 0) volume_ += cost;
+  if (memory_.limited()) memory_.add(part, units(net) * model_.net_memory[net.type]);
   if (traffic_) {
-    traffic_->pin(model_.net_sets[net_type], root(net_type, row), part, cost,
-                  model_.net_gathers[net_type], support_[at] == 0);
+    traffic_->pin(set, root(net), part, cost, model_.net_gathers[net.type],
+                  model_.net_keeps[net.type], support_[at] == 0);
   }
 }
 
-void Division::leave_net(std::int32_t net_type, std::int32_t row, std::int32_t part) {
-  const std::size_t net = first_net_[net_type] + row - first_row_[model_.net_classes[net_type]];
-  if (--pins_[net * k_ + part] > 0) return;
-  mask_[net * words_ + part / 64] &= ~(std::uint64_t{1} << (part % 64));
-  const auto at = static_cast<std::size_t>(model_.net_sets[net_type]) * k_ + part;
-  const auto cost = size_[row] * model_.net_costs[net_type];
+void Division::leave_net(const Net& net, std::int32_t part) {
+  const auto index = index_of(net);
+  if (--pins_[index * k_ + part] > 0) return;
+  mask_[index * words_ + part / 64] &= ~(std::uint64_t{1} << (part % 64));
+  const auto set = model_.net_sets[net.type];
+  const auto at = static_cast<std::size_t>(set) * k_ + part;
+  const auto cost = cost_of(net);
   part_cost_[at] -= cost;
   if (support_[at] == 0) volume_ -= cost;
+  if (memory_.limited()) memory_.add(part, -units(net) * model_.net_memory[net.type]);
   if (traffic_) {
-    traffic_->pin(model_.net_sets[net_type], root(net_type, row), part, -cost,
-                  model_.net_gathers[net_type], support_[at] == 0);
+    traffic_->pin(set, root(net), part, -cost, model_.net_gathers[net.type],
+                  model_.net_keeps[net.type], support_[at] == 0);
   }
 }
 
-// The row has that many units more (or less): its nets cost more.
-void Division::change_cost(std::int32_t row, std::int64_t units) {
+// The row has more units (or fewer) than before: its nets cost more.
+void Division::change_cost(std::int32_t row, std::int64_t before, std::int64_t after) {
   const auto row_class = class_of_row_[row];
-  for (const auto s : class_nets_[row_class]) {
-    const std::size_t net = first_net_[s] + row - first_row_[row_class];
-    const auto set = model_.net_sets[s];
-    const auto cost = units * model_.net_costs[s];
-    set_cost_[set] += cost;
-    volume_ += cost * (supports_[set] - 1);
-    const auto root_part = traffic_ ? root(s, row) : 0;
-    if (traffic_) {
-      traffic_->root(set, root_part, cost, &support_[static_cast<std::size_t>(set) * k_]);
+  for (const auto typed : class_nets_[row_class]) {
+    const auto s = typed / 2, axis = typed % 2;
+    if (!net_places_[s].crossed) {
+      change_cost({s, row, -1}, after - before);
+      continue;
     }
-    for (std::int32_t word = 0; word < words_; ++word) {
-      for (auto bits = mask_[net * words_ + word]; bits != 0; bits &= bits - 1) {
-        const auto part = 64 * word + __builtin_ctzll(bits);
-        const auto at = static_cast<std::size_t>(set) * k_ + part;
-        part_cost_[at] += cost;
-        if (support_[at] == 0) volume_ += cost;
-        if (traffic_) {
-          traffic_->pin(set, root_part, part, cost, model_.net_gathers[s], support_[at] == 0);
-        }
+    const auto other = axis == 0 ? model_.net_crossings[s] : model_.net_classes[s];
+    for (const auto crossing : active_[other]) {
+      if (crossing == row) {
+        if (axis == 0) change_cost({s, row, row}, after * after - before * before);
+      } else if (axis == 0) {
+        change_cost({s, row, crossing}, (after - before) * size_[crossing]);
+      } else {
+        change_cost({s, crossing, row}, (after - before) * size_[crossing]);
+      }
+    }
+  }
+}
+
+void Division::change_cost(const Net& net, std::int64_t units) {
+  const auto s = net.type, set = model_.net_sets[s];
+  const auto index = index_of(net);
+  const auto cost = units * model_.net_costs[s];
+  set_cost_[set] += cost;
+  volume_ += cost * (supports_[set] - 1);
+  const auto root_part = traffic_ ? root(net) : 0;
+  if (traffic_) {
+    traffic_->root(set, root_part, cost, &support_[static_cast<std::size_t>(set) * k_]);
+  }
+  for (std::int32_t word = 0; word < words_; ++word) {
+    for (auto bits = mask_[index * words_ + word]; bits != 0; bits &= bits - 1) {
+      const auto part = 64 * word + __builtin_ctzll(bits);
+      const auto at = static_cast<std::size_t>(set) * k_ + part;
+      part_cost_[at] += cost;
+      if (support_[at] == 0) volume_ += cost;
+      if (memory_.limited()) memory_.add(part, units * model_.net_memory[s]);
+      if (traffic_) {
+        traffic_->pin(set, root_part, part, cost, model_.net_gathers[s], model_.net_keeps[s],
+                      support_[at] == 0);
       }
     }
   }
@@ -290,20 +318,21 @@ void Division::change_cost(std::int32_t row, std::int64_t units) {
 
 // The other pins of the nets that the vertex roots exchange with another part.
 void Division::root_moves(std::int32_t v, std::int32_t from, std::int32_t to) {
-  const auto row = vertices_[v].row;
   for (const auto s : rooted_nets_[vertices_[v].type]) {
-    const std::size_t net = first_net_[s] + row - first_row_[model_.net_classes[s]];
+    const Net net = net_of(2 * s, vertices_[v]);
+    const auto index = index_of(net);
     const auto set = model_.net_sets[s];
-    const auto cost = size_[row] * model_.net_costs[s];
+    const auto cost = cost_of(net);
     const auto* support = &support_[static_cast<std::size_t>(set) * k_];
     traffic_->root(set, from, -cost, support);
     traffic_->root(set, to, cost, support);
     for (std::int32_t word = 0; word < words_; ++word) {
-      for (auto bits = mask_[net * words_ + word]; bits != 0; bits &= bits - 1) {
+      for (auto bits = mask_[index * words_ + word]; bits != 0; bits &= bits - 1) {
         const auto part = 64 * word + __builtin_ctzll(bits);
         const bool outside = support[part] == 0;
-        traffic_->pin(set, from, part, -cost, model_.net_gathers[s], outside);
-        traffic_->pin(set, to, part, cost, model_.net_gathers[s], outside);
+        const bool gathers = model_.net_gathers[s], keeps = model_.net_keeps[s];
+        traffic_->pin(set, from, part, -cost, gathers, keeps, outside);
+        traffic_->pin(set, to, part, cost, gathers, keeps, outside);
       }
     }
   }
@@ -314,30 +343,26 @@ void Division::root_moves(std::int32_t v, std::int32_t from, std::int32_t to) {
 void Division::attach(std::int32_t v) {
   const Vertex& at = vertices_[v];
   const auto part = part_[v];
-  add_load(v, units(v));
+  add_load(v, units(at));
   place_[v] = static_cast<std::int32_t>(members_[part].size());
   members_[part].push_back(v);
   hash_[at.row] ^= key(2 * at.type, at.column, part);
   if (at.column >= 0) hash_[at.column] ^= key(2 * at.type + 1, at.row, part);
-  for (const auto net : type_nets_[at.type]) {
-    enter_net(net / 2, net % 2 == 0 ? at.row : at.column, part);
-  }
+  for (const auto net : type_nets_[at.type]) enter_net(net_of(net, at), part);
   for (const auto set : type_sets_[at.type]) enter_set(set, part);
 }
 
 void Division::detach(std::int32_t v) {
   const Vertex& at = vertices_[v];
   const auto part = part_[v];
-  add_load(v, -units(v));
+  add_load(v, -units(at));
   auto& left = members_[part];
   place_[left.back()] = place_[v];
   left[place_[v]] = left.back();
   left.pop_back();
   hash_[at.row] ^= key(2 * at.type, at.column, part);
   if (at.column >= 0) hash_[at.column] ^= key(2 * at.type + 1, at.row, part);
-  for (const auto net : type_nets_[at.type]) {
-    leave_net(net / 2, net % 2 == 0 ? at.row : at.column, part);
-  }
+  for (const auto net : type_nets_[at.type]) leave_net(net_of(net, at), part);
   for (const auto set : type_sets_[at.type]) leave_set(set, part);
 }
 
@@ -350,11 +375,11 @@ void Division::relocate(std::int32_t v, std::int32_t to) {
 
 void Division::resize(std::int32_t row, std::int64_t units) {
   const auto before = size_[row];
-  change_cost(row, units - before);
+  change_cost(row, before, units);
   for_each_vertex(row, [&](std::int32_t v) {
-    const auto old_units = this->units(v);
+    const auto old_units = this->units(vertices_[v]);
     size_[row] = units;
-    add_load(v, this->units(v) - old_units);
+    add_load(v, this->units(vertices_[v]) - old_units);
     size_[row] = before;
   });
   size_[row] = units;
@@ -367,14 +392,14 @@ void Division::activate(std::int32_t row, std::int64_t units) {
   place_in_active_[row] = static_cast<std::int32_t>(active_[row_class].size());
   active_[row_class].push_back(row);
   size_[row] = units;
-  change_cost(row, units);
+  change_cost(row, 0, units);
   for_each_vertex(row, [&](std::int32_t v) { attach(v); });
 }
 
 void Division::deactivate(std::int32_t row) {
   const auto row_class = class_of_row_[row];
   for_each_vertex(row, [&](std::int32_t v) { detach(v); });
-  change_cost(row, -size_[row]);
+  change_cost(row, size_[row], 0);
   size_[row] = 0;
   auto& rows = active_[row_class];
   place_in_active_[rows.back()] = place_in_active_[row];
@@ -475,6 +500,9 @@ std::int32_t Division::neighbour(std::int32_t v, std::uint64_t random) const {
   const auto row = nets[chosen] % 2 == 0 ? at.row : at.column;
   const auto set = model_.net_sets[s];
   const auto own = model_.net_pointers[s + 1] - model_.net_pointers[s];
+  if (net_places_[s].crossed) {
+    return part_[vertex_at(model_.net_pins[model_.net_pointers[s] + pick(own)], at.row, at.column)];
+  }
   const auto readers = model_.set_pointers[set + 1] - model_.set_pointers[set];
   if (readers > 0 && (own == 1 || pick(2) == 0)) {
     const auto type = model_.set_types[model_.set_pointers[set] + pick(readers)];

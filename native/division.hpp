@@ -61,7 +61,7 @@ class Division {
   std::int32_t class_of(std::int32_t row) const { return class_of_row_[row]; }
   const std::vector<std::int32_t>& active(std::int32_t row_class) const { return active_[row_class]; }
   std::int64_t weight(std::int32_t v) const {
-    return model_.type_weights[vertices_[v].type] * units(v);
+    return model_.type_weights[vertices_[v].type] * units(vertices_[v]);
   }
 
   // Types with a vertex in each row of a class, twice the type plus the axis that the row is on.
@@ -115,17 +115,17 @@ class Division {
     std::int64_t before;
   };
 
-  // A type's vertex in a row (and a row of its second class): first + row columns (+ other).
+  // A type's vertex (or net) in a row (and one of its second class): first + row columns (+ other).
   struct Place {
     std::int64_t first;
     std::int32_t columns;
     bool crossed;
   };
 
-  void index();
+  std::int64_t index();  // returns the number of nets
   void index_neighbours();
-  std::int64_t units(std::int32_t v) const {
-    const Vertex& at = vertices_[v];
+  template <typename At>
+  std::int64_t units(const At& at) const {
     return size_[at.row] * (at.column < 0 ? 1 : size_[at.column]);
   }
   void add_load(std::int32_t v, std::int64_t units);
@@ -133,11 +133,27 @@ class Division {
   void detach(std::int32_t v);
   void enter_set(std::int32_t set, std::int32_t part);
   void leave_set(std::int32_t set, std::int32_t part);
-  void enter_net(std::int32_t net_type, std::int32_t row, std::int32_t part);
-  void leave_net(std::int32_t net_type, std::int32_t row, std::int32_t part);
-  void change_cost(std::int32_t row, std::int64_t units);
-  std::int32_t root(std::int32_t net_type, std::int32_t row) const {
-    return part_[vertex_at(model_.net_pins[model_.net_pointers[net_type]], row, -1)];
+  // A net of a row, or of a row and another one that it crosses; else that one is -1.
+  struct Net {
+    std::int32_t type, row, column;
+  };
+  // The net that one of a type's nets (twice the net type plus the axis) is for a vertex.
+  Net net_of(std::int32_t typed, const Vertex& at) const {
+    const auto type = typed / 2;
+    if (net_places_[type].crossed) return {type, at.row, at.column};
+    return {type, typed % 2 == 0 ? at.row : at.column, -1};
+  }
+  std::size_t index_of(const Net& net) const {
+    const Place& place = net_places_[net.type];
+    return place.first + std::int64_t{net.row} * place.columns + (place.crossed ? net.column : 0);
+  }
+  std::int64_t cost_of(const Net& net) const { return units(net) * model_.net_costs[net.type]; }
+  void enter_net(const Net& net, std::int32_t part);
+  void leave_net(const Net& net, std::int32_t part);
+  void change_cost(std::int32_t row, std::int64_t before, std::int64_t after);
+  void change_cost(const Net& net, std::int64_t units);
+  std::int32_t root(const Net& net) const {
+    return part_[vertex_at(model_.net_pins[model_.net_pointers[net.type]], net.row, net.column)];
   }
   void root_moves(std::int32_t v, std::int32_t from, std::int32_t to);
   void relocate(std::int32_t v, std::int32_t to);
@@ -155,13 +171,13 @@ class Division {
   std::vector<std::int32_t> class_of_row_;
   std::vector<Place> places_;                               // of each type's vertices
   std::vector<std::vector<std::int32_t>> class_types_;      // 2 type + axis
-  std::vector<std::vector<std::int32_t>> class_nets_;
+  std::vector<std::vector<std::int32_t>> class_nets_;       // 2 net type + axis
   std::vector<std::vector<std::int32_t>> type_nets_;        // 2 net type + axis
   std::vector<std::vector<std::int32_t>> type_sets_;
   std::vector<std::vector<std::int32_t>> rooted_nets_;      // net types, of each type
   std::vector<std::vector<std::int32_t>> set_nets_;
   std::vector<std::vector<std::int32_t>> adjacent_;         // types, of each type
-  std::vector<std::int32_t> first_net_;                     // of each net type
+  std::vector<Place> net_places_;                           // of each net type's nets
   std::vector<Vertex> vertices_;
 
   // The state.

@@ -10,7 +10,8 @@ namespace hgpart {
 // A vertex type has a vertex for each unit of one class, or for each pair of units of two (the
 // cells of a task matrix). A net type has a net for each unit of its class: its pins are the unit's
 // vertices of some types, its root's first, and all vertices of the types of a set (the readers of a
-// dense layer). A net without a set may gather: its root receives from its other pins.
+// dense layer). A net without a set may gather: its root receives from its other pins; and it may be
+// of each pair of units of two classes, whose cells in all slices are its pins.
 struct SymmetricModel {
   Span<std::int64_t> class_units;
   Span<std::int64_t> type_weights;
@@ -19,11 +20,16 @@ struct SymmetricModel {
   Span<std::int64_t> set_pointers;
   Span<std::int32_t> set_types;  // CSR; set 0 is empty
   Span<std::int32_t> net_classes;
+  Span<std::int32_t> net_crossings;  // the second class of nets of pairs; else -1
   Span<std::int32_t> net_sets;
   Span<std::int64_t> net_costs;  // of one unit
   Span<bool> net_gathers;
+  Span<bool> net_keeps;          // whether what is received counts in a part's memory
+  Span<std::int64_t> net_memory;  // bytes that a part with a pin of the unit keeps, of one unit
   Span<std::int64_t> net_pointers;
   Span<std::int32_t> net_pins;  // CSR; 2 * type + which of the type's classes is the net's
+
+  std::int64_t slices;  // of the batch; those of a type follow each other, types() / slices apart
 
   std::int64_t classes() const { return class_units.size; }
   std::int64_t types() const { return type_weights.size; }

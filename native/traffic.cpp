@@ -29,13 +29,14 @@ double Traffic::smooth_largest() const {
   return most * std::pow(sum, 0.125);
 }
 
-void Traffic::exchange(std::int32_t root, std::int32_t part, std::int64_t cost, bool gathers) {
+void Traffic::exchange(std::int32_t root, std::int32_t part, std::int64_t cost, bool gathers,
+                       bool keeps) {
   if (root == part) return;
   const auto from = gathers ? part : root, to = gathers ? root : part;
   exchanged_[from] += cost;
   exchanged_[to] += cost;
   if (links_.size > 0) links_cost_ += links_[static_cast<std::size_t>(from) * k_ + to] * cost;
-  if (memory_.limited()) memory_.add(to, cost);
+  if (keeps && memory_.limited()) memory_.add(to, cost);
 }
 
 void Traffic::root(std::int32_t set, std::int32_t part, std::int64_t cost,
@@ -43,14 +44,14 @@ void Traffic::root(std::int32_t set, std::int32_t part, std::int64_t cost,
   if (set == 0) return;
   rooted_[at(set, part)] += cost;
   for (std::int32_t other = 0; other < k_; ++other) {
-    if (support[other] > 0) exchange(part, other, cost, false);
+    if (support[other] > 0) exchange(part, other, cost, false, true);
   }
 }
 
 void Traffic::support(std::int32_t set, std::int32_t part, int sign) {
   for (std::int32_t root = 0; root < k_; ++root) {
     const auto cost = rooted_[at(set, root)] - pinned_[at(set, root) * k_ + part];
-    if (cost != 0) exchange(root, part, sign * cost, false);
+    if (cost != 0) exchange(root, part, sign * cost, false, true);
   }
 }
 

@@ -24,11 +24,11 @@ class Traffic {
   double smooth_largest() const;
 
   // Nets of that cost (less where it is negative) of a set, rooted in a part, have a pin in another
-  // one; `outside`: that one holds no vertex of the set.
+  // one; `keeps`: what is received counts in memory; `outside`: that one holds no vertex of the set.
   void pin(std::int32_t set, std::int32_t root, std::int32_t part, std::int64_t cost, bool gathers,
-           bool outside) {
+           bool keeps, bool outside) {
     if (set > 0) pinned_[at(set, root) * k_ + part] += cost;
-    if (outside) exchange(root, part, cost, gathers);
+    if (outside) exchange(root, part, cost, gathers, keeps);
   }
   // Nets of that cost of a set have their root in a part; `support` counts the set's vertices.
   void root(std::int32_t set, std::int32_t part, std::int64_t cost, const std::int32_t* support);
@@ -39,11 +39,11 @@ class Traffic {
   std::size_t at(std::int32_t set, std::int32_t part) const {
     return static_cast<std::size_t>(set) * k_ + part;
   }
-  void exchange(std::int32_t root, std::int32_t part, std::int64_t cost, bool gathers);
+  void exchange(std::int32_t root, std::int32_t part, std::int64_t cost, bool gathers, bool keeps);
 
   const std::int32_t k_;
   const Span<std::int64_t> links_;
-  Budget& memory_;  // what is received is kept
+  Budget& memory_;
   std::vector<std::int64_t> rooted_, pinned_;  // R and P
   std::vector<std::int64_t> exchanged_;        // of each part
   std::int64_t links_cost_ = 0;

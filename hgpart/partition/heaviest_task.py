@@ -10,7 +10,7 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import InfeasibleError
-from hgpart.hypergraph.building import channel_shares
+from hgpart.hypergraph.channel_shares import channel_shares
 from hgpart.hypergraph.metrics import imbalance
 from hgpart.partition.problem.balance import capacities, pack
 from hgpart.partition.problem.problem import Problem
@@ -41,6 +41,7 @@ def heaviest_task(problem: Problem) -> HeaviestTask:
     """Find the heaviest vertex of the full hypergraph; the work of tied layers adds up."""
     names: dict[int, str] = {}
     weights: dict[int, Int64] = {}
+    largest = max(problem.modelling.slice_work)
     for view in problem.views:
         if not view.exists:
             continue
@@ -53,7 +54,7 @@ def heaviest_task(problem: Problem) -> HeaviestTask:
             found = np.array([each * view.tasks_per_row])
             name = f"{'all' if view.is_solid else 'a filter'} of {view.layer.name}"
         names.setdefault(view.first, name)
-        weights[view.first] = weights.get(view.first, 0) + found
+        weights[view.first] = weights.get(view.first, 0) + largest * found
     at = max(weights, key=lambda index: int(weights[index].max()))
     work = int(weights[at].max())
     return HeaviestTask(names[at], work, 100 * work / max(1, problem.total))
@@ -92,6 +93,7 @@ def _packed_imbalance(problem: Problem, smallest: float) -> float:
         start = int(first[view.first])
         own = problem.work.per_task[view.at] * view.tasks_per_row
         weights[start : start + view.rows] += own
+    weights = np.outer(problem.modelling.slice_work, weights).ravel()
     parts = pack(weights, capacities(int(weights.sum()), problem.rates, smallest))
     loads = np.zeros(problem.k, dtype=np.int64)
     np.add.at(loads, parts, weights)

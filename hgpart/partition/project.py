@@ -23,13 +23,14 @@ def project(parts: Int32, source: CnnHypergraph, target: CnnHypergraph) -> Int32
     -------
     int32 array, shape (target vertices,)
     """
-    return parts[holders(source, target)]
+    by_slice = parts.reshape(source.modelling.slices, -1)
+    return by_slice[:, holders(source, target)].ravel()
 
 
 def holders(source: CnnHypergraph, target: CnnHypergraph) -> Int64:
-    """The vertex of `source` that holds the first task of each vertex of `target`."""
-    held = np.empty(target.vertices, dtype=np.int64)
-    starts = np.searchsorted(target.vertex_layers, np.arange(len(target.layouts) + 1))
+    """The vertex of `source` that holds the first task of each vertex of `target`, in a slice."""
+    held = np.empty(target.slice_vertices, dtype=np.int64)
+    starts = np.searchsorted(target.vertex_layers[: len(held)], np.arange(len(target.layouts) + 1))
     for at, layout in enumerate(source.layouts):
         own = slice(int(starts[at]), int(starts[at + 1]))
         if layout is None or own.start == own.stop:

@@ -19,6 +19,8 @@ from hgpart.sequences import equal_rows
 class Division:
     """How the units of each class are divided into rows of units that lie alike.
 
+    Rows are the same in all slices of the batch; their parts are not.
+
     Attributes
     ----------
     sizes : list of int64 arrays
@@ -53,18 +55,19 @@ def division_of(found: Symmetry, model: CnnHypergraph, parts: Int32) -> Division
             )
     sizes, examples = rows_of_units(found, blocks)
     layer_of = _layer_of_elements(model.views, elements, count)
-    kinds: list[Int32] = [np.zeros(0, np.int32)] * len(found.type_weights)
+    kinds: list[Int64] = [np.zeros(0, np.int64)] * found.slice_types  # vertices of each type
     for (number, slot), kind in elements.types.items():
         chosen = examples[number][:, slot]
         layout = model.layouts[int(layer_of[chosen[0]])]
         assert layout is not None
-        kinds[kind] = parts[layout.finish + blocks[chosen]]
+        kinds[kind] = layout.finish + blocks[chosen]
     for (number, slot, other, other_slot), kind in elements.cells.items():
         chosen, crossing = examples[number][:, slot], examples[other][:, other_slot]
         layout = model.layouts[int(layer_of[chosen[0]])]
         assert layout is not None
-        kinds[kind] = parts[layout.cell(blocks[chosen][:, None], blocks[crossing][None, :])]
-    return Division(sizes, kinds)
+        kinds[kind] = layout.cell(blocks[chosen][:, None], blocks[crossing][None, :])
+    by_slice = parts.reshape(found.slices, -1)
+    return Division(sizes, [own[vertices] for own in by_slice for vertices in kinds])
 
 
 def rows_of_units(found: Symmetry, keys: Int64) -> tuple[list[Int64], list[Int64]]:
@@ -123,7 +126,20 @@ def blocks_of(problem: Problem, found: Symmetry, division: Division) -> tuple[Cn
 
     model = problem.hypergraph(Blocks.cut(problem.views, cuts))
 
-    parts = np.empty(model.vertices, dtype=np.int32)
+    types = found.slice_types
+    by_slice = [
+        _parts(problem, found, model, division.parts[first : first + types], place)
+        for first in range(0, types * found.slices, types)
+    ]
+    return model, np.concatenate(by_slice)
+
+
+def _parts(
+    problem: Problem, found: Symmetry, model: CnnHypergraph, types: list[Int32], place: Int64
+) -> Int32:
+    """The part of each vertex of a slice; `types` are those of the slice's types."""
+    elements = found.elements
+    parts = np.empty(model.slice_vertices, dtype=np.int32)
     for at, (view, layout) in enumerate(zip(problem.views, model.layouts, strict=True)):
         if layout is None or not view.is_first:
             continue
@@ -131,7 +147,7 @@ def blocks_of(problem: Problem, found: Symmetry, division: Division) -> tuple[Cn
         tasks = np.array([first]) if view.is_solid else first + model.blocks.rows[at][:-1]
         finish = np.array(
             [
-                division.parts[elements.types[number, slot]][row]
+                types[elements.types[number, slot]][row]
                 for number, slot, row in place[tasks].tolist()
             ],
             dtype=np.int32,
@@ -148,10 +164,10 @@ def blocks_of(problem: Problem, found: Symmetry, division: Division) -> tuple[Cn
                 continue
             crossing = place[elements.columns[at] + starts[low : high + 1]].tolist()
             parts[start : start + high - low + 1] = [
-                division.parts[elements.cells[number, slot, other, other_slot]][row, column]
+                types[elements.cells[number, slot, other, other_slot]][row, column]
                 for other, other_slot, column in crossing
             ]
-    return model, parts
+    return parts
 
 
 def _cuts(places: Int64) -> Int64:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hgpart.arrays import Int64
-from hgpart.hypergraph.building import channel_shares
+from hgpart.hypergraph.channel_shares import channel_shares
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.problem.problem import Problem
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.arrays import Int32, Int64
-from hgpart.hypergraph.building import channel_shares
+from hgpart.hypergraph.channel_shares import channel_shares
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
+from hgpart.hypergraph.parameters import NUMBERS_A_CHANNEL
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.numbering import Numbering, numbering
 from hgpart.partition.symmetry.readers import readers
@@ -41,20 +42,33 @@ class Symmetry:
     type_weights : int64 array, shape (types,)
         Work of one vertex.
     type_memory : int64 array, shape (types,)
-        Bytes that one vertex keeps: copies of its parameters, and the map that it makes.
+        Bytes that one vertex keeps: the map that it makes and, where the batch is whole, copies of
+        its parameters.
     type_classes : int32 array, shape (types, 2)
         The second is -1 where a vertex belongs to one unit.
     set_pointers, set_types : int64 and int32 arrays
         CSR: the types of each set; set 0 is empty.
     net_classes, net_sets : int32 arrays, shape (nets,)
+    net_crossings : int32 array, shape (nets,)
+        The second class of nets that are one for each pair of units (the weights of cells, over
+        slices); else -1.
     net_costs : int64 array, shape (nets,)
         Of one net.
     net_gathers : bool array, shape (nets,)
         Whether the root receives (partial sums) or sends (its map).
+    net_keeps : bool array, shape (nets,)
+        Whether what a part receives of it counts in its memory.
+    net_memory : int64 array, shape (nets,)
+        Bytes of one net that each part with a pin of it keeps: copies of parameters, once for all
+        slices.
     net_pointers, net_pins : int64 and int32 arrays
         CSR: ``2 * type + axis``, where axis says which of the type's classes is the net's.
     elements : Elements
-        Where the tasks and channels of the layers are among the units.
+        Where the tasks and channels of the layers are among the units, in the first slice.
+    slices : int
+        Of the batch. Types, sets and nets come slice by slice, `slice_types` types in each; then
+        nets of what slices share (parameters, statistics of norms), whose pins are a unit's
+        vertices of one kind in all slices.
     """
 
     class_units: Int64
@@ -65,11 +79,20 @@ class Symmetry:
     set_types: Int32
     net_classes: Int32
     net_sets: Int32
+    net_crossings: Int32
     net_costs: Int64
     net_gathers: NDArray[np.bool_]
+    net_keeps: NDArray[np.bool_]
+    net_memory: Int64
     net_pointers: Int64
     net_pins: Int32
     elements: Elements
+    slices: int = 1
+
+    @property
+    def slice_types(self) -> int:
+        """Vertex types of one slice."""
+        return len(self.type_weights) // self.slices
 
     def set_members(self, number: int) -> list[int]:
         """The types of a set."""
@@ -114,7 +137,83 @@ def symmetry(problem: Problem) -> Symmetry:
     numbered = numbering(problem)
     read = readers(problem, numbered)
     found = unit_classes(problem, numbered, read)
-    return _Assembly(problem, numbered, found).symmetry(len(read.sets))
+    modelling, sets = problem.modelling, len(read.sets)
+    if modelling.slices == 1:
+        return _Assembly(problem, numbered, found).symmetry(sets)
+    of_samples = {}
+    for samples in sorted(set(modelling.samples)):
+        # Without limits, which count copies of parameters: slices share theirs.
+        one = replace(problem, modelling=modelling.of_samples(samples), memory=None)
+        of_samples[samples] = _Assembly(one, numbered, found)
+    return _over_slices(problem, [of_samples[samples] for samples in modelling.samples], sets)
+
+
+def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Symmetry:
+    """Slices beside each other, and the nets that join those of a unit: of what they share."""
+    modelling = problem.modelling
+    slices = [assembly.symmetry(sets) for assembly in assemblies]
+    types, first = len(slices[0].type_weights), slices[0]
+    offsets = range(0, types * len(slices), types)
+    own = [one.set_pointers[1:] for one in slices]  # without the empty set
+    set_sizes = np.concatenate([np.diff(pointers) for pointers in own])
+    # Parameters and statistics of the batch travel alike.
+    parameters = np.array(assemblies[0].parameters, dtype=np.int64)
+    travel = parameters + np.array(assemblies[0].statistics) * (modelling.norms == "batch")
+    travel *= modelling.training
+    kept = np.array(
+        [math.ceil(problem.copies * own) for own in parameters.tolist()], dtype=np.int64
+    )
+    kinds = np.flatnonzero((travel > 0) | (kept > 0))
+    own_nets = sum(len(one.net_costs) for one in slices)
+    pins = [2 * (kind + offset) for kind in kinds for offset in offsets]
+    sizes = [np.diff(one.net_pointers) for one in slices]
+    return Symmetry(
+        class_units=first.class_units,
+        type_weights=np.outer(modelling.slice_work, first.type_weights).ravel(),
+        type_memory=np.concatenate([one.type_memory for one in slices]),
+        type_classes=np.tile(first.type_classes, (len(slices), 1)),
+        set_pointers=np.cumsum([0, 0, *set_sizes], dtype=np.int64),
+        set_types=np.concatenate(
+            [one.set_types + offset for one, offset in zip(slices, offsets, strict=True)]
+        ).astype(np.int32),
+        net_classes=np.concatenate(
+            [*(one.net_classes for one in slices), first.type_classes[kinds, 0]]
+        ),
+        net_crossings=np.concatenate(
+            [np.full(own_nets, -1, dtype=np.int32), first.type_classes[kinds, 1]]
+        ),
+        net_sets=np.concatenate(
+            [
+                *(
+                    np.where(one.net_sets > 0, one.net_sets + number * (sets - 1), 0)
+                    for number, one in enumerate(slices)
+                ),
+                np.zeros(len(kinds)),
+            ]
+        ).astype(np.int32),
+        net_costs=np.concatenate(
+            [
+                *(one.net_costs for one in slices),
+                travel[kinds],
+            ]
+        ),
+        net_gathers=np.concatenate(
+            [*(one.net_gathers for one in slices), np.ones(len(kinds), dtype=bool)]
+        ),
+        net_keeps=np.arange(own_nets + len(kinds)) < own_nets,
+        net_memory=np.concatenate([np.zeros(own_nets, dtype=np.int64), kept[kinds]]),
+        net_pointers=np.cumsum(
+            [0, *np.concatenate(sizes), *[len(slices)] * len(kinds)], dtype=np.int64
+        ),
+        net_pins=np.concatenate(
+            [
+                *(one.net_pins + 2 * offset for one, offset in zip(slices, offsets, strict=True)),
+                np.array(pins, dtype=np.int32),
+            ]
+        ).astype(np.int32),
+        elements=first.elements,
+        slices=len(slices),
+    )
 
 
 class _Assembly:
@@ -127,6 +226,8 @@ class _Assembly:
         self.cells: dict[tuple[int, int, int, int], int] = {}
         self.weights: list[int] = []
         self.memory: list[int] = []
+        self.parameters: list[int] = []  # bytes of a vertex of each type
+        self.statistics: list[int] = []  # the same, of norms
         self.type_classes: list[tuple[int, int]] = []
         self.types_of_set: dict[int, set[int]] = defaultdict(set)
         # Row slots of each layer, and column slots of each group of a split one: class, slot, and
@@ -150,8 +251,11 @@ class _Assembly:
             set_types=np.array([kind for own in set_types for kind in own], dtype=np.int32),
             net_classes=np.array([net[0] for net in nets], dtype=np.int32),
             net_sets=np.array([net[1] for net in nets], dtype=np.int32),
+            net_crossings=np.full(len(nets), -1, dtype=np.int32),
             net_costs=np.array([net[4] for net in nets], dtype=np.int64),
             net_gathers=np.array([net[3] for net in nets], dtype=bool),
+            net_keeps=np.ones(len(nets), dtype=bool),
+            net_memory=np.zeros(len(nets), dtype=np.int64),
             net_pointers=np.cumsum([0, *(len(net[2]) for net in nets)], dtype=np.int64),
             net_pins=np.array([pin for net in nets for pin in net[2]], dtype=np.int32),
             elements=Elements(
@@ -187,6 +291,8 @@ class _Assembly:
                 self.types[number, slot] = self._add(
                     weight, self._row_memory(at, group), (number, -1), sets
                 )
+                self.parameters.append(self._row_parameters(at, group))
+                self.statistics.append(self._row_statistics(at))
 
     def _add_cells(self) -> None:
         for at in dict.fromkeys(at for at, _ in self.columns):
@@ -199,6 +305,10 @@ class _Assembly:
                         self.found.sets[number][slot],
                     )
                     self.cells[row_class, row_slot, number, slot] = kind
+                    self.parameters.append(
+                        self._cell_parameters(at, element - self.numbered.columns[at])
+                    )
+                    self.statistics.append(0)
                     self.along[row_class, row_slot].append(2 * kind)
                     self.along[number, slot].append(2 * kind + 1)
 
@@ -238,22 +348,46 @@ class _Assembly:
         """Bytes of a row's vertex: what is not its cells' of its parameters, and its map."""
         bytes_kept = 0
         for view in self.tied[at]:
-            layer = view.layer
-            held = -(-layer.parameters * view.tasks_per_row // layer.tasks)
-            if (read := view.split) is not None:
-                shares = channel_shares(read, layer.weights // layer.tasks)
-                held -= int(shares[group].sum())
-            bytes_kept += self._kept(view, held) + view.tasks_per_row * view.map_bytes
+            kept = self._kept(view, _held_by_row(view, group))
+            bytes_kept += kept + view.tasks_per_row * view.map_bytes
         return bytes_kept
 
-    def _cell_memory(self, at: int, column: int) -> int:
+    def _row_parameters(self, at: int, group: int) -> int:
+        """Bytes of what is not its cells' of a row's parameters, with those of tied layers."""
+        return sum(_held_by_row(view, group) * view.element_bytes for view in self.tied[at])
+
+    def _cell_parameters(self, at: int, column: int) -> int:
         """Bytes of the parameters of a cell, with those of tied layers."""
-        bytes_kept = 0
-        for view in self.tied[at]:
-            if (read := view.split) is not None:
-                shares = channel_shares(read, view.layer.weights // view.layer.tasks)
-                bytes_kept += self._kept(view, int(shares.ravel()[column]))
-        return bytes_kept
+        return sum(_held_by_cell(view, column) * view.element_bytes for view in self.tied[at])
+
+    def _row_statistics(self, at: int) -> int:
+        """Bytes of what norms of a row take of the batch, with those of tied layers."""
+        return sum(
+            NUMBERS_A_CHANNEL
+            * (view.layer.batch_statistics * view.tasks_per_row // view.layer.tasks)
+            * view.element_bytes
+            for view in self.tied[at]
+        )
+
+    def _cell_memory(self, at: int, column: int) -> int:
+        """Bytes of the parameters of a cell that are kept, with those of tied layers."""
+        return sum(self._kept(view, _held_by_cell(view, column)) for view in self.tied[at])
 
     def _kept(self, view: LayerVertices, parameters: int) -> int:
         return math.ceil(self.problem.copies * parameters * view.element_bytes)
+
+
+def _held_by_row(view: LayerVertices, group: int) -> int:
+    """Parameters of a row, less those of its cells."""
+    layer = view.layer
+    held = -(-layer.parameters * view.tasks_per_row // layer.tasks)
+    if (read := view.split) is not None:
+        held -= int(channel_shares(read, layer.weights // layer.tasks)[group].sum())
+    return held
+
+
+def _held_by_cell(view: LayerVertices, column: int) -> int:
+    """Parameters of a cell: none of a layer that is not split."""
+    if (read := view.split) is None:
+        return 0
+    return int(channel_shares(read, view.layer.weights // view.layer.tasks).ravel()[column])
