@@ -8,7 +8,8 @@ import numpy as np
 
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.blocks import Blocks
-from hgpart.hypergraph.building import CnnHypergraph, channel_shares
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.hypergraph.channel_shares import channel_shares
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.problem.problem import Problem
 

@@ -37,14 +37,14 @@ def layerwise_within(problem: Problem) -> Int64 | None:
         Part of each layer, ascending; None where no cut between layers is within them.
     """
     room = problem.capacities
-    runs = _uncuttable_runs(problem.graph)
+    runs = uncuttable_runs(problem.graph)
     count = int(runs[-1]) + 1
     run_loads = np.zeros(count, dtype=np.int64)
     np.add.at(run_loads, runs, _loads(problem))
     reach = np.concatenate([[0], np.cumsum(run_loads)])
     load = reach[None, :] - reach[:, None]
     ordered = np.arange(count + 1)[None, :] >= np.arange(count + 1)[:, None]
-    volume = _volume_into(problem, runs, count)
+    volume = volume_into(problem, runs, count)
     smallest, starts = _best_cuts(
         problem.k, lambda part: np.where(ordered & (load <= room[part]), volume, np.inf), np.add
     )
@@ -81,15 +81,15 @@ def layerwise_by_count(problem: Problem) -> Int64:
 
 
 def _loads(problem: Problem) -> Int64:
-    """Work of each layer."""
+    """Work of each layer, of all slices."""
     tasks = np.array([layer.tasks for layer in problem.graph.layers])
-    loads: Int64 = problem.work.per_task * tasks
+    loads: Int64 = problem.work.per_task * tasks * sum(problem.modelling.slice_work)
     return loads
 
 
 def _balanced(problem: Problem, loads: Int64, speeds: Float64) -> Int64:
     """Cut the layers for the smallest largest load / speed, ties by volume."""
-    runs = _uncuttable_runs(problem.graph)
+    runs = uncuttable_runs(problem.graph)
     count = int(runs[-1]) + 1
     run_loads = np.bincount(runs, weights=loads, minlength=count)
     reach = np.concatenate([[0.0], np.cumsum(run_loads)])
@@ -107,12 +107,12 @@ def _balanced(problem: Problem, loads: Int64, speeds: Float64) -> Int64:
 
     smallest, _ = _best_cuts(used, time, np.maximum)
     bound = smallest * (1 + 1e-12)
-    volume = _volume_into(problem, runs, count)
+    volume = volume_into(problem, runs, count)
     _, starts = _best_cuts(used, lambda part: np.where(time(part) <= bound, volume, np.inf), np.add)
     return (np.searchsorted(starts, runs, "right") - 1).astype(np.int64)
 
 
-def _uncuttable_runs(graph: ChannelGraph) -> Int64:
+def uncuttable_runs(graph: ChannelGraph) -> Int64:
     """Number the runs of layers between which a cut is allowed: not between tied layers."""
     cut = np.ones(len(graph.layers), dtype=np.int64)
     for at, layer in enumerate(graph.layers):
@@ -121,7 +121,7 @@ def _uncuttable_runs(graph: ChannelGraph) -> Int64:
     return np.cumsum(cut)
 
 
-def _volume_into(problem: Problem, runs: Int64, count: int) -> Float64:
+def volume_into(problem: Problem, runs: Int64, count: int) -> Float64:
     """Bytes that a part of runs i to j - 1 receives: entry [i, j].
 
     A map is sent to a part once. Of the runs that use it, in order, one receives it if the run

@@ -203,3 +203,24 @@ def test_vgg16_as_in_the_thesis(k: int, printed: float) -> None:
     graph = full_size_graph("vgg16")
     modelling = Modelling(batch_size=32, bytes_per_element=1)
     assert evaluate_layerwise(graph, flops(graph), modelling, k).volume / 2**20 == printed
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_slices_do_not_change_what_a_cut_costs(k: int) -> None:
+    """Loads were of one slice, beside the room for all of them: any cut was within eps."""
+    graph = graph_of("plain")
+    work = flops(graph)
+    whole, sliced = (
+        Problem(graph, work, Modelling(batch_size=8, slices=slices), k, 0.5) for slices in (1, 3)
+    )
+    assert layerwise(sliced).tolist() == layerwise(whole).tolist()
+    one, other = layerwise_within(whole), layerwise_within(sliced)
+    assert (one is None) == (other is None)
+    assert one is None or other is None or one.tolist() == other.tolist()
+    found, expected = (
+        evaluate_layerwise(graph, work, problem.modelling, k, eps=0.5)
+        for problem in (sliced, whole)
+    )
+    assert (found.loads == 8 * expected.loads).all()
+    assert (found.traffic == expected.traffic).all()
+    assert (found.messages == expected.messages).all()

@@ -1,0 +1,141 @@
+"""Ways that divide the batch alone: what each part gets, and what that costs, task by task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builtin_graphs import full_size_graph
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from partitioned_models import channel_graphs, modellings
+from sliced_volumes import PartOf, parameter_bytes, sliced_volume
+
+from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.hypergraph.partition_files import full_parts
+from hgpart.layers.channel_graph import PARAMETER
+from hgpart.partition.baselines.by_slices import (
+    data_parallel,
+    hybrid,
+    in_every_slice,
+    opposed_replicas,
+    replica,
+)
+from hgpart.partition.baselines.horizontal import horizontal
+from hgpart.partition.baselines.incremental import incremental
+from hgpart.partition.baselines.layerwise import layerwise, layerwise_within
+from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.problem.problem import Problem
+from hgpart.work.figures import flops
+
+
+@st.composite
+def problems(draw: st.DrawFn, grain: str = "coarse") -> Problem:
+    """k of 2 to 6 parts, up to 6 slices, of one size or not; one of the model's batch."""
+    slices = draw(st.integers(1, 6))
+    batch = slices + draw(st.integers(0, 4))
+    modelling = replace(draw(modellings), grain=grain, batch_size=batch, slices=slices)
+    modelling = replace(modelling, training=draw(st.booleans()))
+    return Problem(*draw(channel_graphs()), modelling, draw(st.integers(2, 6)), 0.2)
+
+
+def parts_by_task(problem: Problem, model: CnnHypergraph, parts: np.ndarray) -> PartOf:
+    """Of a partition of the model: the same in every slice that the caller asks for."""
+    every = full_parts(model, parts)
+    first = np.cumsum([0, *(view.count if view.is_own else 0 for view in problem.views)])
+    return lambda number, at, task: int(every[first[at] + task])
+
+
+@given(problems())
+def test_data_parallelism_is_a_copy_for_each_part(problem: Problem) -> None:
+    slices, k = problem.modelling.slices, problem.k
+    model, parts = data_parallel(problem)
+    expected = sliced_volume(
+        problem.graph, problem.modelling, lambda number, at, task: number * k // slices
+    )
+    assert evaluate_parts(model, parts, k).volume == expected
+
+
+@pytest.mark.parametrize("k", [2, 3, 8])
+def test_data_parallelism_sends_k_minus_1_times_the_parameters(k: int) -> None:
+    graph = full_size_graph("lenet5")
+    modelling = Modelling(slices=k)
+    every = sum(sum(parameter_bytes(layer, modelling)) for layer in graph.layers)
+    assert every == 4 * 61_706
+    found = evaluate_parts(*data_parallel(Problem(graph, flops(graph), modelling, k, 0.1)), k)
+    assert found.volume == (k - 1) * every
+
+
+@given(problems(), st.integers(0, 9))
+def test_a_partition_in_every_slice_sends_what_it_sends_once(problem: Problem, seed: int) -> None:
+    """But for what does not grow with the batch: that is sent in every slice."""
+    one = problem.in_slices(1)
+    grows = not any(layer.kind == PARAMETER or layer.fixed_elements for layer in one.graph.layers)
+    for way in (horizontal(one), incremental(one), random_parts(one, seed)):
+        found = evaluate_parts(*in_every_slice(problem, *way), problem.k)
+        alone = evaluate_parts(*way, problem.k)
+        part = parts_by_task(one, *way)
+        assert found.volume == sliced_volume(problem.graph, problem.modelling, part)
+        assert found.imbalance == pytest.approx(alone.imbalance)
+        if grows:
+            assert (found.traffic == alone.traffic).all()
+
+
+@given(problems(), st.integers(0, 9))
+def test_a_hybrid_is_a_partition_for_each_replica(problem: Problem, seed: int) -> None:
+    slices, k = problem.modelling.slices, problem.k
+    for replicas in range(1, min(slices, k) + 1):
+        if k % replicas:
+            continue
+        one = replica(problem, replicas)
+        assert (one.k, one.modelling.slices) == (k // replicas, 1)
+        way = random_parts(one, seed)
+        own = parts_by_task(one, *way)
+
+        def part(
+            number: int, at: int, task: int, replicas: int = replicas, own: PartOf = own
+        ) -> int:
+            return number * replicas // slices * (k // replicas) + own(0, at, task)
+
+        found = evaluate_parts(*hybrid(problem, replicas, *way), k)
+        assert found.volume == sliced_volume(problem.graph, problem.modelling, part)
+
+
+@given(problems())
+def test_a_replica_within_its_eps_is_within_eps(problem: Problem) -> None:
+    for replicas in range(2, min(problem.modelling.slices, problem.k) + 1):
+        if problem.k % replicas:
+            continue
+        one = replica(problem, replicas)
+        cut = layerwise_within(one)
+        samples = np.array(problem.modelling.samples)
+        of_replica = np.arange(len(samples)) * replicas // len(samples)
+        most = np.bincount(of_replica, weights=samples).max() * replicas / samples.sum()
+        assert 1 + one.eps == pytest.approx(max(1.0, (1 + problem.eps) / most))
+        assume(cut is not None and one.eps > 0 and problem.total > 0)
+        model, parts = hybrid(problem, replicas, *horizontal(one))
+        alone = evaluate_parts(*horizontal(one), one.k)
+        found = evaluate_parts(model, parts, problem.k)
+        assert found.imbalance == pytest.approx((1 + alone.imbalance) * most - 1)
+
+
+@given(problems())
+def test_opposed_replicas_are_a_cut_there_and_back(problem: Problem) -> None:
+    cut = layerwise(problem.in_slices(1))
+
+    def part(number: int, at: int, task: int) -> int:
+        return int(problem.k - 1 - cut[at] if number % 2 else cut[at])
+
+    found = evaluate_parts(*opposed_replicas(problem), problem.k)
+    assert found.volume == sliced_volume(problem.graph, problem.modelling, part)
+
+
+@given(problems("fine"))
+def test_fine_grain_sends_as_much(problem: Problem) -> None:
+    """No task is divided: its channels stay with its reduction."""
+    for rule in (data_parallel, opposed_replicas):
+        fine, coarse = (evaluate_parts(*rule(one), problem.k) for one in (problem, problem.coarse))
+        assert fine.volume == coarse.volume
+        assert (fine.loads == coarse.loads).all()
