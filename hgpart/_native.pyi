@@ -24,3 +24,10 @@ def anneal(
     seconds: float = ...,
     on_progress: Callable[[float], object] | None = None,
 ) -> tuple[list[tuple[list[Int64], list[Int32], int, float]], bool]: ...
+def anneal_counts(
+    layers: Any,
+    chains: Sequence[Any],
+    threads: int,
+    seconds: float = ...,
+    on_progress: Callable[[float], object] | None = None,
+) -> tuple[list[tuple[Int32, float, float]], bool]: ...

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "random.hpp"
+
 namespace hgpart {
 
 namespace {
@@ -12,28 +14,6 @@ constexpr int kLargestCluster = 8;
 constexpr int kMostExchanges = 3;  // moves that make room after the first
 
 using Rank = std::pair<double, std::int64_t>;  // excess and cost: less is better
-
-// xorshift64*: Vigna, 2016.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15 + 0x2545f4914f6cdd1d) {
-    if (state_ == 0) state_ = 1;
-    for (int i = 0; i < 8; ++i) next();
-  }
-  std::uint64_t next() {
-    state_ ^= state_ >> 12;
-    state_ ^= state_ << 25;
-    state_ ^= state_ >> 27;
-    return state_ * 0x2545f4914f6cdd1d;
-  }
-  std::int64_t below(std::int64_t bound) {
-    return static_cast<std::int64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
-  }
-  double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-
- private:
-  std::uint64_t state_;
-};
 
 class Annealing {
  public:
@@ -147,6 +127,12 @@ class Annealing {
     const auto from = division_.part(v);
     const auto to = some_part(v);
     shares_.clear();
+    if (model_.slices > 1 && random_.below(2) == 0) {
+      move_in_slices(v, to);
+      follow();
+      make_room(from, to);
+      return true;
+    }
     switch (random_.below(8)) {
       case 0:
         move_cluster(v, to);
@@ -177,6 +163,51 @@ class Annealing {
   struct Share {
     std::int32_t type, from, to;
   };
+
+  // A run of layers of the vertex's slice, of another slice in exchange, or of all slices.
+  void move_in_slices(std::int32_t v, std::int32_t to) {
+    const auto from = division_.part(v);
+    const auto types = static_cast<std::int32_t>(model_.types() / model_.slices);
+    const auto type = division_.vertex(v).type;
+    const auto slice = type / types;
+    // All slices at once are as many times the work, and no better for it.
+    const bool in_all = random_.below(4) == 0 && random_.below(model_.slices) < 2;
+    std::int32_t first = type % types, last = first + 1;
+    if (random_.below(4) > 0) {
+      while (first > 0 && random_.below(4) > 0 && lies_in(slice * types + first - 1, from)) --first;
+      while (last < types && random_.below(4) > 0 && lies_in(slice * types + last, from)) ++last;
+    }
+    if (in_all) {
+      for (std::int32_t other = 0; other < model_.slices; ++other) {
+        for (auto t = first; t < last; ++t) move_share(other * types + t, from, to);
+      }
+      return;
+    }
+    for (auto t = first; t < last; ++t) move_share(slice * types + t, from, to);
+    if (random_.below(3) > 0) return;
+    const auto begin = static_cast<std::int32_t>(random_.below(model_.slices));
+    for (std::int32_t step = 0; step < model_.slices; ++step) {
+      const auto other = static_cast<std::int32_t>((begin + step) % model_.slices);
+      if (other == slice || !lies_in(other * types + type % types, to)) continue;
+      for (auto t = first; t < last; ++t) move_share(other * types + t, to, from);
+      return;
+    }
+  }
+
+  // Whether a vertex of a type lies in a part.
+  bool lies_in(std::int32_t type, std::int32_t part) const {
+    const auto column_class = model_.type_classes[2 * type + 1];
+    for (const auto row : division_.active(model_.type_classes[2 * type])) {
+      if (column_class < 0) {
+        if (division_.part(division_.vertex_at(2 * type, row, -1)) == part) return true;
+        continue;
+      }
+      for (const auto column : division_.active(column_class)) {
+        if (division_.part(division_.vertex_at(2 * type, row, column)) == part) return true;
+      }
+    }
+    return false;
+  }
 
   // A type's share and those of some that it exchanges maps with.
   void move_cluster(std::int32_t v, std::int32_t to) {
@@ -276,6 +307,8 @@ class Annealing {
   // How many of a row's units to move: all, what fits, what relieves, or any number.
   std::int64_t amount(std::int64_t size, std::int64_t each, std::int32_t from, std::int32_t to) {
     if (each == 0 || size == 1) return size;
+    // A row more has vertices in all slices.
+    if (model_.slices > 1 && random_.below(4) > 0) return size;
     std::int64_t n = size;
     switch (random_.below(4)) {
       case 0: break;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "layer_counts.hpp"
 #include "metrics.hpp"
 #include "portfolio.hpp"
 #include "refinement.hpp"
@@ -146,27 +147,34 @@ class SymmetryInput {
         set_pointers_(record.attr("set_pointers"), "set_pointers", "int64"),
         set_types_(record.attr("set_types"), "set_types", "int32"),
         net_classes_(record.attr("net_classes"), "net_classes", "int32"),
+        net_crossings_(record.attr("net_crossings"), "net_crossings", "int32"),
         net_sets_(record.attr("net_sets"), "net_sets", "int32"),
         net_costs_(record.attr("net_costs"), "net_costs", "int64"),
         net_gathers_(record.attr("net_gathers"), "net_gathers", "bool"),
+        net_keeps_(record.attr("net_keeps"), "net_keeps", "bool"),
+        net_memory_(record.attr("net_memory"), "net_memory", "int64"),
         net_pointers_(record.attr("net_pointers"), "net_pointers", "int64"),
-        net_pins_(record.attr("net_pins"), "net_pins", "int32") {}
+        net_pins_(record.attr("net_pins"), "net_pins", "int32"),
+        slices_(number<std::int64_t>(record, "slices", "1 or more")) {}
 
   hgpart::SymmetricModel view() const {
     return {class_units_.span(),  type_weights_.span(), type_memory_.span(), type_classes_.span(),
-            set_pointers_.span(), set_types_.span(),    net_classes_.span(), net_sets_.span(),
-            net_costs_.span(),    net_gathers_.span(),  net_pointers_.span(), net_pins_.span()};
+            set_pointers_.span(), set_types_.span(),    net_classes_.span(),  net_crossings_.span(),
+            net_sets_.span(),     net_costs_.span(),    net_gathers_.span(),  net_keeps_.span(),
+            net_memory_.span(),   net_pointers_.span(), net_pins_.span(),     slices_};
   }
 
  private:
   Input<std::int64_t> class_units_, type_weights_, type_memory_;
   Input<std::int32_t> type_classes_;
   Input<std::int64_t> set_pointers_;
-  Input<std::int32_t> set_types_, net_classes_, net_sets_;
+  Input<std::int32_t> set_types_, net_classes_, net_crossings_, net_sets_;
   Input<std::int64_t> net_costs_;
-  Input<bool> net_gathers_;
+  Input<bool> net_gathers_, net_keeps_;
+  Input<std::int64_t> net_memory_;
   Input<std::int64_t> net_pointers_;
   Input<std::int32_t> net_pins_;
+  std::int64_t slices_;
 };
 
 // A hgpart.partition.native.goal.Goal.
@@ -202,12 +210,51 @@ hgpart::Rows rows_of(nb::handle sizes, nb::handle parts) {
   return rows;
 }
 
+// Whether threads that search are to go on: asked by the thread that Python waits for.
+class Watch {
+ public:
+  Watch(double seconds, nb::handle on_progress) : seconds_(seconds), on_progress_(on_progress) {}
+
+  bool go_on(double done) {
+    nb::gil_scoped_acquire with_gil;
+    try {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (!on_progress_.is_none() && Clock::now() - told_ > kBetweenReports) {
+        told_ = Clock::now();
+        on_progress_(done);
+      }
+    } catch (nb::python_error& raised) {
+      if (raised.matches(PyExc_KeyboardInterrupt)) {
+        interrupted_ = true;
+      } else {
+        error_ = std::current_exception();  // threads are running: it has to wait
+      }
+    }
+    const std::chrono::duration<double> passed = Clock::now() - begin_;
+    return !interrupted_ && !error_ && passed.count() < seconds_;
+  }
+
+  // Raises what was raised meanwhile.
+  void end() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+  bool interrupted() const { return interrupted_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const double seconds_;
+  const nb::handle on_progress_;
+  const Clock::time_point begin_ = Clock::now();
+  Clock::time_point told_ = begin_;
+  bool interrupted_ = false;
+  std::exception_ptr error_;
+};
+
 // Anneals each (sizes, parts, seed, steps, hottest, coldest, price, most rows); returns a list of
 // (sizes, parts, cost, excess), and whether Ctrl-C ended them. `on_progress` gets the share that is
 // done, several times a second.
 nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int threads,
                   double seconds, nb::handle on_progress) {
-  using Clock = std::chrono::steady_clock;
   const SymmetryInput arrays(symmetry);
   const GoalInput wanted(goal);
   std::vector<hgpart::Rows> starts;
@@ -221,33 +268,14 @@ nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int t
                        number<double>(chain, "price", "a float"),
                        number<std::int64_t>(chain, "most_rows", "a whole number")});
   }
-  const auto begin = Clock::now();
-  auto told = begin;
-  bool interrupted = false;
-  std::exception_ptr error;  // threads are running: it has to wait
-  const auto go_on = [&](double done) {
-    nb::gil_scoped_acquire with_gil;
-    try {
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      if (!on_progress.is_none() && Clock::now() - told > kBetweenReports) {
-        told = Clock::now();
-        on_progress(done);
-      }
-    } catch (nb::python_error& raised) {
-      if (raised.matches(PyExc_KeyboardInterrupt)) {
-        interrupted = true;
-      } else {
-        error = std::current_exception();
-      }
-    }
-    return !interrupted && !error && std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
-  };
+  Watch watch(seconds, on_progress);
   std::vector<hgpart::AnnealingResult> results;
   {
     nb::gil_scoped_release without_gil;
-    results = hgpart::anneal_all(arrays.view(), wanted.view(), starts, options, threads, go_on);
+    results = hgpart::anneal_all(arrays.view(), wanted.view(), starts, options, threads,
+                                 [&](double done) { return watch.go_on(done); });
   }
-  if (error) std::rethrow_exception(error);
+  watch.end();
   nb::list found;
   for (auto& result : results) {
     nb::list sizes, parts;
@@ -255,7 +283,63 @@ nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int t
     for (auto& own : result.rows.parts) parts.append(to_numpy(std::move(own)));
     found.append(nb::make_tuple(sizes, parts, result.cost, result.excess));
   }
-  return nb::make_tuple(found, interrupted);
+  return nb::make_tuple(found, watch.interrupted());
+}
+
+// The arrays of a hgpart.partition.native.layer_counts.LayerModel.
+class LayerInput {
+ public:
+  explicit LayerInput(nb::handle record)
+      : loads_(record.attr("loads"), "loads", "int64"),
+        parameters_(record.attr("parameters"), "parameters", "int64"),
+        makers_(record.attr("makers"), "makers", "int32"),
+        readers_(record.attr("readers"), "readers", "int32"),
+        maps_(record.attr("maps"), "maps", "int64"),
+        capacities_(record.attr("capacities"), "capacities", "int64"),
+        slices_(number<std::int64_t>(record, "slices", "1 or more")) {}
+
+  hgpart::LayerModel view() const {
+    return {loads_.span(), parameters_.span(), makers_.span(), readers_.span(),
+            maps_.span(),  capacities_.span(), slices_};
+  }
+
+ private:
+  Input<std::int64_t> loads_, parameters_;
+  Input<std::int32_t> makers_, readers_;
+  Input<std::int64_t> maps_, capacities_;
+  std::int64_t slices_;
+};
+
+// Anneals the counts of each chain by its schedule; returns a list of (counts, cost,
+// excess), and whether Ctrl-C ended them.
+nb::object anneal_counts(nb::handle layers, nb::handle chains, int threads, double seconds,
+                         nb::handle on_progress) {
+  const LayerInput arrays(layers);
+  std::vector<std::vector<std::int32_t>> starts;
+  std::vector<hgpart::CountOptions> options;
+  for (nb::handle chain : chains) {
+    const Input<std::int32_t> counts(chain.attr("counts"), "counts", "int32");
+    starts.emplace_back(counts.span().begin(), counts.span().end());
+    const nb::object how = chain.attr("schedule");
+    options.push_back({number<std::uint64_t>(how, "seed", "0 to 2^64 - 1"),
+                       number<std::int64_t>(how, "steps", "a whole number"),
+                       number<double>(how, "hottest", "a float"),
+                       number<double>(how, "coldest", "a float"),
+                       number<double>(how, "price", "a float")});
+  }
+  Watch watch(seconds, on_progress);
+  std::vector<hgpart::CountResult> results;
+  {
+    nb::gil_scoped_release without_gil;
+    results = hgpart::anneal_counts(arrays.view(), starts, options, threads,
+                                    [&](double done) { return watch.go_on(done); });
+  }
+  watch.end();
+  nb::list found;
+  for (auto& result : results) {
+    found.append(nb::make_tuple(to_numpy(std::move(result.counts)), result.cost, result.excess));
+  }
+  return nb::make_tuple(found, watch.interrupted());
 }
 
 }  // namespace
@@ -303,6 +387,8 @@ NB_MODULE(_native, module) {
   table("messages", hgpart::messages);
 
   module.def("anneal", &anneal, "symmetry"_a, "goal"_a, "chains"_a, "threads"_a,
+             "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());
+  module.def("anneal_counts", &anneal_counts, "layers"_a, "chains"_a, "threads"_a,
              "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());
   module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,
              "seconds"_a = std::numeric_limits<double>::infinity());

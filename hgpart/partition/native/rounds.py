@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from hgpart.partition.native.annealing import Found, Schedule, anneal
 from hgpart.partition.native.clock import Clock
 from hgpart.partition.native.goal import goal_of
@@ -46,6 +48,7 @@ class Rounds:
     def toward_objective(self, found: Symmetry) -> None:
         """Make the next rounds for what is asked for, whatever it is."""
         units = found.class_units[found.net_classes]
+        units = units * np.append(found.class_units, 1)[found.net_crossings]
         most_bytes = int((found.net_costs * units).sum()) * self.problem.k
         self.goal = goal_of(
             self.problem.capacities, self.problem.objective, self.problem.memory, most_bytes

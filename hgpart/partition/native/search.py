@@ -7,33 +7,25 @@ whatever the number of tasks, and a layer's whole share can move at once.
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
 from hgpart.arrays import Int32
-from hgpart.errors import ArgumentError
-from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
+from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.partition.native.annealing import Found
-from hgpart.partition.native.devices import cheapest_devices
 from hgpart.partition.native.rounds import (
     FULL_SIZE,
     HOTTEST,
-    HOTTEST_TOWARD_OBJECTIVE,
     LEAST_SIZE,
     Rounds,
 )
 from hgpart.partition.native.starts import coarse_starts, fine_starts, strips
+from hgpart.partition.native.toward_objective import KEPT, check_pairs, toward_objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
-from hgpart.partition.symmetry.divisions import Division, blocks_of
+from hgpart.partition.symmetry.divisions import blocks_of
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
 
 PATIENT_SIZE = 200  # layers x parts, from which on a round without success is not the last
-MOST_PAIRS = 2**27  # sets of readers x parts x parts: 1 GiB a thread
 MOST_ROWS = 16  # of a class, coarse-grain; more where a start has more
-KEPT = 4  # divisions that go from one round to the next
 HOTTEST_OF_STRIPS = (1e-4, 3e-4)  # the best coarse-grain ones, as starts of fine-grain
 
 
@@ -77,8 +69,7 @@ class _NativeSearch:
 
     def _search(self) -> None:
         found = self.by_coarse = symmetry(self.coarse)
-        if self.problem.memory is not None or self.problem.objective.name != "volume":
-            self._check_pairs(len(found.set_pointers) - 1)
+        check_pairs(self.problem, found)
         size = len(found.type_weights) * self.problem.k
         self.rounds.size = min(1.0, max(LEAST_SIZE, size / FULL_SIZE))
         best = self._coarse(found, patient=size >= PATIENT_SIZE)
@@ -87,17 +78,10 @@ class _NativeSearch:
             found = symmetry(self.problem)
             best = self._fine(found, whole)
         if self.problem.objective.name != "volume" and self.clock.left > 0:
-            self._toward_objective(found, best)
+            steps = self.rounds.steps(self.problem.modelling.grain)
+            divisions = [one.division for one in best[:KEPT]]
+            toward_objective(self.problem, self.rounds, found, divisions, steps)
         self.rounds.end()
-
-    def _check_pairs(self, sets: int) -> None:
-        """Refuse what the table of traffic between parts has no room for."""
-        if sets * self.problem.k**2 > MOST_PAIRS:
-            most = math.isqrt(MOST_PAIRS // sets)
-            raise ArgumentError(
-                f"k is {self.problem.k}, expected at most {most} for this model with a memory "
-                "limit or an objective other than the volume"
-            )
 
     def _coarse(self, found: Symmetry, patient: bool) -> list[Found]:
         """Anneal every start, then the best ones again."""
@@ -149,35 +133,3 @@ class _NativeSearch:
             ]
             best = rounds.anneal(found, chains, best)
         return best
-
-    def _toward_objective(self, found: Symmetry, best: list[Found]) -> None:
-        """Anneal what sends little in all until it also has little of what is asked for."""
-        rounds, grain = self.rounds, self.problem.modelling.grain
-        rounds.toward_objective(found)
-        divisions = [one.division for one in best[:KEPT]]
-        if self.problem.objective.links is not None:
-            divisions += [self._on_devices(found, division) for division in divisions]
-        most_rows, coldest = (6, 1e-6) if grain == "fine" else (4 * self.problem.k, 1e-5)
-        steps = rounds.steps(grain)
-        best = []
-        for hottest in HOTTEST_TOWARD_OBJECTIVE:
-            chains = [
-                (division, rounds.schedule(steps, hottest, coldest, 4.0, most_rows))
-                for division in divisions
-            ]
-            best = rounds.anneal(found, chains, best)
-            divisions = [one.division for one in best[:KEPT]]
-
-    def _on_devices(self, found: Symmetry, division: Division) -> Division:
-        """Give each part the device that its traffic is cheapest from."""
-        problem = self.problem
-        assert problem.objective.links is not None
-        model, parts = blocks_of(problem, found, division)
-        limits = [] if problem.memory is None else [np.array(problem.memory.bytes)]
-        device = cheapest_devices(
-            evaluate_parts(model, parts, problem.k).traffic,
-            problem.objective.links,
-            np.stack([problem.capacities, *limits], axis=1),
-            self.clock.deadline,
-        )
-        return Division(division.sizes, [device[own] for own in division.parts])

@@ -59,18 +59,24 @@ def fine_starts(problem: Problem, found: Symmetry, clock: Clock, seed: int) -> I
 
 def strips(problem: Problem, found: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
     """A coarse-grain partition as a fine-grain one: all cells of a task in its part."""
+    return division_of(found, *by_rows(problem, model, parts))
+
+
+def by_rows(problem: Problem, model: CnnHypergraph, parts: Int32) -> tuple[CnnHypergraph, Int32]:
+    """A coarse-grain partition as one of fine-grain blocks that are as wide as their layers."""
     columns = tuple(np.array([0, view.columns]) for view in problem.views)
     whole = problem.hypergraph(Blocks(model.blocks.rows, columns))
-    own = np.empty(whole.vertices, dtype=np.int32)
+    by_slice = parts.reshape(problem.modelling.slices, -1)
+    own = np.empty((len(by_slice), whole.slice_vertices), dtype=np.int32)
     for layout, coarse in zip(whole.layouts, model.layouts, strict=True):
         if layout is None or coarse is None:
             continue
         count = len(layout.row_columns)
-        held = parts[coarse.finish : coarse.finish + count]
-        own[layout.finish : layout.finish + count] = held
+        held = by_slice[:, coarse.finish : coarse.finish + count]
+        own[:, layout.finish : layout.finish + count] = held
         if layout.row_starts[0] != layout.finish:
-            own[layout.row_starts] = held
-    return division_of(found, whole, own)
+            own[:, layout.row_starts] = held
+    return whole, own.ravel()
 
 
 def _runs(problem: Problem, found: Symmetry, share_of_eps: float) -> Division:

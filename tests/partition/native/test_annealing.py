@@ -153,6 +153,7 @@ def entry(values: np.ndarray, at: int, value: int) -> np.ndarray:
 
 
 MOST = 2**63 - 1
+READ_BY_ALL = int((MODEL.net_sets == 1).argmax())
 BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ({"class_units": entry(MODEL.class_units, 1, 0)}, "class_units[1] is 0, expected 1 or more"),
     (
@@ -185,6 +186,22 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"net_sets": entry(MODEL.net_sets, 0, -1)}, "net_sets[0] is -1, expected 0 or more and less"),
     ({"net_costs": MODEL.net_costs[1:]}, "net_costs has length 5, expected 6, one per net"),
+    (
+        {"net_crossings": entry(MODEL.net_crossings, 0, 4)},
+        "net_crossings[0] is 4, expected -1 or more and less than 4",
+    ),
+    (
+        {"net_crossings": entry(MODEL.net_crossings, 0, 1)},
+        "net_pins[0] is 0, expected a pin of classes 0 and 1, its net's",
+    ),
+    (
+        {"net_crossings": entry(MODEL.net_crossings, READ_BY_ALL, 1)},
+        f"net_sets[{READ_BY_ALL}] is 1, expected 0: nets of pairs of units have no set",
+    ),
+    ({"net_keeps": MODEL.net_keeps[1:]}, "net_keeps has length 5, expected 6, one per net"),
+    ({"net_memory": MODEL.net_memory[1:]}, "net_memory has length 5, expected 6, one per net"),
+    ({"net_memory": entry(MODEL.net_memory, 2, -1)}, "net_memory[2] is -1, expected 0 or more"),
+    ({"net_memory": entry(MODEL.net_memory, 2, MOST)}, "total memory is more than 92233"),
     (
         {"net_costs": entry(MODEL.net_costs, 0, MOST)},
         "volume where all nets are in all parts is more than 92233",
@@ -342,9 +359,12 @@ def test_a_net_may_have_more_pins_in_a_part_than_16_bits_count() -> None:
         set_pointers=np.array([0, 0]),
         set_types=np.zeros(0, dtype=np.int32),
         net_classes=np.zeros(1, dtype=np.int32),
+        net_crossings=np.full(1, -1, dtype=np.int32),
         net_sets=np.zeros(1, dtype=np.int32),
         net_costs=np.array([7]),
         net_gathers=np.zeros(1, dtype=bool),
+        net_keeps=np.ones(1, dtype=bool),
+        net_memory=np.zeros(1, dtype=np.int64),
         net_pointers=np.array([0, 1 + cells]),
         net_pins=2 * np.arange(1 + cells, dtype=np.int32),
     )

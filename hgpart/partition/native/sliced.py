@@ -1,0 +1,206 @@
+"""Problem over slices of the batch -> Solution, by hgpart's own solver.
+
+Early layers have large maps and few parameters and go by slices, late ones the other way round go
+by filters, or whole. First how many slices of whole layers each part has, from the ways that are
+known; then slice by slice, layers whole at first and by filters later; fine-grain, from the best of
+that, by channels of filters too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from hgpart.arrays import Int32
+from hgpart.hypergraph.blocks import layer_blocks
+from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
+from hgpart.partition.baselines.by_slices import in_every_slice
+from hgpart.partition.baselines.known_ways import known_ways
+from hgpart.partition.native.annealing import Schedule
+from hgpart.partition.native.layer_counts import (
+    CountsChain,
+    anneal_counts,
+    counts_of,
+    layer_model,
+    parts_of_counts,
+)
+from hgpart.partition.native.rounds import Rounds
+from hgpart.partition.native.search import native_partition
+from hgpart.partition.native.starts import by_rows
+from hgpart.partition.native.toward_objective import check_pairs, toward_objective
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.problem.solution import Solution
+from hgpart.partition.symmetry.divisions import blocks_of, division_of
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
+
+COUNT_STEPS = 300_000  # of each chain of the rounds by counts, at effort 1
+COUNT_ROUNDS = ((3e-3, 1e-3, 3e-4), (1e-3, 3e-4, 1e-4), (1e-3, 3e-4, 1e-4))  # temperatures
+STEPS = 100_000  # of each chain of the rounds by slices, at effort 1
+# Rows of a class, temperatures: layers whole, then by filters.
+ROUNDS = ((2, (1e-3, 1e-5)), (16, (1e-3, 1e-4)), (16, (1e-4, 1e-5)))
+FINE_ROUNDS = ((1e-4, 1e-5), (1e-5, 1e-6))
+FINE_ROWS = 6
+MOST_VERTICES = 200_000  # of the division that fine-grain begins with
+PARTS, LARGEST, MANY_LAYERS = 8, 2.0, 100
+COLDEST, PRICE = 1e-6, 4.0
+COARSE, SLACK = 0.2, 0.1  # of a part's capacity
+KEPT = 3
+# Of the search for the best partition of the model itself.
+WHOLE_EFFORT, SHARE_OF_WHOLE = 0.1, 0.25
+
+
+def sliced_partition(problem: Problem, search: Search, bound: int) -> Solution:
+    """Partition the slices of a model, for each slice on its own.
+
+    Never worse by the objective than the best partition of the model in each slice, or than a known
+    way that is within the limits.
+    """
+    coarse = problem.coarse
+    whole = _whole(coarse, search)
+    if whole.interrupted:
+        ways = list(_ways(coarse, whole))
+        model, parts = min(ways, key=lambda way: _excess_and_value(coarse, *way))
+        return Solution(*by_rows(problem, model, parts), bound, True)
+    rounds = Rounds(coarse, search, bound)
+    found = symmetry(coarse)
+    check_pairs(coarse, found)
+    try:
+        _search(coarse, found, rounds, whole)
+    except KeyboardInterrupt:
+        if rounds.best is None:
+            raise
+        rounds.clock.interrupt()
+    assert rounds.best is not None
+    model, parts = blocks_of(coarse, found, rounds.best[1])
+    solution = Solution(model, parts, bound, rounds.clock.interrupted)
+    return solution if problem is coarse else _fine(problem, search, solution)
+
+
+def _whole(problem: Problem, search: Search) -> Solution:
+    """The best partition of the model itself, in little time."""
+    one = replace(problem, modelling=replace(problem.modelling, slices=1))
+    limit = None if search.time_limit is None else max(0.01, SHARE_OF_WHOLE * search.left)
+    return native_partition(one, Search(search.seed, WHOLE_EFFORT * search.effort, limit), 0)
+
+
+def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
+    """Anneal a coarse-grain partition by channels of filters too; never worse."""
+    model, parts = by_rows(problem, coarse.model, coarse.parts)
+    solution = replace(coarse, model=model, parts=parts)
+    if solution.interrupted or search.left <= 0:
+        return solution
+    left = None if search.time_limit is None else search.left
+    rounds = Rounds(problem, Search(search.seed, search.effort, left), coarse.bound)
+    try:
+        found = symmetry(problem)
+        check_pairs(problem, found)
+        starts = [division_of(found, model, parts)]
+        if sum(own.size for own in starts[0].parts) > MOST_VERTICES:
+            return solution
+        whole = _whole(problem, search)
+        starts.append(division_of(found, *in_every_slice(problem, whole.model, whole.parts)))
+        best = rounds.anneal(found, [(one, _no_steps(rounds)) for one in starts])
+        steps = _at_effort(STEPS, rounds)
+        for temperatures in FINE_ROUNDS:
+            chains = [
+                (one.division, rounds.schedule(steps, hottest, COLDEST / 10, PRICE, FINE_ROWS))
+                for one in best[:KEPT]
+                for hottest in temperatures
+            ]
+            best = rounds.anneal(found, chains, best)
+        if problem.objective.name != "volume":
+            divisions = starts + [one.division for one in best[:KEPT]]
+            toward_objective(problem, rounds, found, divisions, steps)
+    except KeyboardInterrupt:
+        rounds.clock.interrupt()
+    if rounds.best is not None:
+        model, parts = blocks_of(problem, *rounds.best)
+    interrupted = rounds.clock.interrupted
+    return replace(solution, model=model, parts=parts, interrupted=interrupted)
+
+
+def _search(problem: Problem, found: Symmetry, rounds: Rounds, whole: Solution) -> None:
+    ways = list(_ways(problem, whole))
+    starts = [division_of(found, *way) for way in ways]
+    best = rounds.anneal(found, [(one, _no_steps(rounds)) for one in starts])
+    by_counts = [division_of(found, *one) for one in _by_counts(problem, rounds, ways)]
+    best = rounds.anneal(found, [(one, _no_steps(rounds)) for one in by_counts], best)
+    divisions = [one.division for one in best[:KEPT]]
+    if (slack := _slack(problem)) > 0:
+        loose = list(_by_counts(problem, rounds, ways, slack))
+        divisions += [division_of(found, *one) for one in loose]
+    steps = _at_effort(STEPS, rounds)
+    for most_rows, temperatures in ROUNDS:
+        chains = [
+            (division, rounds.schedule(steps, hottest, COLDEST, PRICE, most_rows))
+            for division in divisions
+            for hottest in temperatures
+        ]
+        best = rounds.anneal(found, chains, best)
+        divisions = [one.division for one in best[:KEPT]]
+    if problem.objective.name != "volume":
+        toward_objective(problem, rounds, found, starts + divisions, steps)
+    rounds.end()
+
+
+def _excess_and_value(problem: Problem, model: CnnHypergraph, parts: Int32) -> tuple[int, float]:
+    """Work above the capacities, and what counts: less is better."""
+    found = evaluate_parts(model, parts, problem.k)
+    excess = int(np.maximum(found.loads - problem.capacities, 0).sum())
+    return excess, problem.objective.value(found.traffic)
+
+
+def _slack(problem: Problem) -> float:
+    """By how much counts may be above the capacities where slices of layers are large beside them.
+
+    Dividing filters makes up for it.
+    """
+    loads = layer_model(problem).loads
+    largest = float(loads.max()) / problem.modelling.slices / float(problem.capacities.min())
+    return SLACK if largest > COARSE else 0.0
+
+
+def _no_steps(rounds: Rounds) -> Schedule:
+    """Of a chain that only says what a start costs."""
+    return rounds.schedule(0, COLDEST, COLDEST, PRICE, 1)
+
+
+def _at_effort(steps: int, rounds: Rounds) -> int:
+    """As many steps for a model of MANY_LAYERS on PARTS devices; in others by their size."""
+    problem = rounds.problem
+    size = min(LARGEST, max(1 / LARGEST, math.sqrt(problem.k / PARTS)))
+    size *= min(1.0, MANY_LAYERS / len(problem.graph.layers))
+    return max(1, round(steps * size * rounds.search.effort))
+
+
+def _by_counts(
+    problem: Problem, rounds: Rounds, ways: list[tuple[CnnHypergraph, Int32]], slack: float = 0.0
+) -> Iterator[tuple[CnnHypergraph, Int32]]:
+    """The best that is found of whole layers, from the counts of ways that are known."""
+    layers = layer_model(problem, slack)
+    chains = [CountsChain(counts_of(*way, problem.k), _no_steps(rounds)) for way in ways]
+    steps = _at_effort(COUNT_STEPS, rounds)
+    best, interrupted = anneal_counts(layers, chains, rounds.clock.left)
+    for temperatures in COUNT_ROUNDS:
+        chains = [
+            CountsChain(one.counts, rounds.schedule(steps, hottest, COLDEST, PRICE, 1))
+            for one in best[:KEPT]
+            for hottest in temperatures
+        ]
+        if not interrupted:
+            best, interrupted = anneal_counts(layers, chains, rounds.clock.left)
+    if interrupted:
+        rounds.clock.interrupt()
+    model = problem.hypergraph(layer_blocks(problem.views))
+    for one in best[:KEPT]:
+        yield model, parts_of_counts(layers, one.counts).ravel()
+
+
+def _ways(problem: Problem, whole: Solution) -> Iterator[tuple[CnnHypergraph, Int32]]:
+    yield in_every_slice(problem, whole.model, whole.parts)
+    for _, model, parts in known_ways(problem):
+        yield model, parts

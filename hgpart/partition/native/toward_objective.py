@@ -1,0 +1,71 @@
+"""Divisions of little volume -> of little of what is asked for, where that is something else."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hgpart.errors import ArgumentError
+from hgpart.hypergraph.building import evaluate_parts
+from hgpart.partition.native.annealing import Found
+from hgpart.partition.native.devices import cheapest_devices
+from hgpart.partition.native.rounds import HOTTEST_TOWARD_OBJECTIVE, Rounds
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.symmetry.divisions import Division, blocks_of
+from hgpart.partition.symmetry.symmetry import Symmetry
+
+MOST_PAIRS = 2**27  # sets of readers x parts x parts: 1 GiB a thread
+KEPT = 4  # divisions that go from one round to the next
+
+
+def check_pairs(problem: Problem, found: Symmetry) -> None:
+    """Refuse what the table of traffic between parts, where it is needed, has no room for."""
+    if problem.memory is None and problem.objective.name == "volume":
+        return
+    sets = len(found.set_pointers) - 1
+    if sets * problem.k**2 > MOST_PAIRS:
+        most = math.isqrt(MOST_PAIRS // sets)
+        raise ArgumentError(
+            f"k is {problem.k}, expected at most {most} for this model with a memory "
+            "limit or an objective other than the volume"
+        )
+
+
+def toward_objective(
+    problem: Problem, rounds: Rounds, found: Symmetry, divisions: list[Division], steps: int
+) -> list[Found]:
+    """Anneal what sends little in all until it also has little of what is asked for.
+
+    With costs of links, each also with its parts on the devices that are cheapest for them. What
+    is returned, best first, is never worse than the best of the divisions.
+    """
+    rounds.toward_objective(found)
+    if problem.objective.links is not None:
+        divisions = divisions + [
+            _on_devices(problem, rounds, found, division) for division in divisions
+        ]
+    most_rows, coldest = (6, 1e-6) if problem.modelling.grain == "fine" else (4 * problem.k, 1e-5)
+    best: list[Found] = []
+    for hottest in HOTTEST_TOWARD_OBJECTIVE:
+        chains = [
+            (division, rounds.schedule(steps, hottest, coldest, 4.0, most_rows))
+            for division in divisions
+        ]
+        best = rounds.anneal(found, chains, best)
+        divisions = [one.division for one in best[:KEPT]]
+    return best
+
+
+def _on_devices(problem: Problem, rounds: Rounds, found: Symmetry, division: Division) -> Division:
+    """Give each part the device that its traffic is cheapest from."""
+    assert problem.objective.links is not None
+    model, parts = blocks_of(problem, found, division)
+    limits = [] if problem.memory is None else [np.array(problem.memory.bytes)]
+    device = cheapest_devices(
+        evaluate_parts(model, parts, problem.k).traffic,
+        problem.objective.links,
+        np.stack([problem.capacities, *limits], axis=1),
+        rounds.clock.deadline,
+    )
+    return Division(division.sizes, [device[own] for own in division.parts])
