@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -62,15 +62,17 @@ def evaluate_layerwise(
     """Evaluate the best split between layers, into k runs of consecutive layers.
 
     With an eps, the one of least volume within it, where there is one (`layerwise_within`);
-    else the one of smallest largest load (`layerwise`).
+    else the one of smallest largest load (`layerwise`). The batch is whole, whatever its slices;
+    loads are in the unit of theirs.
     """
-    coarse = replace(modelling, grain="coarse", linear="neuron")
+    coarse = replace(modelling, grain="coarse", linear="neuron", slices=1)
     problem = Problem(graph, work, coarse, k, eps or 0.0, speeds)
     model = problem.hypergraph(layer_blocks(problem.views))
     found = None if eps is None else layerwise_within(problem)
     if found is None:
         found = layerwise(problem)
-    return evaluate_parts(model, found.astype(np.int32)[model.vertex_layers], k, speeds)
+    result = evaluate_parts(model, found.astype(np.int32)[model.vertex_layers], k, speeds)
+    return replace(result, loads=result.loads * sum(modelling.slice_work))
 
 
 def partition_model(
@@ -80,6 +82,7 @@ def partition_model(
     eps: float,
     *,
     modelling: Modelling | None = None,
+    slices: int | Literal["auto"] | None = None,
     work: Work | Callable[[ChannelGraph], Work] = flops,
     backend: str = "native",
     seed: int = 0,
@@ -125,6 +128,7 @@ def partition_model(
             k,
             eps,
             modelling=modelling,
+            slices=slices,
             backend=backend,
             seed=seed,
             speeds=speeds,
@@ -135,5 +139,5 @@ def partition_model(
             effort=effort,
         )
     with stage("layer-wise"):
-        compared = evaluate_layerwise(graph, measured, modelling, k, speeds, eps)
+        compared = evaluate_layerwise(graph, measured, found.modelling, k, speeds, eps)
     return PartitionedModel(traced, graph, measured, found, compared, seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
@@ -85,9 +85,17 @@ def backend(name: str) -> Backend:
     return BACKENDS[name]
 
 
-def check_backend(name: str, objective: Objective, memory: MemoryLimits | None) -> None:
+def check_backend(
+    name: str,
+    objective: Objective,
+    memory: MemoryLimits | None,
+    slices: int | Literal["auto"] = 1,
+) -> None:
     """Raise an ArgumentError unless there is a partitioner of that name that takes these."""
     backend(name)
+    if name == "exact" and slices != 1:
+        others = ", ".join(other for other in BACKENDS if other != name)
+        raise ArgumentError(f"backend 'exact' takes no slices of the batch: {others} do")
     if name != "native" and (memory is not None or objective.name != "volume"):
         wanted = "memory limit" if memory is not None else f"objective {objective.name!r}"
         raise ArgumentError(f"backend {name!r} takes no {wanted}: native does")

@@ -26,6 +26,7 @@ def by_blocks(problem: Problem, search: Search, backend: str) -> Solution:
     """Have a general partitioner divide blocks, then split and move them."""
     room = problem.capacities
     blocks = problem.k * _blocks_per_part(problem.modelling.grain, problem.eps)
+    blocks = math.ceil(blocks / problem.modelling.slices)  # of each slice
     model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, blocks))
     partitioner = backend_named(backend)
     parts = partitioner(model.hypergraph, room, seed=search.seed, time_limit=search.time_limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -18,12 +19,15 @@ from hgpart.partition.exact.counting import exact_partition
 from hgpart.partition.heaviest_task import HeaviestTask, heaviest_task, round_up, with_room
 from hgpart.partition.improving import rank, split_and_improve
 from hgpart.partition.native.search import native_partition
+from hgpart.partition.native.sliced import sliced_partition
+from hgpart.partition.number_of_slices import best_known, promising
 from hgpart.partition.partition import Partition, evaluated
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
 from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Progress, Search
 from hgpart.partition.problem.solution import Solution
+from hgpart.partition.slice_order import in_order
 from hgpart.work.figures import Work
 
 
@@ -34,6 +38,7 @@ def partition_graph(
     eps: float,
     *,
     modelling: Modelling | None = None,
+    slices: int | Literal["auto"] | None = None,
     backend: str = "native",
     seed: int = 0,
     speeds: Sequence[float] | None = None,
@@ -65,6 +70,8 @@ def partition_graph(
         Imbalance allowed: no part's work exceeds (1 + eps) times its share of the total.
     modelling : Modelling, optional
         Grain, batch size and what counts; coarse-grain at batch 32 when left out.
+    slices : int or "auto", optional
+        Of the batch, instead of the modelling's; "auto" takes as many as save most.
     backend : str
         "native", "kahypar" or "mtkahypar"; or "exact" (coarse-grain only, small k), which proves
         how good its partition is.
@@ -100,15 +107,63 @@ def partition_graph(
     KeyboardInterrupt
         On Ctrl-C, where there is nothing to return yet.
     """
-    problem = Problem(graph, work, modelling or Modelling(), k, eps, speeds, objective, memory)
-    return solve(problem, Search(seed, effort, time_limit, on_progress), backend, best_effort)
+    wanted = modelling or Modelling()
+    if slices is not None:
+        wanted = replace(wanted, slices=1 if slices == "auto" else slices)
+    problem = Problem(graph, work, wanted, k, eps, speeds, objective, memory)
+    search = Search(seed, effort, time_limit, on_progress)
+    if slices == "auto":
+        return solve_in_slices(problem, search, backend, best_effort)
+    return solve(problem, search, backend, best_effort)
+
+
+def solve_in_slices(
+    problem: Problem, search: Search, backend: str = "native", best_effort: bool = False
+) -> Partition:
+    """Divide a model as `solve` does, with the batch in as many slices as save most, or fewer.
+
+    Never worse than the best known way with two slices or as many as parts. Where eps can't be met
+    with the batch whole, as of too heavy a task, it may be in slices.
+    """
+    check_backend(backend, problem.objective, problem.memory, "auto")
+    found: list[Partition] = []
+    refused: list[InfeasibleError] = []
+    known = best_known(problem)
+    # With that, such a number need not be tried: one slice unless it can only be worse.
+    enough = {1: lower_bound(problem.in_slices(1)) - 1}
+    if known is not None:
+        enough = {known.slices: known.volume, **enough}
+    for slices in dict.fromkeys((promising(problem), *enough)):
+        if any(_is_at_most(one, enough[slices]) for one in found):
+            continue
+        try:
+            found.append(solve(problem.in_slices(slices), search, backend, best_effort))
+        except InfeasibleError as error:
+            refused.append(error)
+        if found and found[-1].interrupted:
+            break
+    if not found:
+        raise refused[-1]
+    return min(found, key=_rank)
+
+
+def _is_at_most(partition: Partition, volume: int) -> bool:
+    """Whether a partition within the limits sends no more, where that is what counts."""
+    is_all = partition.feasible and partition.objective.name == "volume"
+    return is_all and partition.evaluation.volume <= volume
+
+
+def _rank(partition: Partition) -> tuple[bool, float, int]:
+    """Less is better."""
+    value = partition.objective.value(partition.evaluation.traffic)
+    return not partition.feasible, value, partition.modelling.slices
 
 
 def solve(
     problem: Problem, search: Search, backend: str = "native", best_effort: bool = False
 ) -> Partition:
     """Divide a model as `partition_graph` does, which says what is raised."""
-    check_backend(backend, problem.objective, problem.memory)
+    check_backend(backend, problem.objective, problem.memory, problem.modelling.slices)
     if problem.k > problem.tasks:
         raise ArgumentError(
             f"k is {problem.k}, expected at most {problem.tasks}, the number of tasks"
@@ -120,7 +175,7 @@ def solve(
     found = evaluated(
         problem,
         solution.model,
-        solution.parts,
+        in_order(problem, solution.model, solution.parts),
         seed=search.seed,
         backend=backend,
         start=solution.start or backend,
@@ -134,6 +189,8 @@ def solve(
 
 def _solved(problem: Problem, search: Search, bound: int, backend: str) -> Solution:
     """What the backend finds."""
+    if backend == "native" and problem.modelling.slices > 1:
+        return _balanced(problem, search, sliced_partition(problem, search, bound))
     if backend == "native":
         return _balanced(problem, search, native_partition(problem, search, bound))
     if backend == "exact":

@@ -17,7 +17,8 @@ from torch import nn
 
 from hgpart import _native, place
 from hgpart.compare.kinds import partition_of_kind
-from hgpart.compare.strategies import Outcome, Task, run_strategy, strategies
+from hgpart.compare.outcomes import Outcome, Task, run_strategy
+from hgpart.compare.strategies import strategies
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
@@ -109,6 +110,7 @@ def test_the_tables_of_a_random_partition(tmp_path: Path) -> None:
         start=None,
         seed=None,
         blocks=again.model,
+        parts=again.parts,
         feasible=again.feasible,
         evaluation=again.evaluation,
         lower_bound=again.lower_bound,
@@ -128,7 +130,7 @@ def test_the_tables_of_a_random_partition(tmp_path: Path) -> None:
 )
 def test_each_way_of_splitting(name: str) -> None:
     graph, work = wide()
-    task = Task(graph, work, Modelling(), 3, 0.1, 0)
+    task = Task(graph, work, Modelling(), 4 if name == "hybrid" else 3, 0.1, 0)
     found = run_strategy(strategies()[name], task)
     if name == "one-weird-trick":  # nothing at its end is called linear
         assert not isinstance(found, Outcome)

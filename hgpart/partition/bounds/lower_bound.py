@@ -16,6 +16,7 @@ import numpy as np
 from hgpart.arrays import Int64
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.bounds.chain_bound import chain_bound
+from hgpart.partition.bounds.slices_bound import slices_bound
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
 from hgpart.sequences import distinct
@@ -38,6 +39,8 @@ def lower_bound(problem: Problem) -> int:
     sets = chain_bound(found, problem.capacities)
     if problem.k <= MOST_PARTS:
         sets = max(sets, _Sets(found, largest.tolist()).bound())
+    if problem.modelling.slices > 1:
+        return max(sets, slices_bound(problem))
     readers = _operands_that_read(problem)
     grids = sum(
         _grid_bound(problem, tied[0], largest, readers)

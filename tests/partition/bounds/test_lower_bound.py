@@ -11,7 +11,7 @@ from partitioned_models import chain, channel_graphs, modellings, with_capacitie
 from torch import nn
 
 from hgpart.hypergraph.blocks import single_blocks
-from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.metrics import communication_volume, part_loads
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
@@ -88,3 +88,21 @@ def test_a_layer_that_needs_all_parts_sends_its_maps_to_all(k: int) -> None:
     found = partition_graph(graph, work, k, 0, modelling=modelling)
     bound = lower_bound(Problem(graph, work, modelling, k))
     assert bound == found.evaluation.volume > 0
+
+
+def test_a_layer_by_channels_of_filters_keeps_no_parameters_twice() -> None:
+    """Its filters and samples are all in each part; it was taken for one by filters or samples."""
+    model = nn.Sequential(nn.Linear(1, 200), nn.ReLU(), nn.Linear(200, 4))
+    graph = channel_graph(trace(model, torch.zeros(2, 1)))
+    modelling = Modelling(grain="fine", batch_size=64, slices=2)
+    problem = Problem(graph, flops(graph), modelling, 2, 0.1)
+    found = problem.hypergraph(single_blocks(graph, modelling))
+    half = 100
+    parts = np.zeros(found.vertices, dtype=np.int32)
+    layers = found.vertex_layers
+    is_wide = np.flatnonzero(layers == layers[found.vertex_rows.argmax()])
+    parts[is_wide[found.vertex_rows[is_wide] >= half]] = 1
+    parts[(layers > layers[is_wide[0]]) & (found.vertex_columns >= half)] = 1
+    evaluation = evaluate_parts(found, parts, 2)
+    assert (evaluation.loads <= problem.capacities).all()
+    assert evaluation.volume >= lower_bound(problem)

@@ -1,0 +1,113 @@
+"""Problem -> the number of slices of its batch that saves most, by short searches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hgpart.hypergraph.building import evaluate_parts
+from hgpart.partition.baselines.by_slices import data_parallel
+from hgpart.partition.baselines.known_ways import Way, known_ways, stages_of_rooms
+from hgpart.partition.native.annealing import Schedule
+from hgpart.partition.native.layer_counts import (
+    CountsChain,
+    anneal_counts,
+    counts_of,
+    layer_model,
+)
+from hgpart.partition.problem.problem import Problem
+
+STEPS, HOTTEST = 60_000, (1e-3, 3e-4)  # of each search
+AS_GOOD = 1.005  # times the least
+MOST_SLICES = 64  # a slice of a sample costs as much to schedule as one of many
+
+
+def numbers_of_slices(batch_size: int, k: int) -> tuple[int, ...]:
+    """Numbers worth trying: powers of two, divisors of k, and it times these or 3, up to the batch.
+
+    >>> numbers_of_slices(32, 6)
+    (1, 2, 3, 4, 6, 8, 12, 16, 18, 24, 32)
+    >>> numbers_of_slices(1, 8)
+    (1,)
+    """
+    most = min(batch_size, MOST_SLICES)
+    powers = {2**power for power in range(most.bit_length())}
+    divisors = {number for number in range(1, k + 1) if k % number == 0}
+    multiples = {k * times for power in powers for times in (power, 3 * power)}
+    return tuple(sorted(number for number in powers | divisors | multiples if number <= most))
+
+
+def promising(problem: Problem) -> int:
+    """The number of slices for which short searches find least within eps; 1 for a batch of 1.
+
+    The fewest of those that are as good, slices of one size before others; the most where none
+    finds anything: slices that are smaller balance better.
+    """
+    numbers = numbers_of_slices(problem.modelling.batch_size, problem.k)
+    found = {
+        slices: _in_short(problem.in_slices(slices).coarse) for slices in numbers if slices > 1
+    }
+    least = min(found.values(), default=math.inf)
+    if least == math.inf:
+        return numbers[-1]
+    as_good = [slices for slices, cost in found.items() if cost <= AS_GOOD * least]
+    return min(as_good, key=lambda slices: (problem.modelling.batch_size % slices > 0, slices))
+
+
+def _in_short(problem: Problem) -> float:
+    """Bytes of a partition by slices of whole layers; infinite where none is within eps."""
+    layers = layer_model(problem)
+    ways = [data_parallel(problem), *stages_of_rooms(problem)]
+    chains = [
+        CountsChain(counts_of(*way, problem.k), Schedule(at, STEPS, hottest, 1e-6, 4.0, 1))
+        for at, way in enumerate(ways)
+        for hottest in HOTTEST
+    ]
+    best = anneal_counts(layers, chains)[0][0]
+    return best.cost if best.excess == 0 else math.inf
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a way that is known sends: bytes, and with how many slices of the batch."""
+
+    slices: int
+    volume: int
+
+
+def known_in_slices(problem: Problem) -> Known | None:
+    """What `solve_in_slices` sends at most, found at once: of ways with as many slices as parts.
+
+    None where there is no batch to divide, or nothing is trained, or no such way is within eps.
+    """
+    slices = _as_many_as_parts(problem)
+    if slices == 1 or not problem.modelling.training:
+        return None
+    sliced = problem.in_slices(slices).coarse
+    return _least(sliced, [data_parallel(sliced), *stages_of_rooms(sliced)])
+
+
+def best_known(problem: Problem) -> Known | None:
+    """What the best of the known ways sends, with two slices or with as many as parts."""
+    found = []
+    for slices in {min(2, _as_many_as_parts(problem)), _as_many_as_parts(problem)} - {1}:
+        sliced = problem.in_slices(slices).coarse
+        found.append(_least(sliced, [(model, parts) for _, model, parts in known_ways(sliced)]))
+    return min((one for one in found if one), key=lambda one: one.volume, default=None)
+
+
+def _as_many_as_parts(problem: Problem) -> int:
+    """The most of the numbers worth trying that is not more than k."""
+    numbers = numbers_of_slices(problem.modelling.batch_size, problem.k)
+    return max(number for number in numbers if number <= problem.k)
+
+
+def _least(problem: Problem, ways: Sequence[Way]) -> Known | None:
+    """The least that one of the ways sends that are within eps."""
+    volumes = [
+        found.volume
+        for found in (evaluate_parts(*way, problem.k) for way in ways)
+        if (found.loads <= problem.capacities).all()
+    ]
+    return Known(problem.modelling.slices, min(volumes)) if volumes else None
