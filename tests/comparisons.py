@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hgpart.compare.comparison import Comparison
-from hgpart.compare.strategies import Outcome
+from hgpart.compare.outcomes import Outcome
 
 
 def outcome(strategy: str, k: int, load: float, step: int, eps=None, **figures) -> Outcome:

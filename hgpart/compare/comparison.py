@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 
-from hgpart.compare.strategies import (
+from hgpart.compare.outcomes import (
     Failed,
     NotApplicable,
     Outcome,
@@ -20,8 +20,8 @@ from hgpart.compare.strategies import (
     Strategy,
     Task,
     run_strategy,
-    strategies,
 )
+from hgpart.compare.strategies import strategies
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import replacing
@@ -49,6 +49,7 @@ SETTINGS = (
     "linear",
     "input_vertex",
     "output_vertex",
+    "slices",
     "work_digest",
     "seed",
 )
@@ -81,6 +82,8 @@ class Comparison:
         Of the model's ChannelGraph.
     batch_size, bytes_per_element, linear, input_vertex, output_vertex
         As in `Modelling`.
+    slices : int or None
+        Of the batch, for strategies that can do with any number; None for what is best.
     work_source : str
     seed : int
     dataset_size : int
@@ -110,6 +113,7 @@ class Comparison:
     linear: str = "neuron"
     input_vertex: bool = True
     output_vertex: bool = True
+    slices: int | None = None
     besides: tuple[Row, ...] = ()
 
     @property
@@ -189,6 +193,7 @@ def compare(
     done: Mapping[Cell, Row] | None = None,
     on_row: Callable[[Row], None] = lambda row: None,
     jobs: int = 1,
+    slices: int | None = None,
 ) -> Iterator[Row]:
     """Run strategies, `jobs` of them at once, and yield their rows in the order of the cells.
 
@@ -199,7 +204,7 @@ def compare(
     """
 
     def run(strategy: Strategy, k: int, eps: float | None) -> Row:
-        task = Task(graph, work, modelling, k, 0.0 if eps is None else eps, seed)
+        task = Task(graph, work, modelling, k, 0.0 if eps is None else eps, seed, slices)
         row = (done or {}).get((strategy.name, k, eps))
         if row is None or isinstance(row, Failed):
             row = run_strategy(strategy, task)
@@ -417,6 +422,9 @@ def load_comparison(path: Path | str) -> Comparison:
         linear=head.string("linear"),
         input_vertex=head.flag("input_vertex"),
         output_vertex=head.flag("output_vertex"),
+        slices=(
+            None if head.fields.get("slices") is None else head.whole("slices", 1, LARGEST_FACTOR)
+        ),
     )
 
 

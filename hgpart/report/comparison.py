@@ -19,13 +19,14 @@ from hgpart.compare.comparison import (
     why_no_step,
     winners,
 )
-from hgpart.compare.strategies import Failed, Outcome, Row
+from hgpart.compare.outcomes import Failed, Outcome, Row
 from hgpart.report.tables import UNITS
 from hgpart.terminal import printable
 
 PLAIN_WIDTH = 110  # where there is no terminal
 MARK = "*"
 GAP = "  "
+MOST_JOINED = 2  # names of equal lines
 
 # An epoch is thousands of steps: what it moves is printed in the next larger unit.
 _EPOCH_UNITS = {
@@ -182,7 +183,7 @@ def _epochs(comparison: Comparison, unit: str) -> tuple[list[str], list[_Group]]
 
     Where a batch is divided among copies of the model, parameters travel once a step, whatever
     its size. Of the other strategies only those that move least at some k, and the layer-wise
-    split; equal lines are one.
+    split; two equal lines are one.
     """
     name, size = _EPOCH_UNITS[unit]
     figure = _Figure("", "", size)
@@ -210,7 +211,12 @@ def _epochs(comparison: Comparison, unit: str) -> tuple[list[str], list[_Group]]
                 wins = row is not None and cell_of(row) in best[batch]
                 cells.append(figure.text(value) + (MARK if wins else " "))
         named.setdefault(tuple(cells), []).append(_name(comparison, line))
-    columns = list(zip(*named, strict=True))
+    shown_lines = [
+        (name, cells)
+        for cells, known in named.items()
+        for name in ([", ".join(known)] if len(known) <= MOST_JOINED else known)
+    ]
+    columns = list(zip(*(cells for _, cells in shown_lines), strict=True))
     groups = [
         _Group(
             f"{name} per epoch, batch {batch}",
@@ -218,12 +224,7 @@ def _epochs(comparison: Comparison, unit: str) -> tuple[list[str], list[_Group]]
         )
         for at, batch in enumerate(EPOCHS.values() if named else ())
     ]
-    return [_joined(known) for known in named.values()], groups
-
-
-def _joined(names: Sequence[str]) -> str:
-    first, *others = names
-    return ", ".join(names) if len(others) < 2 else f"{first} and {len(others)} more"
+    return [name for name, _ in shown_lines], groups
 
 
 def _bands(
@@ -294,6 +295,7 @@ def _notes(comparison: Comparison, several: bool) -> Iterator[str]:
     )
     if any(row.strategy == "layerwise" for row in comparison.rows):
         yield "layerwise: the cut between layers of the smallest largest load, whatever it moves."
+    yield from _notes_on_slices(comparison)
     if not several:
         yield "Busiest: most that a device sends and receives; params, maps: most that one has."
         return
@@ -305,6 +307,27 @@ def _notes(comparison: Comparison, several: bool) -> Iterator[str]:
             names.setdefault((row.k, reason), []).append(name)
     for (k, why), strategies in sorted(names.items(), key=lambda item: item[0][0]):
         yield f"- at k={k}, {', '.join(strategies)}: {why}"
+
+
+def _notes_on_slices(comparison: Comparison) -> Iterator[str]:
+    """In how many slices each strategy divides the batch, those with the same numbers together."""
+    numbers: dict[Line, dict[int, int]] = {}
+    for row in comparison.outcomes:
+        if row.smallest_batch > 1 or row.strategy == "sliced-native":
+            numbers.setdefault((row.strategy, row.eps), {})[row.k] = row.smallest_batch
+    named: dict[str, list[str]] = {}
+    for line, of_k in numbers.items():
+        always = set(of_k.values())
+        each = (f"{slices} at k={k}" for k, slices in of_k.items())
+        said = str(*always) if len(always) == 1 else ", ".join(each)
+        named.setdefault(said, []).append(_name(comparison, line))
+    if named:
+        yield "Slices of the batch: " + "; ".join(
+            f"{', '.join(names)} {said}" for said, names in named.items()
+        )
+    batches = EPOCHS.values()
+    if any(row.smallest_batch > min(batches) for row in comparison.outcomes):
+        yield "- in an epoch: the batch has fewer samples than the strategy has slices"
 
 
 def three_digits(value: float) -> str:

@@ -31,7 +31,7 @@ from hgpart.compare.comparison import (
     winners,
     work_digest,
 )
-from hgpart.compare.strategies import Failed, NotApplicable, Outcome, Strategy
+from hgpart.compare.outcomes import Failed, NotApplicable, Outcome, Strategy
 from hgpart.errors import ArgumentError, FormatError, PlanError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.work.figures import flops, measured
@@ -306,6 +306,7 @@ comparisons = st.builds(
     epss=st.lists(st.floats(0, 10), min_size=1).map(tuple),
     linear=st.sampled_from(["neuron", "layer"]),
     input_vertex=st.booleans(),
+    slices=st.one_of(st.none(), st.integers(1, 32)),
 )
 
 
@@ -356,11 +357,11 @@ def test_a_file_that_was_changed_is_an_error_or_a_comparison(tmp_path_factory, d
 @pytest.mark.parametrize(
     ("before", "after", "line", "said"),
     [
-        ('"k": 2', '"k": 0', 20, '"k"'),
-        ('"imbalance": 0.0', '"imbalance": -1', 20, "a number from 0"),
-        ('"bytes_per_sample": 1.5625', '"bytes_per_sample": 1e300', 20, "a number from 0"),
+        ('"k": 2', '"k": 0', 21, '"k"'),
+        ('"imbalance": 0.0', '"imbalance": -1', 21, "a number from 0"),
+        ('"bytes_per_sample": 1.5625', '"bytes_per_sample": 1e300', 21, "a number from 0"),
         ('"epss": [0.1]', '"epss": []', 11, "epss"),
-        ('"row_count": 2', '"row_count": 3', 19, "a list of 3"),
+        ('"row_count": 2', '"row_count": 3', 20, "a list of 3"),
         ("comparison 1", "comparison 2", 2, "format"),
     ],
 )

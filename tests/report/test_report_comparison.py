@@ -10,7 +10,7 @@ from comparisons import comparison, outcome
 from rich.console import Console
 
 from hgpart.compare.comparison import verdict
-from hgpart.compare.strategies import Failed, NotApplicable
+from hgpart.compare.outcomes import Failed, NotApplicable
 from hgpart.report import UNITS, print_comparison
 from hgpart.report.comparison import PLAIN_WIDTH
 
@@ -80,7 +80,11 @@ def test_with_one_k_every_figure_is_there_and_reasons_stand_in_the_rows():
 
 def test_reasons_stand_beneath_where_there_are_several_ks():
     lines = printed(comparison(*grid())).splitlines()
-    assert lines[-2:] == [
+    slices = "data-parallel 2 at k=2, 4 at k=4, 8 at k=8, 16 at k=16, 32 at k=32"
+    assert lines[-5:] == [
+        f"Slices of the batch: {slices}",
+        "- in an epoch: the batch has fewer samples than the strategy has slices",
+        "All figures are in --json, --csv and --html, or here with one k.",
         "- at k=16, layerwise: 16 devices, but only 9 layers",
         "- at k=32, layerwise: 32 devices, but only 9 layers",
     ]
@@ -158,7 +162,8 @@ def test_equal_lines_of_an_epoch_are_one():
     ]
     table = printed(comparison(*rows[:2])).split("per epoch")[-1]
     assert table.splitlines()[3].startswith("a, b ")
-    assert "\na and 2 more " in printed(comparison(*rows))
+    table = printed(comparison(*rows)).split("per epoch")[-1]
+    assert [line.split()[0] for line in table.splitlines()[3:6]] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("unit", UNITS)

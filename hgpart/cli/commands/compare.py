@@ -14,6 +14,7 @@ from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from hgpart.cli.commands.show import plan_report
 from hgpart.cli.options import (
+    AnySlices,
     BatchSize,
     BytesPerElement,
     HtmlFile,
@@ -42,7 +43,7 @@ from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
     from hgpart.compare.comparison import Cell, Comparison
-    from hgpart.compare.strategies import Row
+    from hgpart.compare.outcomes import Row
     from hgpart.report import Report
 
 
@@ -61,6 +62,7 @@ def compare(
     ] = None,
     linear: Linear = "neuron",
     batch_size: BatchSize = 32,
+    slices: AnySlices = "auto",
     bytes_per_element: BytesPerElement = None,
     input_shape: InputShape = None,
     no_input_vertex: NoInputVertex = False,
@@ -125,9 +127,11 @@ def compare(
         ks, epss = tuple(dict.fromkeys(k)), tuple(dict.fromkeys(eps))
         check_grid(ks, epss, seed, dataset_size, jobs)
         chosen = chosen_strategies(strategies)
+        number = None if slices == "auto" else slices
         modelling = modelling_of(
             "coarse", linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
         )
+        replace(modelling, slices=number or 1)  # which raises where the batch is too small
         measure = work_of(work, profile_device, batch_size)
         loaded = None if plan is None else load_plan(plan)
         module, shape, traced, graph = traced_model(stage, model, input_shape)
@@ -151,6 +155,7 @@ def compare(
         linear=linear,
         input_vertex=not no_input_vertex,
         output_vertex=not no_output_vertex,
+        slices=number,
     )
     before = rows_done(json, comparison) if resume and json is not None else {}
     cells = list(grid(chosen, ks, epss))
@@ -159,7 +164,7 @@ def compare(
     interrupted = False
     try:
         with _progress(len(cells), found) as on_row:
-            for _ in rows_of(graph, done, modelling, cells, seed, before, on_row, jobs):
+            for _ in rows_of(graph, done, modelling, cells, seed, before, on_row, jobs, number):
                 pass
     except KeyboardInterrupt:
         interrupted = True

@@ -1,0 +1,77 @@
+"""What a training step sends, against each slice as a model of its own, with and without inputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from partitioned_models import channel_graphs, modellings
+
+from hgpart.compare.step_traffic import step_flows
+from hgpart.hypergraph.blocks import single_blocks
+from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.layers.channel_graph import INPUT, ChannelGraph
+from hgpart.work.figures import Work
+
+K = 3
+
+
+def volume_of_maps(
+    graph: ChannelGraph, work: Work, modelling: Modelling, parts: np.ndarray, inputs: bool
+) -> int:
+    """Of all slices, one after the other; without inputs they send nothing."""
+    found = 0
+    for samples, own in zip(modelling.samples, parts.reshape(modelling.slices, -1), strict=True):
+        one = modelling.of_samples(samples)
+        if one.input_vertex and not inputs:
+            model = cnn_hypergraph(graph, work, single_blocks(graph, one), one)
+            kinds = [graph.layers[at].kind for at in model.vertex_layers.tolist()]
+            own = own[[kind != INPUT for kind in kinds]]
+            one = replace(one, input_vertex=False)
+        model = cnn_hypergraph(graph, work, single_blocks(graph, one), one)
+        found += evaluate_parts(model, np.ascontiguousarray(own), K).volume
+    return found
+
+
+@given(
+    channel_graphs(),
+    modellings,
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.randoms(use_true_random=False),
+)
+def test_a_step_sends_maps_their_gradients_and_what_parameters_need(
+    worked: tuple[ChannelGraph, Work], base: Modelling, slices: int, rest: int, random: Random
+) -> None:
+    modelling = replace(base, batch_size=slices + rest, slices=slices, norms="slice")
+    model = cnn_hypergraph(*worked, single_blocks(worked[0], modelling), modelling)
+    parts = np.array([random.randrange(K) for _ in range(model.vertices)], dtype=np.int32)
+    flows = step_flows(model, parts, K)
+    assert list(flows) == ["maps forward", "maps backward", "gradients", "weights"]
+    assert flows["maps forward"].volume == volume_of_maps(*worked, modelling, parts, inputs=True)
+    assert flows["maps backward"].volume == volume_of_maps(*worked, modelling, parts, inputs=False)
+    found = evaluate_parts(model, parts, K)
+    both = flows["maps forward"], flows["gradients"]
+    assert sum(flow.volume for flow in both) == found.volume
+    assert (sum(flow.sent for flow in both) == found.sent).all()
+    assert (sum(flow.received for flow in both) == found.received).all()
+    assert sum(flow.messages for flow in both) == found.message_count
+    assert (flows["weights"].sent == flows["gradients"].received).all()
+    assert (flows["weights"].received == flows["gradients"].sent).all()
+
+    together = replace(modelling, norms="batch")
+    of_norms = cnn_hypergraph(*worked, model.blocks, together)
+    more = step_flows(of_norms, parts, K)
+    assert set(more) - set(flows) == {"statistics", "statistics back"}
+    once = *both, more["statistics"]
+    assert sum(flow.volume for flow in once) == evaluate_parts(of_norms, parts, K).volume
+    assert more["statistics back"].volume == more["statistics"].volume
+
+    inferring = replace(modelling, training=False)
+    alone = step_flows(cnn_hypergraph(*worked, model.blocks, inferring), parts, K)
+    assert list(alone) == ["maps forward"]
+    assert (alone["maps forward"].sent == flows["maps forward"].sent).all()
