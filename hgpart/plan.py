@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
-from hgpart.errors import ArgumentError, PlanError
+from hgpart.errors import ArgumentError, PlacementError, PlanError
 from hgpart.files.json_files import JsonObject, quoted, read_json
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.blocks import Blocks
-from hgpart.hypergraph.modelling import GRAINS, LARGEST_FACTOR, Modelling
+from hgpart.hypergraph.modelling import LARGEST_FACTOR, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
 from hgpart.partition.bounds.lower_bound import lower_bound
@@ -81,6 +81,15 @@ class Plan:
     lower_bound_bytes: int
     blocks: Blocks
     parts: Int32
+
+
+def check_runnable(modelling: Modelling) -> None:
+    """Raise a PlacementError for what can be partitioned, but not placed and run."""
+    if modelling.slices > 1:
+        raise PlacementError(
+            f"a partition of {modelling.slices} slices of the batch can't be run yet: accepted is "
+            "one of the whole batch, as of --slices 1"
+        )
 
 
 def make_plan(
@@ -148,9 +157,10 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
             f"the plan has k={plan.k}, this model has {problem.tasks} tasks: it was changed"
         )
     if len(plan.parts) != model.vertices:
+        slices = plan.modelling.slices
         raise PlanError(
             f"the plan has parts for {len(plan.parts)} blocks, expected one for each of "
-            f"{model.vertices}"
+            f"{model.vertices}" + (f" in {slices} slices of the batch" if slices > 1 else "")
         )
     found = evaluated(
         problem,
@@ -201,6 +211,9 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "bytes_per_element": modelling.bytes_per_element,
         "input_vertex": modelling.input_vertex,
         "output_vertex": modelling.output_vertex,
+        **({"slices": modelling.slices} if modelling.slices > 1 else {}),
+        **({} if modelling.training else {"training": False}),
+        **({} if modelling.norms == "slice" else {"norms": modelling.norms}),
         "k": plan.k,
         "eps": plan.eps,
         "seed": plan.seed,
@@ -279,9 +292,13 @@ def load_plan(path: Path | str) -> Plan:
             ),
             input_vertex=head.flag("input_vertex"),
             output_vertex=head.flag("output_vertex"),
+            slices=head.whole("slices", 1, LARGEST_FACTOR) if "slices" in head.fields else 1,
+            training=head.flag("training") if "training" in head.fields else True,
+            norms=head.string("norms") if "norms" in head.fields else "slice",
         )
     except ArgumentError as error:  # the text that it quotes
-        name = "grain" if head.string("grain") not in GRAINS else "linear"
+        refused = ("grain", "linear", "slices", "norms")
+        name = next(word for word in refused if str(error).startswith(word))
         raise head.wrong(name, str(error)) from None
     versions = head.fields.get("versions")
     if not isinstance(versions, dict):

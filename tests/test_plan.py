@@ -91,6 +91,9 @@ def plain(value: Any) -> Any:
     st.sampled_from([VOLUME, LARGEST, over_links([[0, 1, 0.1], [2, 0, 3], [4, 5.5, 0]])]),
     st.sampled_from([None, MemoryLimits((1, 2**50, 0), 1.5)]),
     st.booleans(),
+    st.integers(1, 3),
+    st.booleans(),
+    st.sampled_from(["slice", "batch"]),
 )
 def test_any_plan_comes_back_whole(
     tmp_path: Path,
@@ -101,9 +104,13 @@ def test_any_plan_comes_back_whole(
     objective: Objective,
     memory: MemoryLimits | None,
     interrupted: bool,
+    slices: int,
+    training: bool,
+    norms: str,
 ) -> None:
     graph, work = graph_and_work
     speeds = speeds and tuple(speeds)
+    modelling = replace(modelling, batch_size=3, slices=slices, training=training, norms=norms)
     partition = partition_of(graph, work, modelling, seed, speeds=speeds)
     partition = replace(partition, objective=objective, memory=memory, interrupted=interrupted)
     if partition.model.hypergraph.vertices < PARTS:
@@ -244,6 +251,12 @@ def test_what_does_not_fit_the_model_is_refused(changes: dict[str, Any], message
         ('"versions": {', '"version": {', 1, 'found no "versions"'),
         ('"grain": "coarse"', '"grain": "medium"', 7, "accepted are coarse and fine"),
         ('"linear": "neuron"', '"linear": "cell"', 8, "accepted are neuron and layer"),
+        (
+            '"linear": "neuron"',
+            '"linear": "layer", "norms": "x"',
+            8,
+            "accepted are slice and batch",
+        ),
         ('"batch_size": 32', '"batch_size": 0', 9, '"batch_size": a whole number from 1'),
         ('"batch_size": 32', '"batch_size": 9999999', 9, "from 1 to 1048576"),
         ('"bytes_per_element": null', '"bytes_per_element": -1', 10, "from 1 to 1048576"),

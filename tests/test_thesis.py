@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,8 +20,10 @@ from partitioned_models import chain
 
 from hgpart import cnn_hypergraph, evaluate, flops
 from hgpart.hypergraph.blocks import layer_blocks
+from hgpart.hypergraph.building import evaluate_parts
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.hypergraph.modelling import Modelling
+from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise
@@ -270,6 +272,22 @@ def test_whole_layers_in_four_parts_cost_less_than_the_kept_coarse_partition() -
 # ------------------------------------------------------------------ table 5.14
 
 
+def test_an_epoch_over_slices_counts_parameters_and_maps_each_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Data parallelism, as a partition over slices, costs what the data-parallel column says."""
+    graph = full_size_graph("vgg16")
+
+    def partition(graph, work, k, eps, *, modelling, **_):
+        sliced = Problem(graph, work, replace(modelling, slices=k), k, eps)
+        evaluation = evaluate_parts(*data_parallel(sliced), k)
+        return SimpleNamespace(interrupted=False, evaluation=evaluation)
+
+    monkeypatch.setattr(thesis.hgpart, "partition_graph", partition)
+    found = thesis.sliced_gib(graph, flops(graph), 4, 16, 0)
+    assert found == pytest.approx(thesis.data_parallel_gib(4, 16))
+
+
 @pytest.mark.parametrize(("k", "batch", "data", "hypergraph", "reduction"), thesis.TABLE_5_14)
 def test_table_5_14_sets_elements_beside_bytes(
     k: int, batch: int, data: int, hypergraph: int, reduction: int
@@ -384,6 +402,7 @@ def test_table_5_14_alone_needs_three_coarse_splits(
         return thesis.Split(Found(), 1.0, None)
 
     monkeypatch.setattr(thesis, "split", split)
+    monkeypatch.setattr(thesis, "sliced_gib", lambda graph, work, k, batch, seed: 16.0 * k / batch)
     path = tmp_path / "figures.csv"
     run(monkeypatch, "--tables", "5.14", "--csv", str(path))
     assert asked == [(thesis.EPOCH_PAIR, k) for k in (2, 4, 8)]
@@ -392,6 +411,14 @@ def test_table_5_14_alone_needs_three_coarse_splits(
         int(row["k"]): float(row["ratio"])
         for row in rows_of(path)
         if row["quantity"] == "our hypergraph GiB"
+    }
+    sliced = {
+        (int(row["k"]), row["method"]): float(row["ours"])
+        for row in rows_of(path)
+        if row["quantity"] == "our slices GiB"
+    }
+    assert sliced == {
+        (k, f"batch {batch}"): 16.0 * k / batch for k in (2, 4, 8) for batch in (16, 32, 64)
     }
     its = thesis.VOLUMES_5_14
     assert ratios == pytest.approx({k: 50 / its[k] for k in its}, rel=1e-3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -35,6 +35,21 @@ def numbers(text: str) -> tuple[float, ...]:
         raise typer.BadParameter(f"{text!r}: write numbers as in 1,1,2") from None
 
 
+def whole(text: str) -> int:
+    """A whole number, at least 1."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r}: write a whole number, at least 1")
+    return int(text)
+
+
+def whole_or_auto(text: str) -> int | Literal["auto"]:
+    """A whole number, at least 1, or what leaves it to hgpart."""
+    try:
+        return "auto" if text == "auto" else whole(text)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{error}, or auto") from None
+
+
 def names(text: str) -> tuple[str, ...]:
     """Names with commas between them."""
     return tuple(name.strip() for name in text.split(","))
@@ -61,6 +76,37 @@ Linear = Annotated[
     str, typer.Option(help="neuron: a vertex per output of a linear layer; layer: one for all.")
 ]
 BatchSize = Annotated[int, typer.Option(help="Samples whose maps travel together.")]
+Slices = Annotated[
+    Any,
+    typer.Option(
+        parser=whole,
+        metavar="S",
+        help="Slices of the batch: each device computes its filters for the slices that it has.",
+    ),
+]
+AnySlices = Annotated[
+    Any,
+    typer.Option(
+        parser=whole_or_auto,
+        metavar="S|auto",
+        help="Slices of the batch: each device computes its filters for the slices that it has; "
+        "auto: as many as save most.",
+    ),
+]
+Norms = Annotated[
+    str,
+    typer.Option(
+        metavar="slice|batch",
+        help="What batch norms take their statistics of: each slice its own, or all of the batch, "
+        "and then they travel.",
+    ),
+]
+Inference = Annotated[
+    bool,
+    typer.Option(
+        "--inference", help="Nothing is trained: no gradients of parameters, no new weights travel."
+    ),
+]
 BytesPerElement = Annotated[
     int | None, typer.Option(help="Bytes of an element; each map's own dtype when left out.")
 ]
@@ -147,6 +193,9 @@ def modelling_of(
     bytes_per_element: int | None,
     no_input_vertex: bool,
     no_output_vertex: bool,
+    slices: int = 1,
+    inference: bool = False,
+    norms: str = "slice",
 ) -> Modelling:
     """The options that say how a model becomes a hypergraph, checked."""
     from hgpart.hypergraph.modelling import Modelling
@@ -158,6 +207,9 @@ def modelling_of(
         bytes_per_element=bytes_per_element,
         input_vertex=not no_input_vertex,
         output_vertex=not no_output_vertex,
+        slices=slices,
+        training=not inference,
+        norms=norms,
     )
 
 

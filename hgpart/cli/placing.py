@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placing:
-    """A model, its plan and where its parts go.
+    """A model, its plan, which is one that can be run, and where its parts go.
 
     Attributes
     ----------
@@ -43,6 +43,12 @@ class Placing:
     weights: Path | None
     seed: int
     dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        """Check the plan before any process is started."""
+        from hgpart.plan import check_runnable
+
+        check_runnable(self.plan.modelling)
 
     def here(self) -> Placement:
         """All parts in this process."""

@@ -29,7 +29,7 @@ from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.modes import skeleton
 from hgpart.placement.placement import Placement
-from hgpart.plan import Plan, restore
+from hgpart.plan import Plan, check_runnable, restore
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 
 __all__ = ["Placement", "Transfer", "place"]
@@ -62,6 +62,7 @@ def place(
     PlacementError
         If there is not one device for each part, or a device is not there. If the model's forward
         pass does what no traced graph holds or, in training, has gradients that a placement loses.
+        If the batch is in slices, which can't be run yet.
 
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
@@ -70,6 +71,7 @@ def place(
     >>> torch.allclose(placed(images), model(images), atol=1e-5)
     True
     """
+    check_runnable(plan.modelling if isinstance(plan, Plan) else plan.partition.modelling)
     if isinstance(plan, Plan):
         traced, graph, partition = _restored(model, plan)
         work = plan.work

@@ -6,28 +6,41 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import version
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hgpart.arrays import Int64
+from hgpart.arrays import Int32, Int64
+from hgpart.compare.step_traffic import Flow, step_flows, together
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.metrics import Evaluation
+from hgpart.hypergraph.metrics import Evaluation, communication_volume
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.hypergraph.shares import PartShares
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.bounds.lower_bound import relative_gap
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.report.slice_shares import (
+    SliceShares,
+    ranges,
+    slice_shares,
+    way_divided,
+    who_has,
+)
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table, table_lines
 from hgpart.work.figures import Work
 
 MAX_GRID_PARTS = 16  # a column each for up to so many parts
+MOST_TELLING_GAP = 0.5  # with slices, of whose bounds little is known
+
+NO_BOUND = "no useful bound is known"
 
 _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("u", 1e-6))
 
@@ -48,6 +61,7 @@ class Report:
         What made the partition, as in `Partition`; None where another tool did.
     blocks : CnnHypergraph
         The blocks that were partitioned.
+    parts : int32 array, shape (blocks.vertices,)
     feasible : bool
     evaluation : Evaluation
     lower_bound : int
@@ -61,6 +75,10 @@ class Report:
         What was searched for, and what each part may need and needs, as in `Partition`.
     interrupted : bool
         Whether Ctrl-C ended the search.
+    any_slices, untried_slices : bool
+        Whether the number of slices was left to hgpart, or other numbers could have been tried.
+    in_slices : int or None
+        Bytes that a partition with the batch in slices sends each way at most, where it is known.
     """
 
     model: str
@@ -75,6 +93,7 @@ class Report:
     start: str | None
     seed: int | None
     blocks: CnnHypergraph
+    parts: Int32
     feasible: bool
     evaluation: Evaluation
     lower_bound: int
@@ -85,6 +104,53 @@ class Report:
     memory: MemoryLimits | None = None
     memory_bytes: Int64 | None = None
     interrupted: bool = False
+    any_slices: bool = False
+    untried_slices: bool = False
+    in_slices: int | None = None
+
+    @cached_property
+    def flows(self) -> Mapping[str, Flow]:
+        """What a training step sends, by what it is."""
+        return step_flows(self.blocks, self.parts, self.k)
+
+    @property
+    def step(self) -> Mapping[str, Flow]:
+        """These, and all "in all"."""
+        return {**self.flows, "in all": together(self.flows.values())}
+
+    @cached_property
+    def slices_of_layers(self) -> tuple[tuple[SliceShares, ...], ...]:
+        """Which part has which filters of which slices, layer by layer."""
+        return slice_shares(self.blocks, self.parts)
+
+    @property
+    def work_units(self) -> int:
+        """What loads have of the unit of work: that of the figures, times the slices' weights."""
+        return self.work.units * sum(self.modelling.slice_work)
+
+    @property
+    def each_way(self) -> bool:
+        """Whether the volume is of gradients of parameters, too, which travel there and back."""
+        return self.modelling.slices > 1 and self.modelling.training
+
+    @cached_property
+    def statistics_bytes(self) -> int:
+        """Bytes each way that statistics of norms over the batch would be, with these parts."""
+        modelling = replace(self.modelling, norms="batch")
+        nets = replace(self.blocks, modelling=modelling).statistics_nets
+        between = nets.of_parts(self.blocks.weights, self.parts, self.k)
+        return communication_volume(between, np.arange(self.k, dtype=np.int32), self.k)
+
+    @property
+    def says_little(self) -> bool:
+        """Whether the lower bound is too low to judge the partition by."""
+        gap = _gap(self)
+        return gap == 1 or (self.modelling.slices > 1 and gap > MOST_TELLING_GAP)
+
+    @property
+    def time(self) -> str:
+        """When the volume travels."""
+        return "each way of a training step" if self.each_way else "a forward pass"
 
 
 # ------------------------------------------------------------------ for programs
@@ -129,6 +195,9 @@ def _fields(report: Report) -> dict[str, Any]:
         "backend": report.backend,
         "start": report.start,
         "batch_size": modelling.batch_size,
+        "slices": modelling.slices,
+        "training": modelling.training,
+        "norms": modelling.norms,
         "bytes_per_element": _bytes_per_element(report),
         "input_vertex": modelling.input_vertex,
         "output_vertex": modelling.output_vertex,
@@ -140,21 +209,23 @@ def _fields(report: Report) -> dict[str, Any]:
         "feasible": report.feasible,
         "interrupted": report.interrupted,
         "imbalance": found.imbalance,
-        "max_work": _in_units(report.work, found.max_load),
-        "min_work": _in_units(report.work, found.min_load),
-        "average_work": found.average_load / report.work.units,
+        "max_work": _in_units(report, found.max_load),
+        "min_work": _in_units(report, found.min_load),
+        "average_work": found.average_load / report.work_units,
         "max_over_min_work": found.max_over_min,
         "max_over_average_work": found.max_over_average,
         "volume_bytes": found.volume,
         "lower_bound_bytes": report.lower_bound,
         "gap": _gap(report),
+        "step_bytes": report.step["in all"].volume,
+        **{_key(name): flow.volume for name, flow in report.flows.items()},
         "max_part_volume_bytes": found.max_part_volume,
         "average_part_volume_bytes": found.average_part_volume,
         "max_over_average_part_volume": found.max_over_average_part_volume,
         "cut_net_bytes": found.cut_net,
         "messages": found.message_count,
         "layerwise_imbalance": layerwise.imbalance,
-        "layerwise_max_work": _in_units(report.work, layerwise.max_load),
+        "layerwise_max_work": _in_units(report, layerwise.max_load),
         "layerwise_volume_bytes": layerwise.volume,
         "layerwise_messages": layerwise.message_count,
         "vertices": report.blocks.vertices,
@@ -173,7 +244,7 @@ def _part_fields(report: Report) -> list[dict[str, int | float]]:
     fields = [
         {
             "part": part,
-            "work": _in_units(report.work, int(found.loads[part])),
+            "work": _in_units(report, int(found.loads[part])),
             "work_share": int(found.loads[part]) / total,
             "parameters": int(shares.parameters[part]),
             "activation_bytes": int(shares.activation_bytes[part]),
@@ -184,6 +255,11 @@ def _part_fields(report: Report) -> list[dict[str, int | float]]:
         }
         for part in range(report.k)
     ]
+    if report.each_way:
+        for part, own in enumerate(fields):
+            for name, flow in report.flows.items():
+                own[f"{_key(name)}_sent"] = int(flow.sent[part])
+                own[f"{_key(name)}_received"] = int(flow.received[part])
     if report.memory is not None and report.memory_bytes is not None:
         for own, needed, limit in zip(
             fields, report.memory_bytes.tolist(), report.memory.bytes, strict=True
@@ -198,16 +274,35 @@ def _layer_fields(report: Report) -> list[dict[str, Any]]:
             "layer": layer.name,
             "kind": layer.kind,
             "tasks_by_part": tasks.tolist(),
-            "work_by_part": [_in_units(report.work, value) for value in work.tolist()],
+            "work_by_part": [_in_units(report, value) for value in work.tolist()],
+            **(
+                {"slices": [_slices_field(group) for group in groups]}
+                if report.modelling.slices > 1
+                else {}
+            ),
         }
-        for layer, tasks, work in zip(
-            report.graph.layers, report.shares.layer_tasks, report.shares.layer_work, strict=True
+        for layer, tasks, work, groups in zip(
+            report.graph.layers,
+            report.shares.layer_tasks,
+            report.shares.layer_work,
+            report.slices_of_layers,
+            strict=True,
         )
     ]
 
 
-def _in_units(work: Work, value: int) -> int | float:
-    return value if work.units == 1 else value / work.units
+def _slices_field(group: SliceShares) -> dict[str, Any]:
+    """The slices that lie alike, and the tasks that each part finishes in one of them."""
+    tasks = {str(part): count for part, count in zip(group.parts, group.tasks, strict=True)}
+    return {"slices": group.slices, "tasks": tasks}
+
+
+def _key(flow: str) -> str:
+    return f"{flow.replace(' ', '_')}_bytes"
+
+
+def _in_units(report: Report, value: int) -> int | float:
+    return value if report.work_units == 1 else value / report.work_units
 
 
 def _bytes_per_element(report: Report) -> int | None:
@@ -243,12 +338,12 @@ def print_report(report: Report, console: Console, unit: str) -> None:
     for line in answer(report, unit):
         console.print(line)
     work_unit, work_size = work_scale(report)
-    batch = f"{unit} per forward pass of {_samples(report)}"
     for title, table in (
         (f"Load ({work_unit})", _load_table(report, work_size)),
-        (f"Communication ({batch})", _communication_table(report, unit)),
+        (f"Communication ({unit} {_per(report)})", _communication_table(report, unit)),
+        *_step_tables(report, unit),
         ("Parts (maps: made or received)", _part_table(report, work_unit, work_size, unit)),
-        ("Layers (% of each that each part has)", _layer_table(report, console.width)),
+        _layer_table(report, console.width),
     ):
         console.print()
         print_table(console, title, table)
@@ -271,13 +366,21 @@ def answer(report: Report, unit: str) -> list[str]:
     which = f"least volume within {report.eps:g}"
     if layerwise.imbalance > report.eps:
         which = f"none is within {report.eps:g}; the most even one"
+    slices = report.modelling.slices
+    said = f", {slices} slices of the batch" if slices > 1 else ""
+    if len(set(report.modelling.samples)) > 1:
+        said += f" ({_slice_samples(report)} each)"
     lines = [
-        f"{report.model} on {devices}, {report.modelling.grain}-grain: imbalance "
+        f"{report.model} on {devices}, {report.modelling.grain}-grain{said}: imbalance "
         f"{found.imbalance:.3f} ({allowed} {report.eps:g}), {_volume(report, unit)} between "
-        f"devices per forward pass of {_samples(report)}",
+        f"devices {_per(report)}",
         f"Cut between layers instead ({which}): {by_layers}",
     ]
-    lines[1:1] = [*_objective_line(report, unit), *_memory_line(report, unit)]
+    lines[1:1] = [
+        *_slices_lines(report, unit),
+        *_objective_line(report, unit),
+        *_memory_line(report, unit),
+    ]
     if report.interrupted:
         lines.insert(1, "Ctrl-C ended the search: this is the best that it had found by then")
     if report.start == "layerwise":
@@ -297,12 +400,55 @@ def answer(report: Report, unit: str) -> list[str]:
     return lines
 
 
+def _per(report: Report) -> str:
+    """What bytes are of, where a step's gradients of parameters are among them, and where not."""
+    when = "each way per training step" if report.each_way else "per forward pass"
+    return f"{when} of {_samples(report)}"
+
+
+def _slices_lines(report: Report, unit: str) -> list[str]:
+    """What a step with slices sends, or how many slices would be better, or that none are."""
+    if report.each_way:
+        sizes = [flow.volume / UNITS[unit] for flow in report.flows.values()]
+        said = dict(zip(report.flows, even_decimals(sizes), strict=True))
+        sums = said.get("statistics")
+        lines = [
+            f"A step sends {_bytes(report.step['in all'].volume, unit)}: maps "
+            f"{said['maps forward']} forward and {said['maps backward']} back, gradients of "
+            f"parameters {said['gradients']} and the new weights {said['weights']}"
+            + (f", statistics of norms {sums} there and back" if sums else "")
+        ]
+        norms = any(layer.batch_statistics for layer in report.graph.layers)
+        if norms and report.modelling.norms == "slice":
+            lines.append(
+                f"Batch norms take their statistics of {_slice_samples(report)} each: --norms "
+                f"batch takes them of all {report.modelling.batch_size}, for "
+                f"{_bytes(report.statistics_bytes, unit)} more each way"
+            )
+        return lines
+    if report.any_slices and report.modelling.slices == 1:
+        if report.modelling.batch_size == 1:
+            return ["1 slice: a batch of 1 sample can't be divided"]
+        return ["1 slice of the batch: no other number that was tried sends less"]
+    if report.in_slices is not None and report.in_slices < report.evaluation.volume:
+        return [
+            f"With the batch in slices at most {_bytes(report.in_slices, unit)} would travel each "
+            "way of a training step: --slices auto"
+        ]
+    if report.untried_slices and report.evaluation.volume:
+        return ["Slices of the batch were not tried: --slices auto may send less"]
+    return []
+
+
 def _objective_line(report: Report, unit: str) -> list[str]:
     objective = report.objective
     value = objective.value(report.evaluation.traffic)
-    gap = f" (gap at most {_gap(report):.1%})" if _gap(report) < 1 else ""
+    gap = f" ({NO_BOUND})" if report.says_little else f" (gap at most {_gap(report):.1%})"
     if objective.name == "largest":
-        return [f"No device sends and receives more than {_bytes(int(value), unit)}{gap}"]
+        most = _bytes(int(value), unit)
+        if report.each_way:
+            most += f" each way, {_bytes(report.step['in all'].most, unit)} in a step"
+        return [f"No device sends and receives more than {most}{gap}"]
     if objective.name == "links":
         share = value / max(1, report.evaluation.volume)
         return [f"A byte costs {share:.3g} on the links that it takes, on average{gap}"]
@@ -336,7 +482,9 @@ def _volume(report: Report, unit: str) -> str:
         return said
     if report.feasible and volume == bound:
         return f"{said} (proven optimal)"
-    if report.feasible and bound > 0:
+    if report.feasible and report.says_little:
+        return f"{said} ({NO_BOUND})"
+    if report.feasible:
         return f"{said} (at least {_bytes(bound, unit)}: gap {relative_gap(volume, bound):.1%})"
     return said
 
@@ -357,6 +505,11 @@ def _compared(ratio: float, less: str, more: str, much: str) -> str:
     return f"{abs(percent)}% {less if percent < 0 else more}"
 
 
+def one_way(report: Report) -> str:
+    """What headings have beside those of a step, of which a volume is one way."""
+    return ", one way" if report.each_way else ""
+
+
 def _load_table(report: Report, work_size: float) -> Table:
     table = ruled_table(["", "max", "min", "average", "max/min", "max/average", "imbalance"])
     for name, found in (("partition", report.evaluation), ("between layers", report.layerwise)):
@@ -372,12 +525,14 @@ def _load_table(report: Report, work_size: float) -> Table:
 
 
 def _communication_table(report: Report, unit: str) -> Table:
-    headings = ["volume", "at least", "max part sends", "average", "max/average", "messages"]
+    sends = f"max part sends{one_way(report)}"
+    headings = ["volume", "at least", sends, "average", "max/average", "messages"]
     table = ruled_table(["", *headings])
     both = (report.evaluation, report.layerwise)
+    least = "-" if report.says_little else even_decimals([report.lower_bound / UNITS[unit]])[0]
     columns = [
         even_decimals([found.volume / UNITS[unit] for found in both]),
-        [*even_decimals([report.lower_bound / UNITS[unit]]), "-"],
+        [least, "-"],
         even_decimals([found.max_part_volume / UNITS[unit] for found in both]),
         even_decimals([found.average_part_volume / UNITS[unit] for found in both]),
         [f"{found.max_over_average_part_volume:.3f}" for found in both],
@@ -386,6 +541,27 @@ def _communication_table(report: Report, unit: str) -> Table:
     for name, *figures in zip(("partition", "between layers"), *columns, strict=True):
         table.add_row(name, *figures)
     return table
+
+
+def _step_tables(report: Report, unit: str) -> list[tuple[str, Table]]:
+    """What a training step sends at each time, where gradients of parameters travel."""
+    if not report.each_way:
+        return []
+    flows = report.step
+    each = ["max part sends", "max part receives", "max part sends + receives"]
+    table = ruled_table(["", "volume", *each, "messages"])
+    columns = [
+        even_decimals([size / UNITS[unit] for size in sizes])
+        for sizes in (
+            [flow.volume for flow in flows.values()],
+            [flow.most_sent for flow in flows.values()],
+            [flow.most_received for flow in flows.values()],
+            [flow.most for flow in flows.values()],
+        )
+    ]
+    for (name, flow), *figures in zip(flows.items(), *columns, strict=True):
+        table.add_row(name, *figures, f"{flow.messages:,}")
+    return [(f"A training step ({unit})", table)]
 
 
 def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> Table:
@@ -399,8 +575,8 @@ def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> 
         [f"{count:,}" for count in shares.parameters.tolist()],
         even_decimals((shares.activation_bytes / UNITS[unit]).tolist()),
     ]
-    for heading, sizes in ((f"sends {unit}", found.sent), (f"receives {unit}", found.received)):
-        headings.append(heading)
+    for heading, sizes in (("sends", found.sent), ("receives", found.received)):
+        headings.append(f"{heading} {unit}{one_way(report)}")
         columns.append(even_decimals((sizes / UNITS[unit]).tolist()))
     if report.memory is not None and report.memory_bytes is not None:
         for heading, sizes in (
@@ -419,8 +595,11 @@ def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> 
     return table
 
 
-def _layer_table(report: Report, width: int) -> Table:
+def _layer_table(report: Report, width: int) -> tuple[str, Table]:
     """What each part has of each layer: a column a part where they fit, else a summary."""
+    if report.modelling.slices > 1:
+        return _sliced_layer_table(report)
+    title = "Layers (% of each that each part has)"
     rows = [
         (view.layer.name, f"{view.layer.tasks:,}", layer_shares(report, view))
         for view in report.blocks.views
@@ -430,13 +609,41 @@ def _layer_table(report: Report, width: int) -> Table:
     for name, tasks, shares in rows:
         grid.add_row(name, tasks, *map(_percent, shares))
     if report.k <= MAX_GRID_PARTS and max(map(len, table_lines(grid))) <= width:
-        return grid
+        return title, grid
     table = ruled_table(["layer", "tasks", "parts", "max %", "which"])
     table.columns[-1].justify = "left"
     for name, tasks, shares in rows:
         held = [part for part, share in enumerate(shares) if share > 0]
-        table.add_row(name, tasks, str(len(held)), _percent(max(shares)), _ranges(held))
-    return table
+        table.add_row(name, tasks, str(len(held)), _percent(max(shares)), ranges(held))
+    return title, table
+
+
+def _sliced_layer_table(report: Report) -> tuple[str, Table]:
+    """Which part has which filters of which slices; layers that follow each other alike in one."""
+    table = ruled_table(["layers", "divided", "parts", "who has them"])
+    for at in (1, 3):
+        table.columns[at].justify = "left"
+    rows = [
+        (view.layer.name, groups)
+        for view, groups in zip(report.blocks.views, report.slices_of_layers, strict=True)
+        if groups
+    ]
+
+    samples = report.modelling.samples
+
+    def lies(row: tuple[str, tuple[SliceShares, ...]]) -> object:
+        return who_has(row[1], samples), [(group.slices, group.parts) for group in row[1]]
+
+    for _, run in groupby(rows, lies):
+        (first, groups), *others = run
+        names = f"{first} to {others[-1][0]} ({1 + len(others)})" if others else first
+        parts = {part for group in groups for part in group.parts}
+        table.add_row(names, way_divided(groups), str(len(parts)), who_has(groups, samples))
+    title = (
+        'Layers ("0-3: 5" is slices 0 to 3 on part 5; "5 70%" and "1, 4 15% each" are shares of '
+        "the filters)"
+    )
+    return title, table
 
 
 def layer_shares(report: Report, view: LayerVertices) -> list[float]:
@@ -454,33 +661,25 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}" if share else "."
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """Write ascending numbers as ranges.
-
-    >>> _ranges([0, 1, 2, 5, 7, 8])
-    '0-2, 5, 7-8'
-    """
-    starts = [n for at, n in enumerate(numbers) if at == 0 or numbers[at - 1] != n - 1]
-    ends = [n for at, n in enumerate(numbers) if n == numbers[-1] or numbers[at + 1] != n + 1]
-    return ", ".join(
-        str(start) if start == end else f"{start}-{end}"
-        for start, end in zip(starts, ends, strict=True)
-    )
-
-
 def work_scale(report: Report) -> tuple[str, float]:
     """The unit that loads are printed in, and how many units of work make one of it."""
     work = report.work
-    largest = report.evaluation.max_load / work.units
+    largest = report.evaluation.max_load / report.work_units
     prefix, size = next((pair for pair in _PREFIXES if largest >= pair[1]), ("", 1.0))
     measured = f" for {_samples(report)}, forward and backward"
     per = measured if work.unit == "s" else " per sample"
-    return f"{prefix}{work.unit}{per}", size * work.units
+    return f"{prefix}{work.unit}{per}", size * report.work_units
 
 
 def _samples(report: Report) -> str:
     batch = report.modelling.batch_size
     return "1 sample" if batch == 1 else f"{batch} samples"
+
+
+def _slice_samples(report: Report) -> str:
+    """Of each slice."""
+    sizes = sorted(set(report.modelling.samples))
+    return " or ".join(map(str, sizes)) + (" sample" if sizes == [1] else " samples")
 
 
 def _bytes(count: int, unit: str) -> str:

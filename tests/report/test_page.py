@@ -23,7 +23,8 @@ from hgpart.compare.comparison import (
     verdict,
     winners,
 )
-from hgpart.compare.strategies import Failed, NotApplicable, Outcome, strategies
+from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
+from hgpart.compare.strategies import strategies
 from hgpart.errors import MissingPackageError, OutputError
 from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
@@ -82,14 +83,14 @@ def make_comparison(names, ks=KS, epss=(0.1,), model=NASTY):
     return Comparison(model, (3, 224, 224), "f", 32, None, NASTY, 0, 64000, tuple(rows), epss)
 
 
-def make_report(layers, k, name=NASTY):
+def make_report(layers, k, name=NASTY, **modelling):
     """A plan of a chain of layers, scattered at random."""
     chain = [nn.Conv2d(8, 8, 1) for _ in range(layers)]
     model = nn.Sequential()
     for at, layer in enumerate(chain):
         model.add_module(f"layer<{at}>&", layer)
     graph = channel_graph(trace(model, example_inputs(model, (8, 4, 4))))
-    work, modelling = flops(graph), Modelling()
+    work, modelling = flops(graph), Modelling(**modelling)
     blocks, parts = random_parts(Problem(graph, work, modelling, k), 0)
     found = evaluate(blocks.hypergraph, parts, k)
     return Report(
@@ -105,6 +106,7 @@ def make_report(layers, k, name=NASTY):
         start="random",
         seed=0,
         blocks=blocks,
+        parts=parts,
         feasible=found.imbalance <= 0.1,
         evaluation=found,
         lower_bound=0,
@@ -241,6 +243,37 @@ def test_the_unit_of_work_of_a_plan_file_is_text_of_the_page(report):
     texts = re.findall(r'"[^"]*script[^"]*"', json.dumps(figures))
     assert texts
     assert not any("<script" in text for text in texts)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_page_of_slices_shows_who_has_which(training, comparison):
+    sliced = make_report(layers=3, k=4, batch_size=8, slices=3, training=training)
+    html = plan_page(sliced)
+    page, shown = Page(html), json.loads(as_json(sliced))
+    assert ("step-table" in page.tables) == training
+    if training:
+        step = dict(page.figures("step-table"))
+        assert list(step) == ["maps forward", "maps backward", "gradients", "weights", "in all"]
+        assert step["in all"]["volume"] == shown["step_bytes"]
+        assert step["gradients"]["volume"] == shown["gradients_bytes"] > 0
+    most = max(float(row[1]["text"].replace(",", "")) for row in page.tables["parts-table"][1:])
+    assert most == pytest.approx(float(page.tables["summary-table"][1][1]["text"].replace(",", "")))
+    figures = json.loads(re.search(r'id="figures">(.*?)</script>', html)[1])
+    (drawn,), strips = figures["slices"]["data"], 4
+    parts = sliced.parts.reshape(3, -1)
+    layers = sliced.blocks.vertex_layers[: parts.shape[1]]
+    for row, view in enumerate(view for view in sliced.blocks.views if view.exists):
+        for at, own in enumerate(parts[:, layers == view.first]):
+            for part in range(4):
+                column = part * strips + at
+                share = f"part {part}: {100 * (own == part).mean():.4g} %"
+                has = part in own
+                assert drawn["z"][row][column] == (at if has else None)
+                assert drawn["customdata"][row][column] == (share if has else None)
+                middle = drawn["x0"] + column * drawn["dx"]
+                assert part - 0.5 < middle < part + 0.5
+    text = " ".join(Page(comparison_page(comparison, sliced)).text)
+    assert "3 slices of the batch" in text
 
 
 def test_nothing_is_asked_for_outside_the_file(comparison, report):

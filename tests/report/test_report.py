@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,13 +15,16 @@ from builtin_graphs import full_size_graph
 from rich.console import Console
 from torch import nn
 
+from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import partition_graph
+from hgpart.partition.problem.objectives import LARGEST
 from hgpart.partitioned_model import evaluate_layerwise
 from hgpart.report import UNITS, Report, as_csv, as_json, print_models, print_report, print_trace
 from hgpart.report.model_sizes import model_summary
+from hgpart.report.slice_shares import who_has
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops, measured
 
@@ -40,7 +44,7 @@ def make_report(graph, k, work=None, best_effort=False, speeds=None, **modelling
         input_shape=(1, 32, 32),
         graph=graph,
         work=work,
-        modelling=modelling,
+        modelling=found.modelling,
         k=k,
         eps=0.1,
         speeds=found.speeds,
@@ -48,6 +52,7 @@ def make_report(graph, k, work=None, best_effort=False, speeds=None, **modelling
         start=found.start,
         seed=0,
         blocks=found.model,
+        parts=found.parts,
         feasible=found.feasible,
         evaluation=found.evaluation,
         lower_bound=found.lower_bound,
@@ -153,7 +158,7 @@ def test_what_is_known_of_the_least_volume_is_said(result):
     report, found = result
     volume = found.evaluation.volume
     for bound, said in (
-        (0, " MB between devices"),
+        (0, " MB (no useful bound is known) between devices"),
         (volume // 2, f" MB (at least {volume // 2 / 10**6:.4f} MB: gap 50.0%) between devices"),
         (volume, " MB (proven optimal) between devices"),
     ):
@@ -231,6 +236,45 @@ def test_markup_in_a_name_is_printed_as_it_is(result):
     assert printed(report).startswith("[bold]me[/bold].py:smile: on 4 devices")
 
 
+def test_slices_show_who_has_which(graph):
+    report, _ = make_report(graph, 4, batch_size=64, slices=4)
+    lines = printed(report, width=1000).splitlines()
+    flows = {name: flow.volume / 10**6 for name, flow in report.flows.items()}
+    assert "4 slices of the batch: imbalance 0.0" in lines[0]
+    assert lines[0].endswith(" between devices each way per training step of 64 samples")
+    assert lines[1].startswith(f"A step sends {sum(flows.values()):.4f} MB: maps ")
+    volumes = {line[:15].strip(): line.split() for line in lines if line[:5] in ("maps ", "gradi")}
+    assert float(volumes["maps forward"][2]) == pytest.approx(flows["maps forward"], abs=1e-4)
+    assert float(volumes["gradients"][1]) == pytest.approx(flows["gradients"], abs=1e-4)
+    start = next(at for at, line in enumerate(lines) if line.startswith("layers "))
+    shown = {}
+    for line in lines[start + 2 : lines.index("", start)]:
+        name, *_, who = re.split(r"  +", line)
+        shown[name] = who
+    first, *_ = report.slices_of_layers
+    assert who_has(first, report.modelling.samples) == next(iter(shown.values()))
+    assert len(shown) <= len(graph.layers)
+    layers = figures(report)["layers"]
+    for layer, entry in zip(graph.layers, layers, strict=True):
+        assert sum(entry["tasks_by_part"]) == 4 * layer.tasks
+        for group in entry["slices"]:
+            assert sum(group["tasks"].values()) == layer.tasks
+
+
+def test_one_slice_that_was_found_best_is_said(graph):
+    report, _ = make_report(graph, 2)
+    more = dataclasses.replace(report, any_slices=True)
+    assert printed(more, width=1000).splitlines()[1].startswith("1 slice of the batch: ")
+
+
+def test_what_slices_would_save_is_said_where_they_do(graph):
+    report, found = make_report(graph, 2)
+    volume = found.evaluation.volume
+    for known, said in ((volume - 1, 1), (volume, 0), (None, 0)):
+        shown = printed(dataclasses.replace(report, in_slices=known), width=1000)
+        assert shown.count("--slices auto") == said
+
+
 def test_a_trace_shows_layers_reads_and_operators(graph):
     text = io.StringIO()
     print_trace("lenet5", (1, 32, 32), graph, flops(graph), Console(file=text, width=200))
@@ -280,3 +324,62 @@ def test_models_are_listed_with_their_sizes():
 def test_a_summary_counts_what_the_traced_model_does(name):
     total = sum(layer.macs * layer.tasks for layer in full_size_graph(name).layers)
     assert model_summary(name).macs == total
+
+
+@pytest.fixture(scope="module")
+def uneven(graph):
+    """A partition over six slices of 5 or 6 samples."""
+    return make_report(graph, 4, batch_size=32, slices=6)[0]
+
+
+def test_slices_of_unequal_size_are_named(uneven):
+    assert ", 6 slices of the batch (5 or 6 samples each): imba" in printed(uneven, width=1000)
+
+
+@pytest.mark.parametrize("useful", [True, False])
+def test_a_bound_that_says_little_is_not_printed(uneven, useful):
+    bound = uneven.evaluation.volume // 2 + (1 if useful else -1)
+    report = dataclasses.replace(uneven, lower_bound=bound)
+    lines = printed(report, width=1000).splitlines()
+    assert ("(no useful bound is known)" in lines[0]) != useful
+    row = [line.split() for line in lines if line.startswith("partition ")][1]
+    assert (row[2] == "-") != useful
+    assert figures(report)["lower_bound_bytes"] == bound
+
+
+def test_what_statistics_of_the_batch_would_be_is_said(uneven):
+    layers = [
+        dataclasses.replace(layer, batch_statistics=layer.tasks if layer.kind == "dense" else 0)
+        for layer in uneven.graph.layers
+    ]
+    graph = dataclasses.replace(uneven.graph, layers=tuple(layers))
+    norms = [
+        cnn_hypergraph(
+            graph,
+            uneven.work,
+            uneven.blocks.blocks,
+            dataclasses.replace(uneven.modelling, norms=norms),
+        )
+        for norms in ("slice", "batch")
+    ]
+    each, of_all = (evaluate_parts(model, uneven.parts, 4).volume for model in norms)
+    assert each < of_all
+    report = dataclasses.replace(uneven, graph=graph, blocks=norms[0])
+    assert report.statistics_bytes == of_all - each
+    said = "\nBatch norms take their statistics of 5 or 6 samples each: --norms batch takes them of"
+    assert f"{said} all 32, for 0." in printed(report, width=1000)
+    assert said not in printed(uneven, width=1000)
+    assert said not in printed(
+        dataclasses.replace(report, blocks=norms[1], modelling=norms[1].modelling)
+    )
+
+
+def test_the_busiest_device_is_that_of_the_tables(uneven):
+    report = dataclasses.replace(uneven, objective=LARGEST)
+    lines = printed(report, width=1000).splitlines()
+    said = next(line for line in lines if line.startswith("No device sends and receives more"))
+    one_way, in_all = map(float, re.findall(r"([\d.]+) MB", said))
+    both = report.evaluation.sent + report.evaluation.received
+    assert one_way == pytest.approx(both.max() / 10**6, rel=1e-3)
+    row = next(line.split() for line in lines if line.startswith("in all "))
+    assert float(row[-2]) == pytest.approx(in_all, rel=1e-3)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,13 +14,16 @@ from hgpart.cli.options import (
     CsvFile,
     Eps,
     Grain,
+    Inference,
     InputShape,
     JsonFile,
     Linear,
     Model,
     NoInputVertex,
     NoOutputVertex,
+    Norms,
     ProfileDevice,
+    Slices,
     Speeds,
     Unit,
     WorkSource,
@@ -29,6 +33,13 @@ from hgpart.cli.options import (
 )
 from hgpart.cli.outputs import check_outputs, show_report
 from hgpart.cli.stages import Stages, traced_model
+from hgpart.errors import FormatError
+
+if TYPE_CHECKING:
+    from hgpart.arrays import Int32
+    from hgpart.hypergraph.modelling import Modelling
+
+MOST_OF_A_HEAD = 200  # characters, in which a plan says that it is one
 
 
 def evaluate(
@@ -49,6 +60,9 @@ def evaluate(
     grain: Grain = "coarse",
     linear: Linear = "neuron",
     batch_size: BatchSize = 32,
+    slices: Slices = "1",
+    norms: Norms = "slice",
+    inference: Inference = False,
     bytes_per_element: BytesPerElement = None,
     input_shape: InputShape = None,
     no_input_vertex: NoInputVertex = False,
@@ -66,7 +80,6 @@ def evaluate(
         with stage("import"):
             from hgpart.hypergraph.blocks import full_vertices
             from hgpart.hypergraph.building import evaluate_parts
-            from hgpart.hypergraph.formats import read_partition
             from hgpart.hypergraph.partition_files import blocks_of_parts
             from hgpart.hypergraph.shares import part_shares
             from hgpart.partition.bounds.lower_bound import lower_bound
@@ -74,18 +87,25 @@ def evaluate(
             from hgpart.partition.problem.checks import check_request
             from hgpart.partition.problem.problem import Problem
             from hgpart.partitioned_model import evaluate_layerwise
-            from hgpart.plan import LARGEST_K
             from hgpart.report import Report
         unit = checked_unit(unit)
         check_request(len(speeds or [1]) if k is None else k, eps, speeds)
         modelling = modelling_of(
-            grain, linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
+            grain,
+            linear,
+            batch_size,
+            bytes_per_element,
+            no_input_vertex,
+            no_output_vertex,
+            slices,
+            inference,
+            norms,
         )
         measure = work_of(work, profile_device, batch_size)
         module, shape, traced, graph = traced_model(stage, model, input_shape)
         with stage("read"):
             vertices = full_vertices(modelling.views(graph))
-            every = read_partition(partition_file, vertices, k or min(vertices, LARGEST_K))
+            every = _read(partition_file, vertices, modelling, k)
             k = k or int(every.max(initial=0)) + 1
             check_request(k, eps, speeds)
         with stage("work", spinner=False):  # profiling shows its own progress
@@ -110,6 +130,7 @@ def evaluate(
         start=None,
         seed=None,
         blocks=blocks,
+        parts=parts,
         feasible=within(found.loads, speeds or [1] * k, eps),
         evaluation=found,
         lower_bound=bound,
@@ -118,3 +139,29 @@ def evaluate(
         seconds=stage.all_seconds(),
     )
     show_report(report, unit, json, csv)
+
+
+def _read(path: Path, vertices: int, modelling: Modelling, k: int | None) -> Int32:
+    """Read the part of each vertex of each slice; of another file say what it is, if that shows."""
+    from hgpart.hypergraph.formats import read_partition
+    from hgpart.plan import FORMAT, LARGEST_K
+
+    every = modelling.slices * vertices
+    most = k or min(every, LARGEST_K)
+    try:
+        return read_partition(path, every, most)
+    except FormatError:
+        if not path.is_file() or not os.access(path, os.R_OK):
+            raise
+        with path.open(errors="replace") as file:
+            if FORMAT in file.read(MOST_OF_A_HEAD):
+                raise FormatError(
+                    f"{path} is a plan, expected a partition file: hgpart show prints plans"
+                ) from None
+        count = len(read_partition(path, k=most))
+        slices, others = divmod(count, vertices)
+        if others or not 1 <= slices <= modelling.batch_size:
+            raise
+        raise FormatError(
+            f"{path} has {count} parts, expected {every}: accepted with --slices {slices}"
+        ) from None

@@ -11,12 +11,15 @@ from hgpart.cli.options import (
     BatchSize,
     BytesPerElement,
     Grain,
+    Inference,
     InputShape,
     Linear,
     Model,
     NoInputVertex,
     NoOutputVertex,
+    Norms,
     ProfileDevice,
+    Slices,
     WorkSource,
     modelling_of,
     work_of,
@@ -35,6 +38,9 @@ def export(
     grain: Grain = "coarse",
     linear: Linear = "neuron",
     batch_size: BatchSize = 32,
+    slices: Slices = "1",
+    norms: Norms = "slice",
+    inference: Inference = False,
     bytes_per_element: BytesPerElement = None,
     input_shape: InputShape = None,
     no_input_vertex: NoInputVertex = False,
@@ -53,7 +59,15 @@ def export(
         if file_format not in writers:
             raise ArgumentError(f"format {file_format!r}: accepted are {' and '.join(writers)}")
         modelling = modelling_of(
-            grain, linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
+            grain,
+            linear,
+            batch_size,
+            bytes_per_element,
+            no_input_vertex,
+            no_output_vertex,
+            slices,
+            inference,
+            norms,
         )
         measure = work_of(work, profile_device, batch_size)
         module, _, traced, graph = traced_model(stage, model, input_shape)

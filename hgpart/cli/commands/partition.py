@@ -8,17 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from hgpart.cli.options import (
+    AnySlices,
     BatchSize,
     BytesPerElement,
     CsvFile,
     Eps,
     Grain,
+    Inference,
     InputShape,
     JsonFile,
     Linear,
     Model,
     NoInputVertex,
     NoOutputVertex,
+    Norms,
     Partitioner,
     ProfileDevice,
     SaveWork,
@@ -43,6 +46,9 @@ def partition(
     grain: Grain = "coarse",
     linear: Linear = "neuron",
     batch_size: BatchSize = 32,
+    slices: AnySlices = "1",
+    norms: Norms = "slice",
+    inference: Inference = False,
     bytes_per_element: BytesPerElement = None,
     input_shape: InputShape = None,
     no_input_vertex: NoInputVertex = False,
@@ -124,9 +130,11 @@ def partition(
             from hgpart.hypergraph.shares import part_shares
             from hgpart.partition import partition_graph
             from hgpart.partition.backends import check_backend
+            from hgpart.partition.number_of_slices import known_in_slices
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.partition.problem.memory import COPIES, memory_limits
             from hgpart.partition.problem.objectives import objective_named
+            from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.topology import load_topology
             from hgpart.partitioned_model import evaluate_layerwise
             from hgpart.plan import make_plan
@@ -145,9 +153,17 @@ def partition(
             raise ArgumentError(f"--memory-copies {memory_copies:g}: only --memory needs them")
         copies = COPIES if memory_copies is None else memory_copies
         limits = None if memory is None else memory_limits(memory, k, copies)
-        check_backend(backend, wanted, limits)
+        check_backend(backend, wanted, limits, slices)
         modelling = modelling_of(
-            grain, linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
+            grain,
+            linear,
+            batch_size,
+            bytes_per_element,
+            no_input_vertex,
+            no_output_vertex,
+            1 if slices == "auto" else slices,
+            inference,
+            norms,
         )
         measure = work_of(work, profile_device, batch_size)
         module, shape, traced, graph = traced_model(stage, model, input_shape)
@@ -162,6 +178,7 @@ def partition(
                 k,
                 eps,
                 modelling=modelling,
+                slices=slices,
                 backend=backend,
                 seed=seed,
                 speeds=speeds,
@@ -173,7 +190,13 @@ def partition(
                 on_progress=stage.search,
             )
         with stage("layer-wise"):
-            layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)
+            layerwise = evaluate_layerwise(graph, done, found.modelling, k, speeds, eps)
+        trains_many = modelling.training and batch_size > 1
+        untried = slices == 1 and backend == "native" and k > 1 and trains_many
+        known = None
+        if untried and limits is None and wanted.name == "volume":
+            with stage("slices"):
+                known = known_in_slices(Problem(graph, done, modelling, k, eps, speeds))
         with stage("write"):
             shares = part_shares(found.model, found.parts, k)
             if partition_file is not None:
@@ -186,7 +209,7 @@ def partition(
         input_shape=shape,
         graph=graph,
         work=done,
-        modelling=modelling,
+        modelling=found.modelling,
         k=k,
         eps=eps,
         speeds=found.speeds,
@@ -194,6 +217,7 @@ def partition(
         start=found.start,
         seed=seed,
         blocks=found.model,
+        parts=found.parts,
         feasible=found.feasible,
         evaluation=found.evaluation,
         lower_bound=found.lower_bound,
@@ -203,6 +227,9 @@ def partition(
         memory=found.memory,
         memory_bytes=found.memory_bytes,
         interrupted=found.interrupted,
+        any_slices=slices == "auto",
+        untried_slices=untried,
+        in_slices=None if known is None else known.volume,
         seconds=stage.all_seconds(),
     )
     show_report(report, unit, json, csv)

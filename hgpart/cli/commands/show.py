@@ -116,6 +116,7 @@ def plan_report(plan: Plan, graph: ChannelGraph) -> Report:
         start=plan.start,
         seed=plan.seed,
         blocks=found.model,
+        parts=plan.parts,
         feasible=found.feasible,
         evaluation=found.evaluation,
         lower_bound=found.lower_bound,

@@ -95,13 +95,15 @@ def verify(
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
-            from hgpart.plan import load_plan
+            from hgpart.plan import check_runnable, load_plan
             from hgpart.report.placement import print_placement
             from hgpart.report.verifying import print_verification, verification_json
             from hgpart.run.verifying import verify as verify_placement
             from hgpart.zoo import load_model
         check_kind(partition)
         loaded = load_plan(plan) if plan is not None else None
+        if loaded is not None:
+            check_runnable(loaded.modelling)
         k = k or (loaded.k if loaded is not None else 0)
         check_request(k, eps)
         check_search(seed)

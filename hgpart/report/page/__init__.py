@@ -17,10 +17,12 @@ from hgpart.files.writing import replacing
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.report import UNITS, Report
 from hgpart.report.page.figures import (
+    MAX_STRIPS,
     Figure,
     layer_figure,
     lines_figure,
     load_figure,
+    slices_figure,
     traffic_figure,
 )
 from hgpart.report.page.tables import (
@@ -28,6 +30,7 @@ from hgpart.report.page.tables import (
     comparison_table,
     k_buttons,
     part_table,
+    step_table,
     summary_table,
 )
 from hgpart.report.partition import answer
@@ -122,6 +125,7 @@ def plan_page(report: Report, unit: str = "MB") -> str:
         report.model,
         f"input {_shape(report.input_shape)}",
         *_settings(report.modelling),
+        *_slices(report.modelling),
         f"work: {report.work.source}",
         *([] if report.backend is None else [f"by {report.backend}, seed {report.seed}"]),
     ]
@@ -164,7 +168,7 @@ def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Figu
         _plot("load", figures["load"], "Load of each part"),
         "</section>",
         "<section><h2>Traffic between parts</h2>",
-        "<p>What each part (row) sends to each other part (column) in a forward pass; an empty "
+        f"<p>What each part (row) sends to each other part (column) in {report.time}; an empty "
         "cell is none.</p>",
         _plot("traffic", figures["traffic"], "Traffic from each part to each other"),
         "</section>",
@@ -178,6 +182,25 @@ def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Figu
         _plot("layers", figures["layers"], "Share of each layer that each part computes"),
         "</section>",
     ]
+    if 1 < report.modelling.slices <= MAX_STRIPS // report.k:
+        figures["slices"] = slices_figure(report)
+        sections += [
+            "<section><h2>Who computes which slices of the batch</h2>",
+            "<p>Of each layer (row) the slices of which a part (column) computes filters, each in "
+            "its colour and side by side, the first on the left: a layer with a full row of "
+            "colours in one part is whole there. Point at one for the share of its filters.</p>",
+            _plot("slices", figures["slices"], "Slices of each layer that each part computes"),
+            "</section>",
+        ]
+    if report.each_way:
+        at = sections.index("<section><h2>What each part holds and sends</h2>")
+        sections[at:at] = [
+            "<section><h2>What a training step sends</h2>",
+            "<p>Maps go forward, and their gradients back. Where several parts have parameters of "
+            "a filter, one of them sums its gradients, and sends the new weights.</p>",
+            step_table(report, unit),
+            "</section>",
+        ]
     return sections, figures
 
 
@@ -190,7 +213,8 @@ def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:
         asked = ", ".join(f"{eps:g}" for eps in comparison.epss)
         differences.append(f"eps {plan.eps:g}, not {asked}")
     made = "another tool" if plan.backend is None else f"{plan.backend}, seed {plan.seed}"
-    lines = [" · ".join(["This plan", *own.values(), f"eps {plan.eps:g}", f"by {made}"])]
+    slices = _slices(plan.modelling)
+    lines = [" · ".join(["This plan", *own.values(), *slices, f"eps {plan.eps:g}", f"by {made}"])]
     if differences:
         lines.append(
             "Its figures can't be compared one to one with the strategies' above: it has "
@@ -234,6 +258,14 @@ def _settings(chosen: Comparison | Modelling) -> list[str]:
         "a linear layer is one task": chosen.linear == "layer",
         "inputs not counted": not chosen.input_vertex,
         "result not counted": not chosen.output_vertex,
+    }
+    return [text for text, holds in said.items() if holds]
+
+
+def _slices(modelling: Modelling) -> list[str]:
+    said = {
+        f"{modelling.slices} slices of the batch": modelling.slices > 1,
+        "nothing is trained": not modelling.training,
     }
     return [text for text, holds in said.items() if holds]
 

@@ -21,11 +21,14 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = (
     *("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star"),
     *("pentagon", "hexagram", "bowtie", "hourglass", "triangle-left", "triangle-right", "hexagon"),
-    *("star-square", "diamond-wide"),
+    *("star-square", "diamond-wide", "octagon", "star-triangle-up", "star-triangle-down"),
+    *("star-diamond", "diamond-tall", "hexagon2"),
 )
 
 MAX_LABELLED_PARTS = 16  # cells that have room for their figure
 MAX_TICKED_PARTS = 40
+MAX_SLICE_TICKS = 8
+MAX_STRIPS = 4096  # slices of all parts that a picture has room for
 ROW_HEIGHT = 18  # of a layer, in pixels
 LINEAR_RANGE = 4  # loads that differ less are not drawn on a logarithmic axis
 
@@ -196,8 +199,6 @@ def layer_figure(report: Report) -> Figure:
     shown = [view for view in report.blocks.views if view.exists]
     shares = np.array([layer_shares(report, view) for view in shown]) * 100
     tasks = [report.shares.layer_tasks[view.at].tolist() for view in shown]
-    names = [escape(view.layer.name) for view in shown]
-    rows = len(shown)
     data = _heat_map(
         np.where(shares > 0, shares, np.nan),
         tasks,
@@ -205,23 +206,60 @@ def layer_figure(report: Report) -> Figure:
         "<b>%{y}</b>, part %{x}<br>%{customdata:,} tasks, %{z:.4~r} % of the layer<extra></extra>",
         "%{z:.2~r}",
     )
+    return _layers_by_parts(data, [view.layer.name for view in shown], report.k)
+
+
+def slices_figure(report: Report) -> Figure:
+    """The slices of each layer that each part computes filters of: strips side by side."""
+    slices = report.modelling.slices
+    strips = slices + 1  # of a part, the last one empty
+    shown = [
+        (view.layer.name, groups)
+        for view, groups in zip(report.blocks.views, report.slices_of_layers, strict=True)
+        if groups
+    ]
+    values = np.full((len(shown), report.k * strips), np.nan)
+    details: list[list[str | None]] = [[None] * values.shape[1] for _ in shown]
+    for row, (_, groups) in enumerate(shown):
+        for group in groups:
+            for part, share in zip(group.parts, group.shares, strict=True):
+                for at in group.slices:
+                    values[row, part * strips + at] = at
+                    details[row][part * strips + at] = f"part {part}: {100 * share:.4g} %"
+    data = _heat_map(
+        values,
+        details,
+        "slice",
+        "<b>%{y}</b>, slice %{z}<br>%{customdata} of its filters<extra></extra>",
+        "%{z}",
+    )
+    data[0] |= {"x0": 1 / strips - 0.5, "dx": 1 / strips, "xgap": 0, "ygap": 1}
+    data[0] |= {"zmin": -0.3 * slices, "zmax": slices - 1}  # so that none has the page's colour
+    ticks = np.unique(np.linspace(0, slices - 1, min(slices, MAX_SLICE_TICKS)).astype(int))
+    data[0]["colorbar"] |= {"tickvals": ticks.tolist()}
+    return _layers_by_parts(data, [name for name, _ in shown], report.k)
+
+
+def _layers_by_parts(data: list[dict[str, Any]], names: Sequence[str], k: int) -> Figure:
+    """A row a layer, a column a part."""
+    rows = len(names)
     layout = {
         "xaxis": {
             "title": {"text": "part"},
             "side": "top",
-            "range": [-0.5, report.k - 0.5],
-            **_part_ticks(report.k),
+            "range": [-0.5, k - 0.5],
+            **_part_ticks(k),
         },
         "yaxis": {
             "range": [rows - 0.5, -0.5],
             "tickvals": list(range(rows)),
-            "ticktext": names,
+            "ticktext": list(map(escape, names)),
             "tickfont": {"size": 11},
             "automargin": True,
         },
     }
-    longest = max(map(len, names), default=0)
-    width = min(480, 7 * longest) + max(320, 7 * report.k)
+    longest = max(map(len, layout["yaxis"]["ticktext"]), default=0)
+    width = min(480, 7 * longest) + max(320, 7 * k)
     return Figure(data, layout, height=max(240, ROW_HEIGHT * rows) + 130, least_width=width)
 
 

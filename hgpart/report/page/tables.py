@@ -19,10 +19,11 @@ from hgpart.compare.comparison import (
     why_no_step,
     winners,
 )
-from hgpart.compare.strategies import Failed, NotApplicable, Outcome, strategies
+from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
+from hgpart.compare.strategies import strategies
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.report import UNITS, Report, as_json
-from hgpart.report.partition import work_scale
+from hgpart.report.partition import one_way, work_scale
 
 _EPOCH_UNITS = {"MB": "GB", "GB": "GB", "MiB": "GiB", "GiB": "GiB"}
 
@@ -221,9 +222,9 @@ def summary_table(report: Report, unit: str) -> str:
             "How far the busiest part is above its share of the work.",
             decimals=3,
         ),
-        Column("volume", "volume", "What all parts send in a forward pass.", unit, size),
+        Column("volume", "volume", f"What all parts send in {report.time}.", unit, size),
         Column("max_part_volume", "busiest sender", "The most that one part sends.", unit, size),
-        Column("message_count", "messages", "In a forward pass."),
+        Column("message_count", "messages", f"In {report.time}."),
     ]
     found: Sequence[tuple[str, Evaluation]] = (
         ("this plan", report.evaluation),
@@ -238,25 +239,45 @@ def summary_table(report: Report, unit: str) -> str:
     return _table("summary", "", columns, rows)
 
 
+def step_table(report: Report, unit: str) -> str:
+    """What the parts send at each time of a training step."""
+    size = UNITS[unit]
+    columns = [
+        Column("volume", "volume", "What all parts send.", unit, size),
+        Column("most_sent", "busiest sender", "The most that one part sends.", unit, size),
+        Column("most_received", "busiest receiver", "The most that one part receives.", unit, size),
+        Column("most", "busiest", "The most that one part sends and receives.", unit, size),
+        Column("messages", "messages", "Of all parts."),
+    ]
+    rows = [
+        f"<tr>{_head_cell(name)}"
+        + "".join(_cell(column, getattr(flow, column.key)) for column in columns)
+        + "</tr>"
+        for name, flow in report.step.items()
+    ]
+    return _table("step", "", columns, rows)
+
+
 def part_table(report: Report, unit: str) -> str:
     """What each part computes, holds, sends and receives."""
     size = UNITS[unit]
     work_unit, work_size = work_scale(report)
+    sends, receives = (f"{verb}{one_way(report)}" for verb in ("sends", "receives"))
     columns = [
         Column(
             "work",
             "work",
             f"In {work_unit}.",
             work_unit.split()[0],
-            work_size / report.work.units,
+            work_size / report.work_units,
         ),
         Column("work_share", "share", "Of the work of all parts.", "%", 0.01),
         Column("parameters", "parameters", "Weights, biases and the like, in millions.", "M", 1e6),
         Column("activation_bytes", "feature maps", "Made or received, for a batch.", unit, size),
-        Column("send_bytes", "sends", "To other parts in a forward pass.", unit, size),
-        Column("receive_bytes", "receives", "From other parts in a forward pass.", unit, size),
-        Column("messages_sent", "messages sent", "In a forward pass."),
-        Column("messages_received", "messages received", "In a forward pass."),
+        Column("send_bytes", sends, f"To other parts in {report.time}.", unit, size),
+        Column("receive_bytes", receives, f"From other parts in {report.time}.", unit, size),
+        Column("messages_sent", "messages sent", f"In {report.time}."),
+        Column("messages_received", "messages received", f"In {report.time}."),
     ]
     parts: Iterable[Mapping[str, Any]] = json.loads(as_json(report))["parts"]
     rows = [

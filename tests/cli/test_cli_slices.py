@@ -1,0 +1,184 @@
+"""Slices of the batch on the command line: plans, files of other partitioners, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import hgpart
+from hgpart.cli import run
+from hgpart.errors import PlacementError
+from hgpart.hypergraph.formats import read_hmetis, read_partition, read_patoh
+from hgpart.hypergraph.metrics import communication_volume, part_loads
+from hgpart.zoo import load_model
+
+FAST = ["lenet5", "--k", "2", "--effort", "0"]
+SLICED = ["partition", *FAST, "--slices", "3", "--batch-size", "8"]
+
+
+def lines_of(capsys):
+    return capsys.readouterr().out.splitlines()
+
+
+def failed(arguments, status, capsys):
+    """What is said of a mistake: one line."""
+    assert run(arguments) == status
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    return said.err.removeprefix("hgpart: error: ").rstrip("\n")
+
+
+@pytest.fixture(scope="module", params=["coarse", "fine"])
+def files(request, tmp_path_factory):
+    """A plan and a partition file of three slices of 2, 3 and 3 samples, and their figures."""
+    folder = tmp_path_factory.mktemp("slices")
+    written = {name: str(folder / name) for name in ("plan.json", "parts.txt", "figures.json")}
+    plan, parts, figures = written.values()
+    files = ["-o", plan, "--partition-file", parts, "--json", figures]
+    assert run([*SLICED, "--grain", request.param, *files]) == 0
+    return folder, ["--grain", request.param, "--slices", "3", "--batch-size", "8"]
+
+
+def test_a_plan_is_shown_again(files, capsys):
+    folder, _ = files
+    assert run(["show", str(folder / "plan.json"), "--json", "-"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    made = json.loads((folder / "figures.json").read_text())
+    for name in ("seconds",):
+        shown.pop(name), made.pop(name)
+    assert shown == made
+    assert made["slices"] == 3
+    assert made["step_bytes"] == (
+        2 * made["volume_bytes"] - made["maps_forward_bytes"] + made["maps_backward_bytes"]
+    )
+
+
+@pytest.mark.parametrize("file_format", ["patoh", "hmetis"])
+def test_other_partitioners_read_and_write_all_slices(files, file_format, capsys):
+    folder, options = files
+    graph, parts = folder / f"graph.{file_format}", folder / "parts.txt"
+    assert run(["export", "lenet5", *options, "-o", str(graph), "--format", file_format]) == 0
+    hypergraph = (read_patoh if file_format == "patoh" else read_hmetis)(graph)
+    found = read_partition(parts, hypergraph.vertices, 2)
+    capsys.readouterr()
+    assert run(["evaluate", "lenet5", *options, "--partition", str(parts), "--json", "-"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    made = json.loads((folder / "figures.json").read_text())
+    assert shown["volume_bytes"] == made["volume_bytes"]
+    assert shown["volume_bytes"] == communication_volume(hypergraph, found, 2)
+    loads = part_loads(hypergraph, found, 2)
+    assert [part["work"] * 8 for part in shown["parts"]] == pytest.approx(loads.tolist())
+    assert shown["parts"] == made["parts"]
+    assert [layer["tasks_by_part"] for layer in shown["layers"]] == [
+        layer["tasks_by_part"] for layer in made["layers"]
+    ]
+
+
+def test_a_partition_file_of_another_number_of_slices(files, capsys):
+    folder, options = files
+    job = ["evaluate", "lenet5", *options]
+    parts = ["--partition", str(folder / "parts.txt")]
+    for slices in ("1", "2", "4"):
+        said = failed([*job, "--slices", slices, *parts], 6, capsys)
+        assert re.search(r" has \d+ parts, expected \d+: accepted with --slices 3$", said)
+    few = failed([*job, "--batch-size", "2", "--slices", "2", *parts], 6, capsys)
+    assert "after the last of" in few
+    plan = ["--partition", str(folder / "plan.json")]
+    said = failed([*job, *plan], 6, capsys)
+    assert said.endswith("plan.json is a plan, expected a partition file: hgpart show prints plans")
+
+
+def test_a_plan_of_other_slices_than_its_parts(files, tmp_path, capsys):
+    text = (files[0] / "plan.json").read_text()
+    assert '"slices": 3' in text
+    other = tmp_path / "plan.json"
+    for slices, status, said in (
+        ('"slices": 2', 12, r"the plan has parts for \d+ blocks, .* in 2 slices of the batch"),
+        ('"slices": 1', 12, r"the plan has parts for \d+ blocks, expected one for each of \d+$"),
+        ('"slices": 9', 6, "slices 9: accepted is a whole number from 1 to 8, for a batch of 8$"),
+        ('"slices": 0', 6, 'found "slices": 0'),
+    ):
+        other.write_text(text.replace('"slices": 3', slices))
+        assert re.search(said, failed(["show", str(other)], status, capsys))
+
+
+def test_a_plan_of_slices_is_not_run_yet(files, capsys):
+    plan = str(files[0] / "plan.json")
+    for command in (
+        ["run", "lenet5", "--plan", plan],
+        ["train", "lenet5", "--plan", plan, "--steps", "1"],
+        ["verify", "lenet5", "--plan", plan],
+    ):
+        said = failed(command, 13, capsys)
+        assert said.startswith("a partition of 3 slices of the batch can't be run yet")
+    model, _ = load_model("lenet5")
+    with pytest.raises(PlacementError, match="3 slices of the batch can't be run yet"):
+        hgpart.place(model, hgpart.load_plan(plan))
+
+
+@pytest.mark.parametrize(
+    ("slices", "status", "said"),
+    [
+        ("0", 2, "'0': write a whole number, at least 1, or auto"),
+        ("-1", 2, "'-1': write a whole number, at least 1, or auto"),
+        ("2.5", 2, "'2.5': write a whole number, at least 1, or auto"),
+        ("x", 2, "'x': write a whole number, at least 1, or auto"),
+        ("9", 3, "slices 9: accepted is a whole number from 1 to 8, for a batch of 8"),
+    ],
+)
+def test_numbers_that_slices_can_not_have(slices, status, said, capsys):
+    arguments = ["partition", *FAST, "--batch-size", "8", f"--slices={slices}"]
+    assert failed(arguments, status, capsys).endswith(said)
+
+
+def test_who_takes_no_slices(capsys):
+    assert "takes no slices" in failed([*SLICED, "--backend", "exact"], 3, capsys)
+    export = ["export", "lenet5", "--slices", "auto", "-o", "graph"]
+    assert failed(export, 2, capsys).endswith("'auto': write a whole number, at least 1")
+
+
+def test_a_batch_of_one_is_one_slice(capsys):
+    one = ["partition", *FAST, "--batch-size", "1"]
+    assert run([*one, "--slices", "auto"]) == 0
+    found = lines_of(capsys)
+    assert found.pop(1) == "1 slice: a batch of 1 sample can't be divided"
+    assert run(one) == 0
+    assert lines_of(capsys)[:-1] == found[:-1]  # but the seconds
+
+
+def test_what_slices_would_save_is_one_line(capsys):
+    large = [*FAST, "--batch-size", "256"]
+    assert run(["partition", *large]) == 0
+    found = lines_of(capsys)
+    assert re.fullmatch(
+        r"With the batch in slices at most 0\.\d+ MB would travel each way of a training step: "
+        "--slices auto",
+        found.pop(1),
+    )
+    assert run(["partition", *FAST, "--batch-size", "8"]) == 0
+    few = lines_of(capsys)
+    assert few[1] == "Slices of the batch were not tried: --slices auto may send less"
+    assert run(["partition", *large, "--inference"]) == 0
+    assert lines_of(capsys)[:-1] == found[:-1]
+
+
+def test_one_slice_is_no_proof(capsys):
+    assert run(["partition", *FAST, "--batch-size", "2", "--slices", "auto"]) == 0
+    said = lines_of(capsys)[1]
+    assert said == "1 slice of the batch: no other number that was tried sends less"
+
+
+def test_work_is_that_of_the_model_whatever_the_slices(capsys):
+    work = []
+    for options in (["--slices", "1"], ["--slices", "3"], ["--slices", "3", "--inference"]):
+        assert run(["partition", *FAST, "--batch-size", "8", *options, "--json", "-"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        work.append(sum(part["work"] for part in shown["parts"]))
+        assert shown["max_work"] == pytest.approx(max(part["work"] for part in shown["parts"]))
+        layers = [sum(layer["work_by_part"]) for layer in shown["layers"]]
+        assert sum(layers) == pytest.approx(work[-1])
+        assert shown["layerwise_max_work"] == 298_920  # both convolutions'
+    assert work == pytest.approx([416_520] * 3)
