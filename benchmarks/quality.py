@@ -168,7 +168,7 @@ def read(path: Path) -> Iterator[Row]:
             yield Row(key, row["solver"], *(float(row[name] or "inf") for name in names))
 
 
-def summarise(rows: list[Row]) -> None:
+def summarise(rows: list[Row], solvers: tuple[str, ...] = SOLVERS) -> None:
     """Print the profile, the means and the times, over instances that native has solved too."""
     instances: dict[Key, dict[str, Row]] = {}
     for row in rows:
@@ -179,7 +179,7 @@ def summarise(rows: list[Row]) -> None:
     taus = (1.0, 1.01, 1.05, 1.1, 1.5, 2.0)
     profile = Table("solver", "instances", *(f"within {tau:g}" for tau in taus))
     profile.title = "share of the instances that a solver was run on"
-    for solver in SOLVERS:
+    for solver in solvers:
         ratios = np.array(
             [
                 ratio(own[solver].volume, best[key])
@@ -194,12 +194,17 @@ def summarise(rows: list[Row]) -> None:
     console.print(profile)
     means = Table("grain", "k", "instances", "native / best other", "to kahypar", "gap", "seconds")
     means.title = "geometric means; mean gap to the lower bound; mean CPU seconds of native"
-    for grain, k in sorted({(key[1], key[2]) for key in instances}):
-        chosen = [own for key, own in instances.items() if key[1:3] == (grain, k)]
+    groups = [(grain, str(k)) for grain, k in sorted({key[1:3] for key in instances})]
+    for grain, k in [*groups, ("all", "")] if instances else []:
+        chosen = [
+            own
+            for key, own in instances.items()
+            if k in ("", str(key[2])) and grain in ("all", key[1])
+        ]
         gaps = [gap(own["native"]) for own in chosen]
         means.add_row(
-            *(grain, str(k), str(len(chosen))),
-            geometric_mean(chosen, SOLVERS[1:]),
+            *(grain, k, str(len(chosen))),
+            geometric_mean(chosen, solvers[1:]),
             geometric_mean(chosen, ("kahypar",)),
             f"{np.mean(gaps):.1%}",
             f"{np.mean([own['native'].cpu_seconds for own in chosen]):.1f}",
