@@ -55,6 +55,11 @@ from .partitioned_model import evaluate_layerwise as evaluate_layerwise
 from .partitioned_model import partition_model as partition_model
 from .placement import Placement as Placement
 from .placement import place as place
+from .schedules.schedule import Schedule as Schedule
+from .schedules.costs import Costs as Costs
+from .schedules.schedule_files import save_schedule as save_schedule
+from .run.scheduling import schedule as schedule
+from .run.scheduling import load_schedule as load_schedule
 from .errors import HgpartError as HgpartError
 
 __version__: str

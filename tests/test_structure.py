@@ -21,6 +21,7 @@ ORDER = [
     *("partition.problem", "partition.external", "partition.baselines", "partition.symmetry"),
     *("partition.native", "partition.bounds", "partition.exact", "partition"),
     *("plan", "partitioned_model"),
+    *("schedules", "schedules.rules"),
     *("execution", "placement.cutting", "placement.state", "placement", "run", "run.training"),
     *("compare", "report", "report.page", "cli", "cli.commands", "__main__"),
 ]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.instructions import prepare
+from hgpart.execution.instructions import Compute, prepare
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
 from hgpart.execution.totals import Timing
@@ -39,9 +39,10 @@ def placeholder_values(
 
 
 class PartRun(PartState):
-    """One part's program on one batch: `forward` once, then `backward` once at most.
+    """One part's program on one batch: chunk by chunk, forward once, then backward once at most.
 
-    Several can be alive at the same time: each holds the state of its own batch.
+    Several can be alive at the same time: each holds the state of its own batch, and one can go on
+    where another has to wait.
 
     Parameters
     ----------
@@ -82,6 +83,13 @@ class PartRun(PartState):
         RunError
             If a value is missing, or if it was called before.
         """
+        self.begin(values)
+        for chunk in range(len(self._prepared.forward)):
+            self.forward_chunk(chunk)
+        return self.results()
+
+    def begin(self, values: Mapping[str, Any]) -> None:
+        """Take the values of the part's placeholders, for `forward_chunk` to go on from."""
         self._enter("nothing", "forward")
         grad = torch.is_grad_enabled()
         with self._timed("forward"):
@@ -91,12 +99,22 @@ class PartRun(PartState):
                     self.differentiable[slot] = grad and value.requires_grad
                     value = value.detach()
                 self.values[slot] = value
-            for instruction, finished in self._prepared.instructions:
+
+    def forward_chunk(self, chunk: int) -> None:
+        """Go on to the next await; chunks come in order."""
+        with self._timed("forward"):
+            for at in self._prepared.forward[chunk]:
+                instruction, finished = self._prepared.instructions[at]
                 instruction.forward(self)
                 for slot in finished:
                     self.values[slot] = None
+
+    def results(self) -> tuple[Tensor, ...]:
+        """What `forward` returns, after the last chunk."""
+        with self._timed("forward"):
             results = tuple(self._result(slot) for slot in self._prepared.results)
         self.values.clear()
+        grad = torch.is_grad_enabled()
         self._phase = "forward" if grad else "forward without grad mode"
         return results
 
@@ -118,18 +136,43 @@ class PartRun(PartState):
         RunError
             If there was no `forward` in grad mode, or if it was called before.
         """
+        self.begin_backward(gradients)
+        for chunk in range(len(self._prepared.backward)):
+            self.backward_chunk(chunk)
+        return self.end_backward()
+
+    def begin_backward(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take the gradients of the results, for `backward_chunk` to go on from."""
         self._enter("forward", "backward")
         with self._timed("backward"), torch.no_grad():
             for slot, gradient in zip(self._prepared.results, gradients, strict=True):
                 if gradient is not None:
                     self.add_gradient(slot, gradient)
-            for instruction, _ in reversed(self._prepared.instructions):
-                instruction.backward(self)
-            inputs = {
-                name: self.take_gradient(slot)
-                for name, slot in self._prepared.inputs
-                if self.differentiable[slot]
-            }
+
+    def backward_chunk(self, chunk: int, weights: bool = True) -> None:
+        """Go on to the next await; chunks come in order.
+
+        Without `weights`, gradients of parameters are left to `backward_weights`.
+        """
+        with self._timed("backward"), torch.no_grad():
+            for at in self._prepared.backward[chunk]:
+                self._prepared.instructions[at][0].backward(self, weights)
+
+    def backward_weights(self, chunk: int) -> None:
+        """Add to the gradients of parameters what `backward_chunk` has left out."""
+        with self._timed("backward"), torch.no_grad():
+            for at in self._prepared.backward[chunk]:
+                instruction = self._prepared.instructions[at][0]
+                if isinstance(instruction, Compute):
+                    instruction.backward_weights(self)
+
+    def end_backward(self) -> dict[str, Tensor | None]:
+        """What `backward` returns, after the last chunk."""
+        inputs = {
+            name: self.take_gradient(slot)
+            for name, slot in self._prepared.inputs
+            if self.differentiable[slot]
+        }
         self.saved.clear()
         self._gradients.clear()
         self._phase = "backward"
@@ -152,6 +195,4 @@ class PartRun(PartState):
         self.waited = 0.0
         started = perf_counter()
         yield
-        seconds = perf_counter() - started
-        setattr(self.timing, f"{direction}_waiting", self.waited)
-        setattr(self.timing, f"{direction}_busy", seconds - self.waited)
+        self.timing.add(direction, perf_counter() - started, self.waited)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -23,8 +23,11 @@ class Instruction(Protocol):
     def forward(self, run: PartState) -> None:
         """Read values and put new ones."""
 
-    def backward(self, run: PartState) -> None:
-        """Take the gradients of what forward put and add to those of what it read."""
+    def backward(self, run: PartState, weights: bool) -> None:
+        """Take the gradients of what forward put and add to those of what it read.
+
+        And to those of the parameters if `weights` are wanted now, and not by `backward_weights`.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +48,7 @@ class Receive:
                 run.values[slot] = tensor
                 run.differentiable[slot] = back and tensor.is_floating_point()
 
-    def backward(self, run: PartState) -> None:
+    def backward(self, run: PartState, weights: bool) -> None:
         """Send the gradient back: all that read it have run."""
         if self.transfer.differentiable:
             gradients = []
@@ -61,6 +64,7 @@ class Receive:
 class Compute:
     """Run the step that computes a layer's share."""
 
+    name: str
     find: Callable[[Any], Any]  # anew in each run: it may have been compiled or moved since
     operands: tuple[int, ...]
     results: tuple[int | None, ...]
@@ -89,7 +93,7 @@ class Compute:
         if heads:
             run.saved[self] = (heads, leaves)
 
-    def backward(self, run: PartState) -> None:
+    def backward(self, run: PartState, weights: bool) -> None:
         """Run its graph with the gradients that have come; without any there is nothing to do."""
         heads, leaves = run.saved.pop(self, ((), ()))
         outputs, gradients = [], []
@@ -98,11 +102,30 @@ class Compute:
             if gradient is not None:
                 outputs.append(output)
                 gradients.append(gradient)
-        if outputs:
+        if outputs and weights:
             torch.autograd.backward(outputs, gradients)
+        elif outputs:
+            self._maps(run, outputs, gradients, [leaf for _, leaf in leaves])
         for slot, leaf in leaves:
             if leaf.grad is not None:
                 run.add_gradient(slot, leaf.grad)
+
+    def _maps(
+        self, run: PartState, outputs: list[Tensor], gradients: list[Tensor], leaves: list[Tensor]
+    ) -> None:
+        """The gradients of what it read, and all that `backward_weights` needs for the others."""
+        learned = [one for one in self.find(run.module).parameters() if one.requires_grad]
+        if leaves:
+            keep = bool(learned)
+            torch.autograd.backward(outputs, gradients, retain_graph=keep, inputs=leaves)
+        if learned:
+            run.saved[self] = (outputs, gradients, learned)
+
+    def backward_weights(self, run: PartState) -> None:
+        """The gradients of its parameters, where `backward` was to leave them out."""
+        if self in run.saved:
+            outputs, gradients, learned = run.saved.pop(self)
+            torch.autograd.backward(outputs, gradients, inputs=learned)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +145,7 @@ class Pack:
             run.differentiable[self.result] = True
             run.saved[self] = value.shape
 
-    def backward(self, run: PartState) -> None:
+    def backward(self, run: PartState, weights: bool) -> None:
         """Scatter."""
         gradient = run.take_gradient(self.result)
         if gradient is not None:
@@ -148,7 +171,7 @@ class Send:
             )
         run.send(self.transfer, [run.values[slot] for slot in self.operands])
 
-    def backward(self, run: PartState) -> None:
+    def backward(self, run: PartState, weights: bool) -> None:
         """Wait for the gradient."""
         if self.transfer.differentiable:
             gradients = run.receive_gradient(self.transfer)
@@ -170,12 +193,16 @@ class Prepared:
         Slots of the model's results.
     slots : int
         How many there are.
+    forward, backward : tuple of range
+        The instructions of each chunk, in order: it begins with all that it awaits.
     """
 
     inputs: tuple[tuple[str, int], ...]
     instructions: tuple[tuple[Instruction, tuple[int, ...]], ...]
     results: tuple[int, ...]
     slots: int
+    forward: tuple[range, ...]
+    backward: tuple[range, ...]
 
 
 def prepare(program: PartProgram) -> Prepared:
@@ -219,7 +246,23 @@ class _Preparation:
             tuple(zip(self.instructions, reversed(finished), strict=True)),
             self.results,
             self.count,
+            tuple(self._chunks(Receive, 1)),
+            tuple(self._chunks(Send, -1)),
         )
+
+    def _chunks(self, awaits: type[Receive | Send], way: int) -> Iterator[range]:
+        """Cut in front of each await that comes after something else."""
+        places = range(len(self.instructions))[::way]
+        begin, works = 0, False
+        for at, place in enumerate(places):
+            one = self.instructions[place]
+            if way == -1 and isinstance(one, Receive | Send) and not one.transfer.differentiable:
+                continue  # it does nothing
+            if isinstance(one, awaits) and works:
+                yield places[begin:at]
+                begin = at
+            works = not isinstance(one, awaits)
+        yield places[begin:]
 
     def _add(self, node: fx.Node) -> None:
         target: Any = node.target
@@ -231,7 +274,7 @@ class _Preparation:
         elif node.op == "call_module":
             operands, results = self._read(node, *node.args), self._made(node)
             find = operator.attrgetter(target)
-            self._append(Compute(find, operands, results), operands + results)
+            self._append(Compute(target, find, operands, results), operands + results)
         elif target is receive:
             transfer = self.transfers[self._constant(node, 0)]
             results = self._made(node, len(transfer.tensors))

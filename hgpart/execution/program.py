@@ -12,6 +12,8 @@ from torch import fx
 from hgpart.errors import ArgumentError
 from hgpart.execution.transfers import Transfer
 
+CARRY = "carry"  # step of a part that gives buffers the values that the next pass finds
+
 
 def receive(number: int, *, layer: str = "", sender: int | None = None) -> Any:
     """Stand for what arrives as transfer `number`; a runtime puts it there."""

@@ -54,6 +54,12 @@ class Timing:
     backward_busy: float = 0.0
     backward_waiting: float = 0.0
 
+    def add(self, direction: str, seconds: float, waiting: float) -> None:
+        """Count seconds of a direction, some of them of waiting."""
+        busy = getattr(self, f"{direction}_busy") + seconds - waiting
+        setattr(self, f"{direction}_busy", busy)
+        setattr(self, f"{direction}_waiting", getattr(self, f"{direction}_waiting") + waiting)
+
     def __add__(self, other: Timing) -> Timing:
         """The sums.
 

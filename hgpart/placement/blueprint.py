@@ -15,6 +15,7 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
+from hgpart.execution.program import CARRY
 from hgpart.execution.transfers import Transfer, TransferredTensor
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.operators.calls import module_of, only_updated
@@ -34,7 +35,6 @@ from hgpart.tracing.traced_nodes import is_norms_statistic, is_tensor, live_node
 from hgpart.work.figures import Work
 
 UNUSED = "unused"  # submodule of a part with the state that none of its steps uses
-CARRY = "carry"  # step of a part that gives buffers the values that the next pass finds
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ import numpy as np
 from torch import fx
 
 from hgpart.arrays import Int64
-from hgpart.execution.program import PartProgram
+from hgpart.execution.program import CARRY, PartProgram
 from hgpart.layers.channel_graph import INPUT, OUTPUT
-from hgpart.placement.blueprint import CARRY, Blueprint
+from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.slices import Slice, overlap, slice_of

@@ -272,12 +272,12 @@ def test_working_and_waiting_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(torch.autograd.Function):
         @staticmethod
         def forward(ctx: object, x: Tensor) -> Tensor:
-            clock.work(3, after=2)  # the start of the pass, and that of the wait
+            clock.work(3, after=6)  # the pass, a chunk, and the start of the next and of its wait
             return x * 2
 
         @staticmethod
         def backward(ctx: object, gradient: Tensor) -> Tensor:
-            clock.work(5, after=6)
+            clock.work(5, after=16)
             return gradient * 2
 
     runtime = there_and_back(Call(Slow.apply))

@@ -1,0 +1,57 @@
+"""PartProgram -> Outline: its chunks, and what each of them awaits, sends and computes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import chain
+
+from hgpart.execution.instructions import Compute, Receive, Send, prepare
+from hgpart.execution.program import CARRY, PartProgram
+from hgpart.schedules.outline import Chunk, Outline, Sent
+
+
+def outline(program: PartProgram, work: Mapping[str, float]) -> Outline:
+    """Read off a program's chunks.
+
+    Parameters
+    ----------
+    program : PartProgram
+    work : mapping of str to float
+        By the name of a step; 0 where there is none.
+    """
+    prepared = prepare(program)
+    forward = tuple(_chunk(program, places, work, False) for places in prepared.forward)
+    backward = tuple(_chunk(program, places, work, True) for places in prepared.backward)
+    return Outline(forward, backward, _is_serial(program))
+
+
+def _chunk(program: PartProgram, places: range, work: Mapping[str, float], backward: bool) -> Chunk:
+    instructions = [prepare(program).instructions[at][0] for at in places]
+    arriving, leaving = (Send, Receive) if backward else (Receive, Send)
+    awaits, sends, total = [], [], 0.0
+    for one in instructions:
+        if isinstance(one, Compute):
+            total += work.get(one.name, 0.0)
+        elif isinstance(one, Receive | Send) and (one.transfer.differentiable or not backward):
+            transfer = one.transfer
+            if isinstance(one, arriving):
+                awaits.append(transfer.number)
+            if isinstance(one, leaving):
+                receiver = transfer.sender if backward else transfer.receiver
+                sends.append(Sent(transfer.number, receiver, transfer.nbytes(1)))
+    return Chunk(tuple(awaits), tuple(sends), total)
+
+
+def _is_serial(program: PartProgram) -> bool:
+    """Whether a pass may find what the one before has left in a buffer at its end.
+
+    What a single step reads and changes, as the running statistics of a norm that is called once,
+    it does so in the order of the micro-batches, whatever comes between.
+    """
+    steps = dict(program.module.named_children())
+    held = (
+        {id(one) for one in step.buffers() if one.is_floating_point()} for step in steps.values()
+    )
+    shared = Counter(chain.from_iterable(held)).values()
+    return CARRY in steps or max(shared, default=0) > 1

@@ -1,0 +1,106 @@
+"""Placement + a rule -> Schedule: what each part does when, micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hgpart.errors import RunError
+from hgpart.execution.outlines import outline
+from hgpart.hypergraph.shares import part_shares
+from hgpart.placement import Placement
+from hgpart.schedules import make_schedule
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.outline import Outline
+from hgpart.schedules.rules import DEFAULT
+from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.schedule_files import load_schedule as load_schedule_of
+
+WORK_SECOND = 2e10  # multiply-accumulates that a device is taken to do in a second
+
+
+def schedule(
+    placement: Placement,
+    rule: str = DEFAULT,
+    micro_batches: int = 1,
+    costs: Costs | None = None,
+    *,
+    backward: bool = True,
+) -> Schedule:
+    """Order what the parts of a placement do in a step, in the placement's present mode.
+
+    All parts' sequences are cut from one global order, in which each action stands behind what it
+    needs: so no schedule can come to a stop, and sums have one order.
+
+    Parameters
+    ----------
+    placement : Placement
+        All its parts in this process.
+    rule : str
+        ``sequential``, ``gpipe``, ``1f1b``, ``zero-bubble`` or ``greedy``.
+    micro_batches : int
+        That a batch is divided into.
+    costs : Costs, optional
+        What actions and messages are taken to last; `costs_of` the placement when left out.
+    backward : bool
+        Whether a step has backward passes.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such rule, or there are no micro-batches.
+    RunError
+        If this process does not hold all parts.
+    """
+    costs = costs_of(placement, micro_batches) if costs is None else costs
+    outlines = all_outlines(placement)
+    return make_schedule(outlines, rule, micro_batches, costs, backward=backward)
+
+
+def load_schedule(path: Path | str, placement: Placement) -> Schedule:
+    """Read a file of `save_schedule`, which has to be for this placement, in its present mode.
+
+    Raises
+    ------
+    FormatError
+        If it is no schedule, or no valid one.
+    PlanError
+        If it is for another placement.
+    """
+    return load_schedule_of(path, all_outlines(placement))
+
+
+def costs_of(placement: Placement, micro_batches: int) -> Costs:
+    """Estimates for the plan's batch: by measured work, or so many operations a second."""
+    work = placement.work
+    each = 1.0 if work.unit == "s" else 1 / WORK_SECOND
+    samples = placement.partition.modelling.batch_size / max(1, micro_batches)
+    return Costs(samples=samples, work=each / work.units)
+
+
+def all_outlines(placement: Placement) -> tuple[Outline, ...]:
+    """The chunks of all parts."""
+    held = placement.programs
+    if len(held) != placement.k:
+        raise RunError(
+            f"this process holds {len(held)} of {placement.k} parts: accepted is all of them"
+        )
+    return tuple(outline_of(placement, part) for part in sorted(held))
+
+
+def outline_of(placement: Placement, part: int) -> Outline:
+    """The chunks of one part."""
+    return outline(placement.programs[part], step_work(placement, part))
+
+
+def step_work(placement: Placement, part: int) -> Mapping[str, float]:
+    """Work of a part's steps by name, for a sample; a layer's is that of its first step."""
+    partition, names = placement.partition, placement.blueprint.names
+    shares = part_shares(partition.model, partition.parts, placement.k).layer_work[:, part]
+    steps = dict(placement.programs[part].module.named_children())
+    return {
+        partial if (partial := f"{names[at]}_partial") in steps else names[at]: float(shares[at])
+        for at in np.flatnonzero(shares).tolist()
+    }

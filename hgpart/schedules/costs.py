@@ -1,0 +1,42 @@
+"""What actions and messages are estimated to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hgpart.schedules.outline import Chunk
+from hgpart.schedules.schedule import Direction
+
+PASSES = {Direction.FORWARD: 1, Direction.BACKWARD: 2, Direction.MAPS: 1, Direction.WEIGHTS: 1}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds, of a micro-batch.
+
+    A backward pass counts twice what a forward pass does: a product with the weights, and one with
+    the maps.
+
+    Attributes
+    ----------
+    samples : float
+        Of a micro-batch.
+    work : float
+        Seconds of a unit of work.
+    byte, message : float
+        Seconds of a message's bytes, and of any message besides.
+    """
+
+    samples: float = 1.0
+    work: float = 5e-11  # 20 G multiply-accumulates a second: a core, or two
+    byte: float = 1e-9
+    message: float = 1e-4
+
+    def action(self, direction: Direction, chunk: Chunk) -> float:
+        """How long a chunk takes."""
+        return PASSES[direction] * self.samples * self.work * chunk.work
+
+    def travel(self, chunk: Chunk, receiver: int) -> float:
+        """How long what a chunk sends takes to a receiver."""
+        nbytes = sum(sent.nbytes for sent in chunk.sends if sent.receiver == receiver)
+        return self.message + self.samples * self.byte * nbytes

@@ -1,0 +1,79 @@
+"""Schedule + Costs -> text: who does what when, by estimated costs."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.schedule import Action, Direction, Schedule
+
+WIDTH = 96
+FIRST = {Direction.FORWARD: "0", Direction.BACKWARD: "a", Direction.MAPS: "a"}
+
+
+def times(schedule: Schedule, costs: Costs) -> list[tuple[float, float]]:
+    """When each action of the order begins and ends, where each begins as soon as it can."""
+    free = [0.0] * schedule.k
+    arrival: dict[tuple[int, bool, int, int], float] = {}
+    found = []
+    for action in schedule.order:
+        part, direction, micro_batch, _ = action
+        chunk, backward = schedule.chunk(action), direction is not Direction.FORWARD
+        begin = free[part]
+        if direction is not Direction.WEIGHTS:
+            for transfer in chunk.awaits:
+                begin = max(begin, arrival[part, backward, micro_batch, transfer])
+        free[part] = end = begin + costs.action(direction, chunk)
+        found.append((begin, end))
+        if direction is not Direction.WEIGHTS:
+            for receiver, transfers in chunk.messages.items():
+                there = end + costs.travel(chunk, receiver)
+                for transfer in transfers:
+                    arrival[receiver, backward, micro_batch, transfer] = there
+    return found
+
+
+def draw(schedule: Schedule, costs: Costs) -> str:
+    """A row for each part: digits are forward, letters backward, capitals the weights' half of it.
+
+    Below it the same as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0.
+    """
+    when = times(schedule, costs)
+    end = max((until for _, until in when), default=0.0)
+    rows = [["."] * WIDTH for _ in range(schedule.k)]
+    busy = [0.0] * schedule.k
+    for action, (begin, until) in zip(schedule.order, when, strict=True):
+        busy[action.part] += until - begin
+        if end:
+            columns = range(int(begin / end * WIDTH), max(1, round(until / end * WIDTH)))
+            for column in columns if until > begin else ():
+                rows[action.part][column] = _letter(action)
+    idle = 1 - sum(busy) / (end * schedule.k) if end else 0.0
+    count = f"{schedule.micro_batches} micro-batch{'es' * (schedule.micro_batches > 1)}"
+    lines = [f"{schedule.rule}: {count} on {schedule.k} parts, idle {100 * idle:.0f} % by costs"]
+    digits = len(str(schedule.k - 1))
+    for part, row in enumerate(rows):
+        lines.append(f"{part:{digits}} |{''.join(row)}| keeps {schedule.alive[part]}")
+    for part, sequence in enumerate(schedule.sequences):
+        lines.append(f"{part:{digits}}  {' '.join(_runs(sequence))}")
+    return "\n".join(lines) + "\n"
+
+
+def _letter(action: Action) -> str:
+    if action.direction is Direction.WEIGHTS:
+        return chr(ord("A") + action.micro_batch % 26)
+    most = 10 if action.direction is Direction.FORWARD else 26
+    return chr(ord(FIRST[action.direction]) + action.micro_batch % most)
+
+
+def _runs(sequence: tuple[Action, ...]) -> list[str]:
+    """Chunks that follow each other as one."""
+    found = []
+    numbered = enumerate(sequence)
+    for (_, direction, micro_batch), several in groupby(
+        numbered, lambda item: (item[1].chunk - item[0], *item[1][1:3])
+    ):
+        chunks = [action.chunk for _, action in several]
+        last = f"-{chunks[-1]}" if len(chunks) > 1 else ""
+        found.append(f"{direction.value}{micro_batch}.{chunks[0]}{last}")
+    return found

@@ -1,0 +1,124 @@
+"""Outlines -> what each action needs: the graph that every rule goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import TopologicalSorter
+
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.outline import Chunk, Outline
+from hgpart.schedules.schedule import Action, Direction
+
+FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+MAPS, WEIGHTS = Direction.MAPS, Direction.WEIGHTS
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """The actions of a step, and what each of them needs.
+
+    An action needs the one before it in its pass, and the same of the micro-batch before: so
+    statistics are updated, and gradients added up, in one order.
+
+    Attributes
+    ----------
+    outlines : sequence of Outline
+    micro_batches : int
+    costs : Costs
+    backward : bool
+        Whether there are backward passes.
+    halves : bool
+        Whether they are in two halves, for maps and for weights.
+    """
+
+    outlines: Sequence[Outline]
+    micro_batches: int
+    costs: Costs
+    backward: bool = True
+    halves: bool = False
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """What is done."""
+        if not self.backward:
+            return (FORWARD,)
+        return (FORWARD, MAPS, WEIGHTS) if self.halves else (FORWARD, BACKWARD)
+
+    def chunks(self, part: int, direction: Direction) -> tuple[Chunk, ...]:
+        """A part's chunks in a direction."""
+        outline = self.outlines[part]
+        return outline.forward if direction is FORWARD else outline.backward
+
+    def actions(self) -> Iterator[Action]:
+        """All of them, in no order that would serve."""
+        for part in range(len(self.outlines)):
+            for direction in self.directions:
+                for micro_batch in range(self.micro_batches):
+                    for chunk in range(len(self.chunks(part, direction))):
+                        yield Action(part, direction, micro_batch, chunk)
+
+    @cached_property
+    def senders(self) -> dict[tuple[bool, int], tuple[int, int]]:
+        """By whether it is a gradient, and transfer: part and chunk that send it."""
+        return {
+            (direction is not FORWARD, sent.transfer): (part, at)
+            for part in range(len(self.outlines))
+            for direction in (FORWARD, BACKWARD)
+            for at, chunk in enumerate(self.chunks(part, direction))
+            for sent in chunk.sends
+        }
+
+    def before(self, action: Action) -> Iterator[Action]:
+        """What an action needs."""
+        part, direction, micro_batch, at = action
+        if direction is WEIGHTS:
+            yield Action(part, MAPS, micro_batch, at)
+        else:
+            for transfer in self.chunks(part, direction)[at].awaits:
+                sender, chunk = self.senders[direction is not FORWARD, transfer]
+                yield Action(sender, direction, micro_batch, chunk)
+            if at:
+                yield Action(part, direction, micro_batch, at - 1)
+            elif direction is not FORWARD:
+                last = len(self.outlines[part].forward) - 1
+                yield Action(part, FORWARD, micro_batch, last)
+            elif micro_batch and self.outlines[part].serial:
+                last = len(self.outlines[part].forward) - 1
+                yield Action(part, FORWARD, micro_batch - 1, last)
+        if micro_batch:
+            yield Action(part, direction, micro_batch - 1, at)
+
+    @cached_property
+    def ranks(self) -> dict[tuple[int, Direction, int], int]:
+        """By part, direction and chunk: a place in one order of all that a micro-batch needs."""
+        one = Needs(self.outlines, 1, self.costs, self.backward, self.halves)
+        graph = {action: tuple(one.before(action)) for action in one.actions()}
+        order = TopologicalSorter(graph).static_order()
+        return {(part, way, chunk): at for at, (part, way, _, chunk) in enumerate(order)}
+
+    def rank(self, action: Action) -> int:
+        """The place of an action among those of its micro-batch."""
+        return self.ranks[action.part, action.direction, action.chunk]
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """How many stages of a pipeline there are from each part on, its own among them.
+
+        A stage is all parts that send maps to each other in a circle.
+        """
+        import networkx as nx
+
+        parts = nx.DiGraph()
+        parts.add_nodes_from(range(len(self.outlines)))
+        for part, outline in enumerate(self.outlines):
+            receivers = {sent.receiver for chunk in outline.forward for sent in chunk.sends}
+            parts.add_edges_from((part, receiver) for receiver in receivers)
+        stages = nx.condensation(parts)
+        found: dict[int, int] = {}
+        for stage in reversed(list(nx.topological_sort(stages))):
+            behind = (found[other] for other in stages.successors(stage))
+            found[stage] = 1 + max(behind, default=0)
+        of_part = stages.graph["mapping"]
+        return tuple(found[of_part[part]] for part in range(len(self.outlines)))

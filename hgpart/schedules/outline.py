@@ -1,0 +1,71 @@
+"""What a part does with a batch, in chunks: all that a schedule needs to know of its program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A transfer that a chunk sends, or whose gradient it sends back.
+
+    Attributes
+    ----------
+    transfer : int
+        Its number in the placement.
+    receiver : int
+        The part that it goes to.
+    nbytes : int
+        For a batch of one sample.
+    """
+
+    transfer: int
+    receiver: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A run of a part's instructions between two awaits: nothing can hold it up once it has begun.
+
+    Attributes
+    ----------
+    awaits : tuple of int
+        Numbers of the transfers that have to be there (backward: of their gradients).
+    sends : tuple of Sent
+        What is there when it has ended, in order.
+    work : float
+        Of its layers in a forward pass of one sample, in whatever unit.
+    """
+
+    awaits: tuple[int, ...]
+    sends: tuple[Sent, ...]
+    work: float = 0.0
+
+    @cached_property
+    def messages(self) -> Mapping[int, tuple[int, ...]]:
+        """By receiver, the transfers that travel together."""
+        found: dict[int, tuple[int, ...]] = {}
+        for sent in self.sends:
+            found[sent.receiver] = (*found.get(sent.receiver, ()), sent.transfer)
+        return found
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A part's program as chunks.
+
+    Attributes
+    ----------
+    forward, backward : tuple of Chunk
+        In the order in which the part goes through them; those of backward are other runs.
+    serial : bool
+        Whether a forward pass finds state that the one before has left at its end, so that each
+        micro-batch has to wait for the one before it.
+    """
+
+    forward: tuple[Chunk, ...]
+    backward: tuple[Chunk, ...]
+    serial: bool = False

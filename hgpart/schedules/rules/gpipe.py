@@ -1,0 +1,14 @@
+"""GPipe (Huang et al., arXiv 1811.06965): all forward, then all backward."""
+
+from __future__ import annotations
+
+from hgpart.schedules.needs import FORWARD, Needs
+from hgpart.schedules.schedule import Action
+
+
+def gpipe(needs: Needs) -> list[Action]:
+    """Keep the maps of all micro-batches; a part goes through one after the other."""
+    return sorted(
+        needs.actions(),
+        key=lambda one: (one.direction is not FORWARD, one.micro_batch, needs.rank(one)),
+    )

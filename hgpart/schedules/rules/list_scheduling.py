@@ -1,0 +1,96 @@
+"""Needs + priority -> order: each part that is free takes the best of what it could begin."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hgpart.schedules.needs import FORWARD, Needs
+from hgpart.schedules.schedule import Action
+
+
+def list_schedule(
+    needs: Needs, priority: Callable[[Action], Any], alive: Sequence[int]
+) -> list[Action]:
+    """Order actions as they begin in a simulation by their costs.
+
+    No cap can bring it to a stop: micro-batches begin in their order in each part, so the first
+    that is not done everywhere is held back nowhere.
+
+    Parameters
+    ----------
+    needs : Needs
+    priority : callable
+        Of two actions that a part could begin, it takes the one with less.
+    alive : sequence of int
+        How many micro-batches each part may have begun and not ended.
+    """
+    missing: dict[Action, int] = {}
+    behind: dict[Action, list[Action]] = defaultdict(list)
+    left: dict[tuple[int, int], int] = defaultdict(int)  # by part and micro-batch, actions to do
+    for action in needs.actions():
+        before = [*needs.before(action)]
+        missing[action] = len(before)
+        left[action.part, action.micro_batch] += 1
+        for one in before:
+            behind[one].append(action)
+    k = len(needs.outlines)
+    waiting: list[list[tuple[Any, Action]]] = [[] for _ in range(k)]
+    begun, ended = [0] * k, [0] * k
+    working = [False] * k
+    events: list[tuple[float, int, Action, bool]] = []  # time, number, action, whether it ends
+    numbers = iter(range(10**12))
+    order: list[Action] = []
+
+    def begin(part: int, now: float) -> None:
+        held: list[tuple[Any, Action]] = []
+        while waiting[part] and not working[part]:
+            item = heapq.heappop(waiting[part])
+            action = item[1]
+            first = action.direction is FORWARD and action.chunk == 0
+            if first and begun[part] - ended[part] >= alive[part]:
+                held.append(item)
+                continue
+            begun[part] += first
+            working[part] = True
+            order.append(action)
+            chunk = needs.chunks(part, action.direction)[action.chunk]
+            until = now + needs.costs.action(action.direction, chunk)
+            heapq.heappush(events, (until, next(numbers), action, True))
+        for item in held:
+            heapq.heappush(waiting[part], item)
+
+    def end(action: Action, now: float) -> None:
+        part = action.part
+        working[part] = False
+        left[part, action.micro_batch] -= 1
+        ended[part] += not left[part, action.micro_batch]
+        for one in behind[action]:
+            missing[one] -= 1
+            arrives = now
+            if one.part != part:
+                chunk = needs.chunks(part, action.direction)[action.chunk]
+                arrives += needs.costs.travel(chunk, one.part)
+            arrival[one] = max(arrival.get(one, 0.0), arrives)
+            if not missing[one]:
+                heapq.heappush(events, (arrival[one], next(numbers), one, False))
+
+    arrival: dict[Action, float] = {}
+    for action, count in missing.items():
+        if not count:
+            heapq.heappush(events, (0.0, next(numbers), action, False))
+    while events:
+        now = events[0][0]
+        touched = dict[int, None]()
+        while events and events[0][0] == now:
+            _, _, action, ends = heapq.heappop(events)
+            touched[action.part] = None
+            if ends:
+                end(action, now)
+            else:
+                heapq.heappush(waiting[action.part], (priority(action), action))
+        for part in touched:
+            begin(part, now)
+    return order

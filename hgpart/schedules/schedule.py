@@ -1,0 +1,142 @@
+"""Schedule: for each part a fixed sequence of actions, all of them cut from one global order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from hashlib import sha256
+from typing import NamedTuple
+
+from hgpart.schedules.outline import Chunk, Outline
+
+
+class Direction(str, Enum):
+    """What an action does; the letters are those of the zero bubble paper, but for M (its B)."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    MAPS = "M"  # backward as far as maps need it, which are then sent back
+    WEIGHTS = "W"  # the rest of it
+
+
+class Action(NamedTuple):
+    """One chunk of one micro-batch in a part."""
+
+    part: int
+    direction: Direction
+    micro_batch: int
+    chunk: int
+
+    def __str__(self) -> str:
+        """Without the part.
+
+        >>> str(Action(0, Direction.FORWARD, 2, 5))
+        'F2.5'
+        """
+        return f"{self.direction.value}{self.micro_batch}.{self.chunk}"
+
+
+class Message(NamedTuple):
+    """What an action sends to one receiver: it travels as one.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the global order of a step's messages.
+    micro_batch, sender, receiver : int
+    backward : bool
+        Whether it is gradients.
+    transfers : tuple of int
+    """
+
+    number: int
+    micro_batch: int
+    sender: int
+    receiver: int
+    backward: bool
+    transfers: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """When each part does what in a step.
+
+    Attributes
+    ----------
+    rule : str
+        What made it.
+    micro_batches : int
+    outlines : tuple of Outline
+        Of each part.
+    order : tuple of Action
+        All actions of all parts; each stands behind what it needs.
+    """
+
+    rule: str
+    micro_batches: int
+    outlines: tuple[Outline, ...]
+    order: tuple[Action, ...]
+
+    @property
+    def k(self) -> int:
+        """Number of parts."""
+        return len(self.outlines)
+
+    @cached_property
+    def sequences(self) -> tuple[tuple[Action, ...], ...]:
+        """What each part does, in order."""
+        found: list[list[Action]] = [[] for _ in self.outlines]
+        for action in self.order:
+            found[action.part].append(action)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def backward(self) -> bool:
+        """Whether there are backward passes."""
+        return any(action.direction is not Direction.FORWARD for action in self.order)
+
+    @cached_property
+    def messages(self) -> tuple[Message, ...]:
+        """All that travels in a step, in the order of departure."""
+        found: list[Message] = []
+        for action in self.order:
+            if action.direction is not Direction.WEIGHTS:
+                backward = action.direction is not Direction.FORWARD
+                for receiver, transfers in self.chunk(action).messages.items():
+                    facts = action.micro_batch, action.part, receiver, backward, transfers
+                    found.append(Message(len(found), *facts))
+        return tuple(found)
+
+    def chunk(self, action: Action) -> Chunk:
+        """The chunk of an action."""
+        outline = self.outlines[action.part]
+        forward = action.direction is Direction.FORWARD
+        return (outline.forward if forward else outline.backward)[action.chunk]
+
+    @cached_property
+    def alive(self) -> tuple[int, ...]:
+        """The most micro-batches of which each part keeps maps at the same time."""
+        return tuple(_most_alive(sequence) for sequence in self.sequences)
+
+
+def _most_alive(sequence: Sequence[Action]) -> int:
+    last: Mapping[int, int] = {action.micro_batch: at for at, action in enumerate(sequence)}
+    alive, most = set[int](), 0
+    for at, action in enumerate(sequence):
+        alive.add(action.micro_batch)
+        most = max(most, len(alive))
+        if last[action.micro_batch] == at:
+            alive.remove(action.micro_batch)
+    return most
+
+
+def outlines_fingerprint(outlines: Sequence[Outline]) -> str:
+    """Tells the chunks of a placement from those of others."""
+    content = [
+        [[(chunk.awaits, [*chunk.messages.items()]) for chunk in chunks] for chunks in both]
+        for both in ((outline.forward, outline.backward) for outline in outlines)
+    ]
+    serial = [outline.serial for outline in outlines]
+    return sha256(repr((content, serial)).encode()).hexdigest()[:16]

@@ -1,0 +1,67 @@
+"""Schedule <-> file: the order of all actions, for a placement that has the same chunks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hgpart.errors import PlanError
+from hgpart.files.json_files import JsonObject, read_json
+from hgpart.files.writing import replacing
+from hgpart.schedules.checking import problems
+from hgpart.schedules.outline import Outline
+from hgpart.schedules.schedule import Action, Direction, Schedule, outlines_fingerprint
+
+FORMAT = "hgpart schedule 1"
+ACTION = re.compile(r"(\d{1,5}):([FBMW])(\d{1,9})\.(\d{1,9})")
+LARGEST = 2**20  # micro-batches
+
+
+def save_schedule(path: Path | str, schedule: Schedule) -> None:
+    """Write a file; as all results, whole or not at all."""
+    fields = {
+        "format": FORMAT,
+        "rule": schedule.rule,
+        "micro_batches": schedule.micro_batches,
+        "k": schedule.k,
+        "chunks": outlines_fingerprint(schedule.outlines),
+        "order": [f"{action.part}:{action}" for action in schedule.order],
+    }
+    lines = [f'  "{name}": {json.dumps(value)}' for name, value in fields.items()]
+    with replacing(path) as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def load_schedule(path: Path | str, outlines: Sequence[Outline]) -> Schedule:
+    """Read a file that is for parts with these chunks, and check it.
+
+    Raises
+    ------
+    FormatError
+        If it is no schedule, or no valid one.
+    PlanError
+        If it is for another placement.
+    """
+    fields = read_json(path, "a file of save_schedule", FORMAT)
+    rule, micro_batches = fields.string("rule"), fields.whole("micro_batches", 1, LARGEST)
+    if fields.string("chunks") != outlines_fingerprint(outlines):
+        raise PlanError(
+            f"{path} is a schedule of another plan (k={fields.whole('k', 1)}): accepted is one "
+            "that was made for this placement, in the same mode"
+        )
+    order = tuple(_action(fields, text) for text in fields.items("order"))
+    schedule = Schedule(rule, micro_batches, tuple(outlines), order)
+    found = problems(schedule)
+    if found:
+        raise fields.wrong("order", f"a valid order ({found[0]})")
+    return schedule
+
+
+def _action(fields: JsonObject, text: object) -> Action:
+    matched = ACTION.fullmatch(text) if isinstance(text, str) else None
+    if matched is None:
+        raise fields.wrong("order", "actions as in 0:F2.5")
+    part, direction, micro_batch, chunk = matched.groups()
+    return Action(int(part), Direction(direction), int(micro_batch), int(chunk))

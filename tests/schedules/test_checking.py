@@ -1,0 +1,68 @@
+"""The checker finds what is wrong with an order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from toy_outlines import EVEN, halves, pipeline
+
+from hgpart.schedules import make_schedule
+from hgpart.schedules.checking import problems
+from hgpart.schedules.outline import Outline
+from hgpart.schedules.schedule import Action, Direction, Schedule
+
+F, B, M, W = Direction.FORWARD, Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS
+
+
+def moved(made: Schedule, action: Action, before: Action) -> Schedule:
+    order = [one for one in made.order if one != action]
+    order.insert(order.index(before), action)
+    return replace(made, order=tuple(order))
+
+
+def test_an_action_too_few_or_too_many() -> None:
+    made = make_schedule(pipeline(2), "greedy", 2, EVEN)
+    (gone,) = problems(replace(made, order=made.order[:-1]))
+    assert gone == f"part {made.order[-1].part} does not do {made.order[-1]}"
+    twice = replace(made, order=(*made.order, Action(1, F, 0, 0)))
+    assert problems(twice) == ["part 1 does F0.0 2 times"]
+    other = replace(made, order=(*made.order, Action(1, F, 5, 0)))
+    assert problems(other) == ["part 1 does F5.0, which it has not"]
+    nobody = replace(made, order=(*made.order, Action(7, F, 0, 0)))
+    assert problems(nobody) == ["part 7 does F0.0, but there are 2 parts"]
+
+
+@pytest.mark.parametrize(
+    ("action", "before", "said"),
+    [
+        (Action(0, F, 1, 0), Action(0, F, 0, 0), "part 0 does F1.0 in front of F0.0"),
+        (Action(1, B, 0, 0), Action(1, F, 0, 0), "part 1 does B0.0 in front of F0.2"),
+        (Action(0, B, 0, 2), Action(0, B, 0, 1), "part 0 does B0.2 in front of B0.1"),
+        (Action(0, B, 1, 0), Action(0, B, 0, 0), "part 0 does B1.0 in front of B0.0"),
+    ],
+)
+def test_a_part_out_of_order(action: Action, before: Action, said: str) -> None:
+    made = make_schedule(halves(2), "gpipe", 2, EVEN)
+    assert said in problems(moved(made, action, before))
+
+
+def test_weights_before_maps() -> None:
+    made = make_schedule(pipeline(2), "zero-bubble", 2, EVEN)
+    found = problems(moved(made, Action(0, W, 0, 0), Action(0, M, 0, 0)))
+    assert found == ["part 0 does W0.0 in front of M0.0"]
+
+
+def test_parts_that_wait_for_each_other() -> None:
+    """Part 0 would see micro-batch 0 back before it begins 1, part 1 begins 1 first."""
+    made = make_schedule(pipeline(2), "sequential", 2, EVEN)
+    found = problems(moved(made, Action(1, F, 1, 0), Action(1, B, 0, 0)))
+    assert found == [
+        f"part {part} waits for ever to do {what}" for part, what in ((0, "B0.0"), (1, "F1.0"))
+    ]
+
+
+def test_state_that_is_passed_on() -> None:
+    made = make_schedule(halves(2), "greedy", 2, replace(EVEN, message=1.0))
+    kept = tuple(Outline(one.forward, one.backward, serial=True) for one in made.outlines)
+    assert "part 0 does F1.0 in front of F0.2" in problems(replace(made, outlines=kept))

@@ -1,0 +1,138 @@
+"""One contract for all rules: valid on any partition, and what each of them is for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from placed_models import model_of, placed
+from toy_outlines import EVEN, halves, pipeline
+from toy_programs import Cut, cuts
+
+from hgpart.errors import ArgumentError
+from hgpart.execution.outlines import outline
+from hgpart.run.scheduling import all_outlines, costs_of, schedule
+from hgpart.schedules import make_schedule
+from hgpart.schedules.checking import problems
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.drawing import times
+from hgpart.schedules.outline import Chunk, Outline, Sent
+from hgpart.schedules.rules import RULES
+from hgpart.schedules.schedule import Action, Direction, Schedule
+
+
+def outlines_of(cut: Cut) -> list[Outline]:
+    programs = cut.placed.programs
+    return [outline(programs[part], dict.fromkeys(["layer0"], 2.0)) for part in range(cut.k)]
+
+
+def seconds(made: Schedule, costs: Costs = EVEN) -> float:
+    return max(end for _, end in times(made, costs))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(cuts(), st.integers(1, 5), st.booleans(), st.sampled_from([0.0, 0.5, 10.0]), st.booleans())
+def test_schedules_of_any_cut_are_valid(
+    rule: str, cut: Cut, micro_batches: int, backward: bool, message: float, serial: bool
+) -> None:
+    outlines = [Outline(one.forward, one.backward, serial) for one in outlines_of(cut)]
+    costs = Costs(work=1.0, message=message)
+    made = make_schedule(outlines, rule, micro_batches, costs, backward=backward)
+    assert problems(made) == []
+    assert made.backward == backward
+    again = make_schedule(outlines, rule, micro_batches, costs, backward=backward)
+    assert made.order == again.order
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("name", ["residual", "grouped", "branches", "forked"])
+def test_schedules_of_placements_are_valid(name: str, grain: str) -> None:
+    model, inputs = model_of(name)
+    placement = placed(model, inputs, grain=grain)
+    for rule in RULES:
+        assert problems(schedule(placement, rule, 3)) == []
+    numbers = [
+        sent.transfer for one in all_outlines(placement) for c in one.forward for sent in c.sends
+    ]
+    assert sorted(numbers) == [transfer.number for transfer in placement.transfers]
+    total = sum(chunk.work for one in all_outlines(placement) for chunk in one.forward)
+    assert total == pytest.approx(placement.partition.model.weights.sum())
+    assert costs_of(placement, 4).samples == 1
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_micro_batch_is_the_same_by_every_rule(rule: str) -> None:
+    made = make_schedule(halves(3), rule, 1, EVEN)
+    plain = make_schedule(halves(3), "sequential", 1, EVEN)
+
+    def whole(schedule: Schedule) -> list[list[tuple[str, int]]]:
+        return [
+            [
+                (one.direction.value.replace("M", "B"), one.chunk)
+                for one in sequence
+                if one.direction != "W"
+            ]
+            for sequence in schedule.sequences
+        ]
+
+    assert whole(made) == whole(plain)
+
+
+def test_what_pipelines_take_and_keep() -> None:
+    """Of p stages and m micro-batches, forward 1 and backward 2: 3 (m + p - 1), kept m or p."""
+    p, m = 4, 8
+    made = {rule: make_schedule(pipeline(p), rule, m, EVEN) for rule in RULES}
+    assert seconds(made["sequential"]) == 3 * m * p
+    assert made["sequential"].alive == (1,) * p
+    assert seconds(made["gpipe"]) == 3 * (m + p - 1)
+    assert made["gpipe"].alive == (m,) * p
+    assert seconds(made["1f1b"]) == 3 * (m + p - 1)
+    assert made["1f1b"].alive == (4, 3, 2, 1)
+    assert seconds(made["greedy"]) <= 3 * (m + p - 1)
+    assert max(made["greedy"].alive) <= p + 1
+    assert seconds(made["zero-bubble"]) < 3 * (m + p - 1) - (p - 1)
+    assert max(made["zero-bubble"].alive) <= p + 1
+
+
+def test_a_part_goes_on_with_another_micro_batch_where_it_would_wait() -> None:
+    """On a partition inside layers only rules that switch at awaits gain."""
+    costs = Costs(work=1.0, byte=0.0, message=1.0)
+    taken = {rule: seconds(make_schedule(halves(6), rule, 4, costs), costs) for rule in RULES}
+    assert taken["gpipe"] > 0.95 * taken["sequential"]
+    assert taken["1f1b"] == taken["sequential"]
+    assert taken["greedy"] < 0.75 * taken["sequential"]
+    busy = 4 * 6 * 3
+    assert taken["greedy"] < 1.1 * busy
+
+
+def test_a_part_that_keeps_state_takes_micro_batches_in_turn() -> None:
+    outlines = [Outline(one.forward, one.backward, serial=True) for one in halves(4)]
+    made = make_schedule(outlines, "greedy", 3, Costs(work=1.0, message=1.0))
+    assert problems(made) == []
+    for sequence in made.sequences:
+        forward = [one.micro_batch for one in sequence if one.direction is Direction.FORWARD]
+        assert forward == sorted(forward)
+
+
+def test_messages_are_all_that_a_chunk_sends_to_a_part() -> None:
+    sent = (Sent(4, 2, 8), Sent(5, 1, 8), Sent(6, 2, 8))
+    quiet = Outline((Chunk((4, 5, 6), ()),), (Chunk((), ()),))
+    speaks = Outline((Chunk((), sent),), (Chunk((), ()),))
+    made = make_schedule([speaks, quiet], "sequential", 2, EVEN, backward=False)
+    assert [message[:4] for message in made.messages] == [
+        (0, 0, 0, 2),
+        (1, 0, 0, 1),
+        (2, 1, 0, 2),
+        (3, 1, 0, 1),
+    ]
+    assert made.messages[0].transfers == (4, 6)
+    assert str(Action(0, Direction.MAPS, 3, 1)) == "M3.1"
+
+
+def test_arguments() -> None:
+    with pytest.raises(
+        ArgumentError, match="schedule 'zigzag': accepted are sequential, gpipe, 1f"
+    ):
+        make_schedule(pipeline(2), "zigzag", 2, EVEN)
+    with pytest.raises(ArgumentError, match="0 micro-batches: accepted is 1 or more"):
+        make_schedule(pipeline(2), "greedy", 0, EVEN)

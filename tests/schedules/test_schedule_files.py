@@ -1,0 +1,61 @@
+"""A schedule is kept in a file, and is refused where it does not belong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from toy_outlines import EVEN, halves, pipeline
+
+from hgpart.errors import FormatError, PlanError
+from hgpart.schedules import make_schedule
+from hgpart.schedules.drawing import draw
+from hgpart.schedules.rules import RULES
+from hgpart.schedules.schedule_files import load_schedule, save_schedule
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_file_gives_the_schedule_back(tmp_path: Path, rule: str) -> None:
+    made = make_schedule(halves(3), rule, 3, EVEN)
+    save_schedule(tmp_path / "schedule.json", made)
+    found = load_schedule(tmp_path / "schedule.json", halves(3))
+    assert (found.rule, found.micro_batches, found.order) == (rule, 3, made.order)
+    assert found.messages == made.messages
+
+
+def test_a_schedule_of_another_plan_is_refused(tmp_path: Path) -> None:
+    save_schedule(tmp_path / "schedule.json", make_schedule(halves(3), "greedy", 2, EVEN))
+    with pytest.raises(PlanError, match=r"is a schedule of another plan \(k=2\): accepted is one"):
+        load_schedule(tmp_path / "schedule.json", pipeline(2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"0:F0.0", ', "", r"accepted: \"order\": a valid order \(part 0 does not do F0.0\)"),
+        ('"0:F0.0"', '"0:X0.0"', r"accepted: \"order\": actions as in 0:F2.5"),
+        ('"0:F0.0"', "7", r"accepted: \"order\": actions as in 0:F2.5"),
+        ('"micro_batches": 2', '"micro_batches": 0', "a whole number from 1 to"),
+        ("schedule 1", "schedule 9", "hgpart schedule 1"),
+    ],
+)
+def test_a_spoiled_file_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    path = tmp_path / "schedule.json"
+    save_schedule(path, make_schedule(halves(3), "greedy", 2, EVEN))
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(FormatError, match=said):
+        load_schedule(path, halves(3))
+
+
+def test_it_is_drawn() -> None:
+    """Digits forward, letters backward: the second stage begins as the first has ended."""
+    text = draw(make_schedule(pipeline(2), "gpipe", 2, EVEN), EVEN)
+    first, *rows = text.splitlines()
+    assert first == "gpipe: 2 micro-batches on 2 parts, idle 33 % by costs"
+    unit = "".join(dict.fromkeys(rows[0][3:-9]))
+    assert unit == "01.ab"
+    assert "".join(dict.fromkeys(rows[1][3:-9])) == ".01ab"
+    assert [row.rpartition("| ")[2] for row in rows[:2]] == ["keeps 2"] * 2
+    assert rows[2:] == ["0  F0.0 F1.0 B0.0 B1.0", "1  F0.0 F1.0 B0.0 B1.0"]
