@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain
 from operator import add
-from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -19,10 +19,13 @@ from torch.autograd.function import once_differentiable
 
 from hgpart.errors import PlacementError
 from hgpart.execution.engine import PartRun, placeholder_values
+from hgpart.execution.local_wires import LocalWires
+from hgpart.execution.outlines import check_fits
 from hgpart.execution.program import PartProgram
+from hgpart.execution.step_run import Score, StepRun, backward_from
 from hgpart.execution.totals import Timing, Totals, Traffic
-from hgpart.execution.transfers import Transfer
 from hgpart.execution.workers import Workers
+from hgpart.schedules.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +106,12 @@ class LocalRuntime:
         self.last: RunRecord | None = None
         self._workers: Workers | None = None
         self._threads = 0
+        self._fitting: WeakSet[Schedule] = WeakSet()
+
+    @property
+    def transfers(self) -> set[int]:
+        """Numbers of all that travels."""
+        return {number for program in self.programs for number in program.transfers}
 
     def run(self, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Run one batch.
@@ -143,6 +152,92 @@ class LocalRuntime:
         self.last = batch.record
         return results
 
+    def step(
+        self, schedule: Schedule, batches: Sequence[Mapping[str, Any]], score: Score
+    ) -> list[Any]:
+        """Run a step by a schedule, with its backward passes if it has some.
+
+        Parameters
+        ----------
+        schedule : Schedule
+        batches : sequence of mapping
+            For each micro-batch the values that `run` takes.
+        score : callable
+            Given a micro-batch and its results; see `StepRun`.
+
+        Returns
+        -------
+        list
+            What `score` returned, for each micro-batch.
+
+        Raises
+        ------
+        PlanError
+            If the schedule is for other programs.
+        Exception
+            Whatever a part raises, as it is; the runtime can be used again.
+        """
+        if schedule not in self._fitting:
+            check_fits(schedule, dict(enumerate(self.programs)), self.k)
+            self._fitting.add(schedule)
+        if self.k == 1:
+            return self._step_alone(schedule, batches, score)
+        wires = [LocalWires(self.devices, self.transfers) for _ in batches]
+        runs = [
+            StepRun(program, device, self.k, wires, batches, self._only(part, score))
+            for part, (program, device) in enumerate(zip(self.programs, self.devices, strict=True))
+        ]
+
+        def stop() -> None:
+            for each in wires:
+                each.stop()
+
+        with torch.set_grad_enabled(schedule.backward):
+            jobs = map(partial, (run.run for run in runs), schedule.sequences)
+            self.everywhere([*jobs], streams_of(self.devices), stop)
+        self.last = RunRecord(tuple(run.traffic for run in runs), tuple(run.timing for run in runs))
+        scores = runs[self.output_part].scores
+        return [scores[micro_batch] for micro_batch in range(len(batches))]
+
+    def _only(self, part: int, score: Score) -> Score | None:
+        return score if part == self.output_part else None
+
+    def _step_alone(
+        self, schedule: Schedule, batches: Sequence[Mapping[str, Any]], score: Score
+    ) -> list[Any]:
+        """One micro-batch after the other, whatever the schedule."""
+        scores, timing = [], Timing()
+        for micro_batch, values in enumerate(batches):
+            with torch.set_grad_enabled(schedule.backward):
+                results = self._run_alone(values)
+                found = score(micro_batch, results)
+            scores.append(backward_from(found, results) if schedule.backward else found)
+            assert self.last is not None
+            timing += self.last.timing[0]
+        self.last = RunRecord((Traffic.none(1),), (timing,))
+        return scores
+
+    def everywhere(
+        self,
+        jobs: Sequence[Callable[[], Any]],
+        streams: Sequence[Any],
+        stop: Callable[[], object],
+    ) -> list[Any]:
+        """Run a job in each part's thread, with the caller's modes and CUDA streams."""
+        modes = _Modes(self.devices)
+
+        def run(job: Callable[[], Any], device: torch.device) -> Any:
+            with modes.entered(), ExitStack() as entered:
+                # The part's own device last: it is the current one then.
+                for stream in sorted(streams, key=lambda stream: stream.device == device):
+                    entered.enter_context(torch.cuda.stream(stream))
+                return job()
+
+        return self.workers().run(
+            [partial(run, job, device) for job, device in zip(jobs, self.devices, strict=True)],
+            stop=stop,
+        )
+
     def close(self) -> None:
         """End the threads; the next run starts new ones."""
         self._workers = None
@@ -180,7 +275,16 @@ class LocalRuntime:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles have no threads yet."""
-        return {**self.__dict__, "_workers": None, "last": None}
+        return {**self.__dict__, "_workers": None, "last": None, "_fitting": WeakSet()}
+
+
+def streams_of(devices: Sequence[torch.device]) -> list[Any]:
+    """The current stream of each GPU."""
+    return [
+        torch.cuda.current_stream(device)
+        for device in dict.fromkeys(devices)
+        if device.type == "cuda"
+    ]
 
 
 def _set_threads(number: int) -> None:
@@ -217,17 +321,13 @@ class _Batch:
 
     def __init__(self, runtime: LocalRuntime) -> None:
         self._runtime = runtime
-        self._wires = _Wires(runtime)
+        self._wires = LocalWires(runtime.devices, runtime.transfers)
         self._runs = [
             PartRun(program, self._wires, device, runtime.k)
             for program, device in zip(runtime.programs, runtime.devices, strict=True)
         ]
         # Backward runs on the streams of forward, as autograd does.
-        self._streams = [
-            torch.cuda.current_stream(device)
-            for device in dict.fromkeys(runtime.devices)
-            if device.type == "cuda"
-        ]
+        self._streams = streams_of(runtime.devices)
         self.record = RunRecord(
             tuple(run.traffic for run in self._runs), tuple(run.timing for run in self._runs)
         )
@@ -256,73 +356,8 @@ class _Batch:
             total[name] = so_far if gradient is None else gradient
         return total
 
-    def _everywhere(self, jobs: Sequence[partial[Any]]) -> list[Any]:
-        modes = _Modes(self._runtime.devices)
-        return self._runtime.workers().run(
-            [
-                partial(self._run, job, modes, device)
-                for job, device in zip(jobs, self._runtime.devices, strict=True)
-            ],
-            stop=self._wires.stop,
-        )
-
-    def _run(self, job: partial[Any], modes: _Modes, device: torch.device) -> Any:
-        with modes.entered(), ExitStack() as streams:
-            # The part's own device last: it is the current one then.
-            for stream in sorted(self._streams, key=lambda stream: stream.device == device):
-                streams.enter_context(torch.cuda.stream(stream))
-            return job()
-
-
-class _StoppedError(Exception):
-    """Another part failed: there is nothing to wait for any more."""
-
-
-class _Wires:
-    """All transfers of one batch between the threads of one process."""
-
-    def __init__(self, runtime: LocalRuntime) -> None:
-        self._devices = runtime.devices
-        numbers = {number for program in runtime.programs for number in program.transfers}
-        self._maps: dict[int, SimpleQueue[Any]] = {number: SimpleQueue() for number in numbers}
-        self._gradients: dict[int, SimpleQueue[Any]] = {number: SimpleQueue() for number in numbers}
-        self._stopped = False
-
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        self._put(self._maps[transfer.number], tensors, self._devices[transfer.receiver])
-
-    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
-        return self._get(self._maps[transfer.number], self._devices[transfer.receiver])
-
-    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        self._put(self._gradients[transfer.number], tensors, self._devices[transfer.sender])
-
-    def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
-        return self._get(self._gradients[transfer.number], self._devices[transfer.sender])
-
-    def stop(self) -> None:
-        """Wake all that wait and let none wait again."""
-        self._stopped = True
-        for queue in chain(self._maps.values(), self._gradients.values()):
-            queue.put(None)
-
-    def _put(
-        self, queue: SimpleQueue[Any], tensors: Sequence[Tensor], device: torch.device
-    ) -> None:
-        self._check()
-        if device.type != "cpu":  # a copy to a CPU waits, so whoever needs it makes it
-            tensors = [tensor.to(device, non_blocking=True) for tensor in tensors]
-        queue.put(tensors)
-
-    def _get(self, queue: SimpleQueue[Any], device: torch.device) -> Sequence[Tensor]:
-        self._check()
-        tensors = queue.get()
-        self._check()
-        return [tensor.to(device) for tensor in tensors]
-
-    def _check(self) -> None:
-        if self._stopped:
-            raise _StoppedError
+    def _everywhere(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+        return self._runtime.everywhere(jobs, self._streams, self._wires.stop)
 
 
 class _Modes:

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import chain
 
+from hgpart.errors import PlanError
 from hgpart.execution.instructions import Compute, Receive, Send, prepare
 from hgpart.execution.program import CARRY, PartProgram
 from hgpart.schedules.outline import Chunk, Outline, Sent
+from hgpart.schedules.schedule import Schedule, outlines_fingerprint
 
 
 def outline(program: PartProgram, work: Mapping[str, float]) -> Outline:
@@ -24,6 +26,17 @@ def outline(program: PartProgram, work: Mapping[str, float]) -> Outline:
     forward = tuple(_chunk(program, places, work, False) for places in prepared.forward)
     backward = tuple(_chunk(program, places, work, True) for places in prepared.backward)
     return Outline(forward, backward, _is_serial(program))
+
+
+def check_fits(schedule: Schedule, programs: Mapping[int, PartProgram], k: int) -> None:
+    """Raise a PlanError if a schedule is not for the programs of some of k parts."""
+    for part, program in programs.items():
+        ours = outlines_fingerprint([outline(program, {})])
+        if schedule.k != k or outlines_fingerprint([schedule.outlines[part]]) != ours:
+            raise PlanError(
+                f"the {schedule.rule} schedule of {schedule.k} parts is for other chunks than part "
+                f"{part} has: accepted is one that was made for this placement, in its present mode"
+            )
 
 
 def _chunk(program: PartProgram, places: range, work: Mapping[str, float], backward: bool) -> Chunk:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from torch import fx, nn
 
 from hgpart.errors import PlacementError
 from hgpart.execution.local import LocalRuntime, Placed
+from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.metrics import Evaluation
@@ -23,6 +26,12 @@ from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import expected, expected_gradients, float_type
 from hgpart.placement.held_state import HeldState
+from hgpart.placement.micro_batches import (
+    divided_values,
+    micro_batch_sizes,
+    schedule_for_mode,
+    score_of,
+)
 from hgpart.placement.mode_programs import (
     Programs,
     build_programs,
@@ -35,6 +44,9 @@ from hgpart.placement.modes import carried_over, skeleton
 from hgpart.placement.state.original_state import hooked, original_state
 from hgpart.placement.state.traced_values import check_values
 from hgpart.placement.state.weight_files import opened_weights
+from hgpart.schedules import make_schedule
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import Work
 
@@ -78,6 +90,7 @@ class Placement(nn.Module):
         unused = never_used(programs, self._state.original)
         self._modes = {self.training: with_unused(programs, self._state.original, unused)}
         self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
+        self._plain: dict[bool, Schedule] = {}  # of the whole batch at once, by mode
         self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
         self._hooked = tuple(hooked(model))
         self.dtype = float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
@@ -230,6 +243,80 @@ class Placement(nn.Module):
         )
         self._last = self.training, wanted
         return self.build_results(self.runtime.run(values))
+
+    def step(
+        self,
+        inputs: Sequence[Any],
+        targets: Any = None,
+        loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
+        schedule: Schedule | None = None,
+    ) -> Any:
+        """Run a batch in micro-batches; in grad mode, add to the gradients of the parameters.
+
+        Random masks are drawn once, for the whole batch; statistics of norms are those of the
+        micro-batches, one after the other.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Of the model.
+        targets : tensors in any structure, optional
+            Divided among the micro-batches by their first dimension.
+        loss_fn : callable, optional
+            (what the model returns, targets) -> a mean over samples. Needed in grad mode.
+        schedule : Schedule, optional
+            Of `hgpart.schedule`; the whole batch at once when left out.
+
+        Returns
+        -------
+        Tensor or list
+            The loss of the batch; without a loss function, what the model returns for each
+            micro-batch.
+
+        Raises
+        ------
+        ArgumentError
+            If there are more micro-batches than samples, or targets for other samples. In grad
+            mode, if there is no loss, or the schedule has no backward passes.
+        PlanError
+            If the schedule is for another placement, or for its other mode.
+        PlacementError
+            As in `check_batch`, for each micro-batch; if an input requires a gradient.
+        """
+        if torch.is_grad_enabled() and any(
+            value.requires_grad for value in inputs if isinstance(value, torch.Tensor)
+        ):
+            raise PlacementError(
+                "an input requires a gradient, which a step does not compute: accepted are steps "
+                "without, and calling the placement"
+            )
+        schedule = schedule_for_mode(schedule or self._plain_schedule(), loss_fn is not None)
+        batch_size = next(len(value) for value in inputs if isinstance(value, torch.Tensor))
+        sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
+        batches = self.divided(inputs, sizes)
+        self._last = self.training, False
+        score = score_of(self.build_results, targets, loss_fn, sizes)
+        scores = self.runtime.step(schedule, batches, score)
+        return scores if loss_fn is None else reduce(add, scores)
+
+    def divided(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
+        """The values of placeholders for each micro-batch, inputs that are None left out."""
+        values = {
+            name: value
+            for name, value in zip(self.inputs, inputs, strict=True)
+            if value is not None
+        }
+        values.update(self.draw(sum(sizes)))
+        batches = divided_values(self.blueprint, values, sizes)
+        for batch, size in zip(batches, sizes, strict=True):
+            self.check_batch(size, [batch.get(name) for name in self.inputs])
+        return batches
+
+    def _plain_schedule(self) -> Schedule:
+        if self.training not in self._plain:
+            outlines = [outline(self.programs[part], {}) for part in sorted(self.programs)]
+            self._plain[self.training] = make_schedule(outlines, "sequential", 1, Costs())
+        return self._plain[self.training]
 
     @property
     def runtime(self) -> LocalRuntime:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from hashlib import sha256
@@ -96,6 +96,14 @@ class Schedule:
     def backward(self) -> bool:
         """Whether there are backward passes."""
         return any(action.direction is not Direction.FORWARD for action in self.order)
+
+    @cached_property
+    def forward_only(self) -> Schedule:
+        """The same without backward passes."""
+        if not self.backward:
+            return self
+        order = (action for action in self.order if action.direction is Direction.FORWARD)
+        return replace(self, order=tuple(order))
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:

@@ -1,0 +1,116 @@
+"""PartProgram + its sequence of actions -> what a part does in a step, be it a thread or a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hgpart.execution.engine import PartRun
+from hgpart.execution.instructions import prepare
+from hgpart.execution.program import PartProgram
+from hgpart.execution.totals import Timing, Traffic
+from hgpart.execution.transfers import Wire
+from hgpart.schedules.schedule import Action, Direction
+
+Score = Callable[[int, tuple[Tensor, ...]], Any]
+
+
+class StepRun:
+    """One part's share of a step: a `PartRun` for each micro-batch, all of which go on in turns.
+
+    Parameters
+    ----------
+    program : PartProgram
+    device : torch.device
+        Where the part's weights are.
+    k : int
+        Number of parts of the placement.
+    wires : sequence of Wire
+        The part's, one for each micro-batch.
+    batches : sequence of mapping
+        The values of the placeholders, for each micro-batch.
+    score : callable, optional
+        Given a micro-batch and the results, in the part that has them; what it returns is kept
+        and, if the step has backward passes, is the number that these begin with.
+
+    Attributes
+    ----------
+    scores : dict of int to Any
+        By micro-batch, what `score` returned.
+    results : dict of int to tuple of Tensor
+        Those that no backward pass has begun with.
+    traffic : Traffic
+        What the part sent.
+    timing : Timing
+    """
+
+    def __init__(
+        self,
+        program: PartProgram,
+        device: torch.device,
+        k: int,
+        wires: Sequence[Wire],
+        batches: Sequence[Mapping[str, Any]],
+        score: Score | None = None,
+    ) -> None:
+        self.scores: dict[int, Any] = {}
+        self.results: dict[int, tuple[Tensor, ...]] = {}
+        self.traffic, self.timing = Traffic.none(k), Timing()
+        self._program, self._device, self._k = program, device, k
+        self._wires, self._batches, self._score = wires, [*batches], score
+        self._last = len(prepare(program).forward) - 1
+        self._runs: dict[int, PartRun] = {}
+
+    def run(self, actions: Sequence[Action]) -> None:
+        """Do what the part is to do, in the caller's grad mode."""
+        last = {action.micro_batch: action for action in actions}
+        learns = any(action.direction is not Direction.FORWARD for action in actions)
+        for action in actions:
+            self._do(action, learns)
+            if last[action.micro_batch] is action and (learns or not torch.is_grad_enabled()):
+                del self._runs[action.micro_batch]
+
+    def _do(self, action: Action, learns: bool) -> None:
+        _, direction, micro_batch, chunk = action
+        if direction is Direction.FORWARD:
+            if chunk == 0:
+                self._begin(micro_batch)
+            run = self._runs[micro_batch]
+            run.forward_chunk(chunk)
+            if chunk == self._last:
+                self._finish_forward(micro_batch, learns)
+            return
+        run = self._runs[micro_batch]
+        if direction is Direction.WEIGHTS:
+            run.backward_weights(chunk)
+            return
+        if chunk == 0:
+            run.begin_backward([result.grad for result in self.results.pop(micro_batch)])
+        run.backward_chunk(chunk, weights=direction is Direction.BACKWARD)
+
+    def _begin(self, micro_batch: int) -> None:
+        wire = self._wires[micro_batch]
+        run = PartRun(self._program, wire, self._device, self._k)
+        run.traffic, run.timing = self.traffic, self.timing  # of all micro-batches
+        run.begin(self._batches[micro_batch])
+        self._batches[micro_batch] = {}
+        self._runs[micro_batch] = run
+
+    def _finish_forward(self, micro_batch: int, learns: bool) -> None:
+        results = self._runs[micro_batch].results()
+        self.results[micro_batch] = results
+        if self._score is not None:
+            score = self._score(micro_batch, results)
+            if learns:
+                score = backward_from(score, results)
+            self.scores[micro_batch] = score
+
+
+def backward_from(score: Tensor, results: Sequence[Tensor]) -> Tensor:
+    """Give results their gradients, if they can have some; the score by itself."""
+    if any(result.requires_grad for result in results):
+        score.backward()  # type: ignore[no-untyped-call]
+    return score.detach()

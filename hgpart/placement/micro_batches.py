@@ -1,0 +1,151 @@
+"""A batch -> its micro-batches: inputs and random masks, sliced where the samples lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from hgpart.errors import ArgumentError, PlacementError
+from hgpart.execution.step_run import Score
+from hgpart.placement.blueprint import Blueprint
+from hgpart.schedules.schedule import Schedule
+from hgpart.tracing.batches import evenly
+from hgpart.tracing.traced_nodes import first_tensor
+
+
+def micro_batch_sizes(batch_size: int, micro_batches: int) -> tuple[int, ...]:
+    """Divide a batch as evenly as can be, the larger ones first.
+
+    Raises
+    ------
+    ArgumentError
+        If there are more micro-batches than samples, or none.
+
+    >>> micro_batch_sizes(10, 4)
+    (3, 3, 2, 2)
+    """
+    if not 1 <= micro_batches <= batch_size:
+        raise ArgumentError(
+            f"{micro_batches} micro-batches of a batch of {batch_size}: accepted are 1 to "
+            f"{batch_size}"
+        )
+    each, more = divmod(batch_size, micro_batches)
+    return tuple(each + (at < more) for at in range(micro_batches))
+
+
+def divided_values(
+    blueprint: Blueprint, values: Mapping[str, Any], sizes: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The values of placeholders, inputs and masks, for each micro-batch.
+
+    Raises
+    ------
+    PlacementError
+        If samples do not lie one after the other in a dimension of a value.
+    """
+    if len(sizes) == 1:
+        return [{**values, "batch_size": sizes[0]}]
+    nodes = {name: blueprint.nodes[name] for name in blueprint.traced.inputs}
+    nodes.update({name: node for node, name in blueprint.draws.items()})
+    found: list[dict[str, Any]] = [{"batch_size": size} for size in sizes]
+    for name, value in values.items():
+        pieces = _pieces(name, nodes[name], value, sizes)
+        for batch, piece in zip(found, pieces, strict=True):
+            batch[name] = piece
+    return found
+
+
+def score_of(
+    build: Callable[[Sequence[Any]], Any],
+    targets: Any,
+    loss_fn: Callable[[Any, Any], torch.Tensor] | None,
+    sizes: Sequence[int],
+) -> Score:
+    """What a step makes of a micro-batch's results: its share of the loss, or what `build` makes.
+
+    A loss that is a mean over samples counts by their number, so that the sum over the
+    micro-batches is that of the whole batch.
+    """
+    divided = divided_targets(targets, sizes)
+
+    def score(micro_batch: int, results: Sequence[Any]) -> Any:
+        made = build(results)
+        if loss_fn is None:
+            return made
+        loss = loss_fn(made, divided[micro_batch])
+        return loss if len(sizes) == 1 else loss * (sizes[micro_batch] / sum(sizes))
+
+    return score
+
+
+def schedule_for_mode(schedule: Schedule, has_loss: bool) -> Schedule:
+    """The schedule in grad mode; its forward passes without.
+
+    Raises
+    ------
+    ArgumentError
+        In grad mode, if there is no loss or the schedule has no backward passes.
+    """
+    if not torch.is_grad_enabled():
+        return schedule.forward_only
+    if not has_loss or not schedule.backward:
+        lacks = "no loss function" if not has_loss else "a schedule without backward passes"
+        raise ArgumentError(
+            f"a step in grad mode with {lacks}: accepted are both, or a step under torch.no_grad()"
+        )
+    return schedule
+
+
+def divided_targets(targets: Any, sizes: Sequence[int]) -> list[Any]:
+    """What results are compared with, for each micro-batch: tensors by their first dimension.
+
+    Raises
+    ------
+    ArgumentError
+        If a tensor has another number of samples.
+    """
+    if len(sizes) == 1:
+        return [targets]
+    leaves, structure = pytree.tree_flatten(targets)
+    divided = [_divided_target(leaf, sizes) for leaf in leaves]
+    return [
+        pytree.tree_unflatten([pieces[at] for pieces in divided], structure)
+        for at in range(len(sizes))
+    ]
+
+
+def _divided_target(leaf: Any, sizes: Sequence[int]) -> Sequence[Any]:
+    if not isinstance(leaf, torch.Tensor):
+        return [leaf] * len(sizes)
+    if leaf.dim() == 0 or len(leaf) != sum(sizes):
+        raise ArgumentError(
+            f"a target of shape {tuple(leaf.shape)}: accepted are {sum(sizes)} samples, to divide "
+            "among micro-batches"
+        )
+    return torch.split(leaf, [*sizes])
+
+
+def _pieces(name: str, node: fx.Node, value: Any, sizes: Sequence[int]) -> Sequence[Any]:
+    value_of_node = first_tensor(node.meta["val"])
+    if not isinstance(value, torch.Tensor):
+        return [value] * len(sizes)
+    growing = {
+        dim: grows
+        for dim, grows in enumerate(map(evenly, value_of_node.shape))
+        if grows is None or grows[0]
+    }
+    if not growing:
+        return [value] * len(sizes)
+    (dim, grows), *more = growing.items()
+    if more or grows != (1, 0):
+        raise PlacementError(
+            f"{name} has the shape {tuple(value_of_node.shape)}, whose samples can't be told apart:"
+            " accepted in micro-batches are values with a dimension of their own for samples"
+        )
+    starts = accumulate(sizes, initial=0)
+    return [value.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=False)]
