@@ -21,11 +21,18 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import HgpartError
+from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram, receive, send
 from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import Transfer, TransferredTensor
 from hgpart.run.connection import connect
-from hgpart.run.distributed import DistributedModel, DistributedWire
+from hgpart.run.distributed import DistributedModel
+from hgpart.run.post import Post
+from hgpart.run.routes import routes
+from hgpart.schedules import make_schedule
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.outline import Chunk, Outline, Sent
+from hgpart.schedules.rules import RULES
 
 WIDTHS = (5, 8, 6, 7, 4)
 RESULT = len(WIDTHS) - 1
@@ -136,6 +143,17 @@ class Toy(nn.Module):
     def check_batch(self, batch_size, inputs):
         pass
 
+    def divided(self, inputs, sizes):
+        values = {"x": inputs[0], **self.draw(sum(sizes))}
+        split = {
+            name: [None] * len(sizes) if value is None else value.split(sizes)
+            for name, value in values.items()
+        }
+        return [
+            {name: pieces[at] for name, pieces in split.items()} | {"batch_size": size}
+            for at, size in enumerate(sizes)
+        ]
+
     def build_results(self, results):
         return torch.cat(results, 1)
 
@@ -208,6 +226,43 @@ def agree_on_many(connection):
     assert connection.share(known, source=1) == 0.1
 
 
+def agree_in_micro_batches(connection, seed, rule, micro_batches):
+    """Gradients are those of the model whose micro-batches add up, by whatever rule."""
+    model, placed = toy(connection, seed)
+    batch = 3 + seed
+    outlines = connection.gather(outline(placed.program, {}))
+    schedule = make_schedule(outlines, rule, micro_batches, Costs(message=1.0))
+    x = torch.randn(batch, WIDTHS[0], dtype=torch.float64)
+    target = torch.randn(batch, WIDTHS[-1], dtype=torch.float64)
+    state = torch.get_rng_state()
+    masks = placed.placement.draw(batch)
+    expected = (model(x, masks) - target).square().mean()
+    expected.backward()
+    torch.set_rng_state(state)
+    loss = placed.step(
+        [x if placed.reads_inputs else None],
+        target if placed.makes_result else None,
+        lambda result, wanted: (result - wanted).square().mean(),
+        schedule,
+        batch_size=batch,
+    )
+    assert (loss is None) == (connection.rank > 0)
+    if loss is not None:
+        torch.testing.assert_close(loss, expected.detach(), rtol=1e-12, atol=0)
+    for name, share in placed.placement.module.named_children():
+        layer = int(name.removeprefix("share_"))
+        rows = placed.placement.rows[layer][connection.rank]
+        for kind in ("weight", "bias"):
+            whole = getattr(model.layers[layer - 1], kind).grad
+            torch.testing.assert_close(getattr(share, kind).grad, whole[rows], rtol=1e-11, atol=0)
+    with torch.no_grad():
+        torch.set_rng_state(state)
+        results = placed.step([x], schedule=schedule)
+    if results is not None:
+        assert len(results) == micro_batches
+        torch.testing.assert_close(torch.cat(results), model(x, masks), rtol=1e-12, atol=0)
+
+
 def message_of_several_tensors(connection):
     """Tensors of several types and sizes travel as one message, in both directions."""
     tensors = (
@@ -222,24 +277,29 @@ def message_of_several_tensors(connection):
         torch.tensor([0.5]),
         torch.zeros(0, 3),
     )
-    # Many, which are received and whose gradients are sent in another order than they are sent in.
+    # Many, two a message, which are received and whose gradients are sent in another order than
+    # they are sent in.
     transfers = [Transfer(n, f"l{n}", False, 0, 1, tensors, True) for n in range(20)]
-    wire = DistributedWire(connection, transfers if connection.rank < 2 else [], batch_size=3)
+    back = random.Random(0).sample(range(20), 20)
+    sends = [Chunk((), (Sent(n, 1, 1), Sent(n + 1, 1, 1))) for n in range(0, 20, 2)]
+    returns = [Chunk((), tuple(Sent(n, 0, 1) for n in back[at : at + 2])) for at in range(0, 20, 2)]
+    everything = Chunk((*range(20),), ())
+    nothing = Outline((Chunk((), ()),), (Chunk((), ()),))
+    outlines = [Outline((*sends,), (everything,)), Outline((everything,), (*returns,))]
+    outlines += [nothing] * (connection.k - 2)
+    schedule = make_schedule(outlines, "sequential", 1, Costs())
+    post = Post(connection, dict(enumerate(transfers)), routes(schedule, connection.rank), [3])
+    (wire,) = post.wires()
+    received = []
     if connection.rank == 0:
         for transfer in transfers:
             wire.send(transfer, values)
-        wire.finish_forward()
-        wire.begin_backward()
         received = [wire.receive_gradient(transfer) for transfer in transfers]
     elif connection.rank == 1:
         received = [wire.receive(transfer) for transfer in reversed(transfers)]
-        wire.finish_forward()
-        wire.begin_backward()
-        for transfer in random.Random(0).sample(transfers, len(transfers)):
-            wire.send_gradient(transfer, values)
-    else:
-        return
-    wire.finish_backward()
+        for number in back:
+            wire.send_gradient(transfers[number], values)
+    post.finish()
     for message in received:
         for tensor, value in zip(message, values, strict=True):
             assert tensor.dtype == value.dtype
@@ -257,6 +317,9 @@ def main(mode, *arguments):
         if mode == "agree":
             importlib.import_module("torch.distributed.nn.functional")  # as tracing a model does
             agree_on_many(connection)
+            for seed, rule in enumerate(RULES):
+                for micro_batches in (1, 2, 3):
+                    agree_in_micro_batches(connection, seed, rule, micro_batches)
             message_of_several_tensors(connection)
         elif mode in ("forever", "stopped"):  # until one is killed; says when it is at work
             _, placed = toy(connection)

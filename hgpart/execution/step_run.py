@@ -92,8 +92,7 @@ class StepRun:
         run.backward_chunk(chunk, weights=direction is Direction.BACKWARD)
 
     def _begin(self, micro_batch: int) -> None:
-        wire = self._wires[micro_batch]
-        run = PartRun(self._program, wire, self._device, self._k)
+        run = PartRun(self._program, self._wires[micro_batch], self._device, self._k)
         run.traffic, run.timing = self.traffic, self.timing  # of all micro-batches
         run.begin(self._batches[micro_batch])
         self._batches[micro_batch] = {}

@@ -2,181 +2,32 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import add
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 
 from hgpart.errors import ArgumentError, RunError
-from hgpart.execution.engine import PartRun
+from hgpart.execution.outlines import check_fits, outline
 from hgpart.execution.program import PartProgram
+from hgpart.execution.step_run import Score, StepRun
 from hgpart.execution.totals import Timing, Traffic
-from hgpart.execution.transfers import Transfer
+from hgpart.placement.micro_batches import micro_batch_sizes, schedule_for_mode, score_of
 from hgpart.run.connection import Connection
+from hgpart.run.post import MicroBatchWire, Post
+from hgpart.run.routes import Routes, routes
+from hgpart.schedules import make_schedule
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.schedule import Schedule
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
-
-AHEAD = 8  # receives that are posted before they are needed; more only takes memory earlier
-
-
-class _Pass:
-    """The messages of one pass, forward or backward; a message is bytes.
-
-    Receives are posted, and between any two parts messages depart, in the global order of
-    transfers (backward in reverse), as NCCL tells messages apart by nothing else. A gradient that
-    is held back for that delays nobody: it goes to a part that waits for them in the same order.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        transfers: Iterable[Transfer],
-        batch_size: int,
-        backward: bool,
-    ) -> None:
-        self.connection, self.batch_size, self.backward = connection, batch_size, backward
-        # Where messages lie while they travel.
-        self.place = connection.device if connection.nccl else torch.device("cpu")
-        self.to_post: deque[Transfer] = deque()
-        self.to_depart: dict[int, deque[Transfer]] = {}  # by receiver
-        self.posted: dict[int, tuple[Tensor, dist.Work | None]] = {}
-        self.ready: dict[int, Tensor] = {}
-        self.sent: list[tuple[Transfer, Tensor, dist.Work | None]] = []
-        for transfer in transfers:
-            target = self._ends(transfer)[1]
-            if target == connection.rank:
-                self.to_post.append(transfer)
-            else:
-                self.to_depart.setdefault(target, deque()).append(transfer)
-        self._post(AHEAD)
-
-    def _ends(self, transfer: Transfer) -> tuple[int, int]:
-        """Who sends the bytes, and who receives them."""
-        ends = transfer.sender, transfer.receiver
-        return ends[::-1] if self.backward else ends
-
-    def _tag(self, transfer: Transfer) -> int:
-        return 2 * transfer.number + self.backward
-
-    def _post(self, count: int) -> None:
-        for _ in range(min(count, len(self.to_post))):
-            transfer = self.to_post.popleft()
-            source, target = self._ends(transfer)
-            size = transfer.nbytes(self.batch_size)
-            message = torch.empty(size, dtype=torch.uint8, device=self.place)
-            group = self.connection.group(source, target)
-            call = partial(dist.irecv, message, source, group, self._tag(transfer))
-            work = self.connection.guard(call, *self._words(transfer, source))
-            self.posted[transfer.number] = message, work
-
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        pieces = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
-        message = (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(self.place)
-        if len(message) != transfer.nbytes(self.batch_size):  # the receiver waits for as many
-            raise RunError(
-                f"{transfer.layer} sends {len(message)} bytes, accepted is "
-                f"{transfer.nbytes(self.batch_size)}, as it was placed (autocast changes types, "
-                "and every process needs the same batch size)"
-            )
-        self.ready[transfer.number] = message
-        source, target = self._ends(transfer)
-        waiting = self.to_depart[target]
-        while waiting and waiting[0].number in self.ready:
-            transfer = waiting.popleft()
-            message = self.ready.pop(transfer.number)
-            group = self.connection.group(source, target)
-            call = partial(dist.isend, message, target, group, self._tag(transfer))
-            work = self.connection.guard(call, *self._words(transfer, target))
-            self.sent.append((transfer, message, work))
-
-    def receive(self, transfer: Transfer) -> tuple[Tensor, ...]:
-        while transfer.number not in self.posted and self.to_post:
-            self._post(1)
-        self._post(AHEAD - len(self.posted))
-        message, work = self.posted.pop(transfer.number)
-        self._wait(work, transfer, self._ends(transfer)[0])
-        message = message.to(self.connection.device)
-        sizes = [tensor.nbytes(self.batch_size) for tensor in transfer.tensors]
-        pieces = [message] if len(sizes) == 1 else [*map(torch.clone, torch.split(message, sizes))]
-        return tuple(
-            piece.view(tensor.dtype).view(tensor.shape(self.batch_size))
-            for piece, tensor in zip(pieces, transfer.tensors, strict=True)
-        )
-
-    def finish(self) -> None:
-        """Wait until all that was sent has departed."""
-        for transfer, _, work in self.sent:
-            self._wait(work, transfer, self._ends(transfer)[1])
-        self.sent.clear()
-
-    def _wait(self, work: dist.Work | None, transfer: Transfer, peer: int) -> None:
-        if work is not None:
-            self.connection.guard(work.wait, *self._words(transfer, peer))
-
-    def _words(self, transfer: Transfer, peer: int) -> tuple[str, int]:
-        source, _ = self._ends(transfer)
-        what = f"{'the gradient of ' * self.backward}{transfer.layer}"
-        if peer == source:
-            return f"waited for {what}", peer
-        return f"sent {what}", peer
-
-
-class DistributedWire:
-    """One part's ends of all its transfers, for one batch, over torch.distributed.
-
-    Parameters
-    ----------
-    connection : Connection
-    transfers : iterable of Transfer
-        Those of this part.
-    batch_size : int
-    """
-
-    def __init__(
-        self, connection: Connection, transfers: Iterable[Transfer], batch_size: int
-    ) -> None:
-        self._connection, self._batch_size = connection, batch_size
-        self._transfers = sorted(transfers, key=lambda transfer: transfer.number)
-        self._forward = _Pass(connection, self._transfers, batch_size, backward=False)
-        self._backward: _Pass | None = None
-
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Let tensors depart."""
-        self._forward.send(transfer, tensors)
-
-    def receive(self, transfer: Transfer) -> tuple[Tensor, ...]:
-        """Wait for what the sender sent."""
-        return self._forward.receive(transfer)
-
-    def finish_forward(self) -> None:
-        """Wait until all maps have departed."""
-        self._forward.finish()
-
-    def begin_backward(self) -> None:
-        """Be ready for gradients."""
-        transfers = [transfer for transfer in self._transfers[::-1] if transfer.differentiable]
-        self._backward = _Pass(self._connection, transfers, self._batch_size, backward=True)
-
-    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Let a gradient depart for the sender."""
-        assert self._backward is not None
-        self._backward.send(transfer, tensors)
-
-    def receive_gradient(self, transfer: Transfer) -> tuple[Tensor, ...]:
-        """Wait for the receiver's gradient."""
-        assert self._backward is not None
-        return self._backward.receive(transfer)
-
-    def finish_backward(self) -> None:
-        """Wait until all gradients have departed."""
-        assert self._backward is not None
-        self._backward.finish()
 
 
 class DistributedModel(nn.Module):
@@ -208,7 +59,10 @@ class DistributedModel(nn.Module):
             )
         self.placement, self.connection = placement, connection
         self.traffic, self.timing = Traffic.none(connection.k), Timing()
-        self._run: tuple[PartRun, DistributedWire, tuple[Tensor, ...]] | None = None
+        self._pass: tuple[StepRun, list[MicroBatchWire], Schedule, int] | None = None
+        self._plain: WeakKeyDictionary[PartProgram, tuple[Schedule, Schedule]]
+        self._plain = WeakKeyDictionary()
+        self._routes: WeakKeyDictionary[Schedule, Routes] = WeakKeyDictionary()
 
     @property
     def program(self) -> PartProgram:
@@ -248,27 +102,22 @@ class DistributedModel(nn.Module):
         RunError
             If another rank is gone.
         """
-        batch = next((value.shape[0] for value in inputs if value is not None), batch_size)
-        if batch is None:
-            raise ArgumentError("neither inputs nor a batch size: one of them is needed")
-        self.placement.check_batch(batch, inputs or [None] * len(self.placement.inputs))
-        self._run = None
-        program = self.program
-        wire = DistributedWire(self.connection, program.transfers.values(), batch)
-        run = PartRun(program, wire, self.connection.device, self.connection.k)
-        self.traffic, self.timing = run.traffic, run.timing
-        values = {
-            name: value
-            for name, value in zip(self.placement.inputs, inputs, strict=False)
-            if value is not None and not value.is_meta
-        }
-        results = run.forward({**values, **self.placement.draw(batch), "batch_size": batch})
-        started = perf_counter()
-        wire.finish_forward()
-        run.timing.forward_waiting += perf_counter() - started
+        self._pass = None
+        batch = self._batch_size(inputs, batch_size)
+        values = self._here(inputs)
+        self.placement.check_batch(batch, inputs or values)
+        drawn = self.placement.draw(batch)
+        named = zip(self.placement.inputs, values, strict=True)
+        here = {name: value for name, value in named if value is not None}
+        there, back = self._whole_batch()
+        post = self._post(there, (batch,))
+        wires = post.wires()
+        step = self._begun(wires, [{**here, **drawn, "batch_size": batch}])
+        step.run(there.sequences[self.connection.rank])
+        self._finish(post, "forward")
         if torch.is_grad_enabled():
-            self._run = run, wire, results
-        return self.placement.build_results(results) if self.makes_result else None
+            self._pass = step, wires, back, batch
+        return self.placement.build_results(step.results[0]) if self.makes_result else None
 
     def backward(self, loss: Tensor | None = None) -> None:
         """Add to the gradients of this rank's parameters.
@@ -283,18 +132,120 @@ class DistributedModel(nn.Module):
         RunError
             If there was no forward pass in grad mode before, or if another rank is gone.
         """
-        if self._run is None:
+        if self._pass is None:
             raise RunError("backward without a forward pass in grad mode before it")
         if self.makes_result != (loss is not None):
             raise ArgumentError(
                 f"rank {self.connection.rank} got {'no' if loss is None else 'a'} loss: the rank "
                 f"that makes the result, {self.placement.output_part}, has one, the others None"
             )
-        (run, wire, results), self._run = self._run, None
-        wire.begin_backward()
+        (step, wires, schedule, batch), self._pass = self._pass, None
+        post = self._post(schedule, (batch,))
+        for wire in wires:
+            wire.post = post
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
-        run.backward([result.grad for result in results])
+        step.run(schedule.sequences[self.connection.rank])
+        self._finish(post, "backward")
+
+    def step(
+        self,
+        inputs: Sequence[Tensor | None],
+        targets: Any = None,
+        loss_fn: Callable[[Any, Any], Tensor] | None = None,
+        schedule: Schedule | None = None,
+        *,
+        batch_size: int | None = None,
+    ) -> Any:
+        """Run this rank's share of a step; see `Placement.step`.
+
+        Parameters
+        ----------
+        inputs : sequence of Tensor or None
+            As in `forward`.
+        targets : tensors in any structure, optional
+            Looked at by the rank that makes the result.
+        loss_fn : callable, optional
+        schedule : Schedule, optional
+            The same on all ranks, as of `hgpart.run.scheduling.schedule_among`; the whole batch at
+            once when left out.
+        batch_size : int, optional
+            Where no input says it.
+
+        Returns
+        -------
+        Tensor or list
+            As `Placement.step` on the rank that makes the result, None on the others.
+
+        Raises
+        ------
+        RunError
+            If another rank is gone.
+        PlanError
+            If the schedule is for another placement, or for its other mode.
+        """
+        rank = self.connection.rank
+        self._pass = None
+        if schedule is None:
+            there, back = self._whole_batch()
+            schedule = replace(there, order=(*there.order, *back.order))
+        schedule = schedule_for_mode(schedule, loss_fn is not None)
+        batch = self._batch_size(inputs, batch_size)
+        sizes = micro_batch_sizes(batch, schedule.micro_batches)
+        batches = self.placement.divided(self._here(inputs), sizes)
+        score = None
+        if self.makes_result:
+            score = score_of(self.placement.build_results, targets, loss_fn, sizes)
+        post = self._post(schedule, sizes)
+        step = self._begun(post.wires(), batches, score)
+        step.run(schedule.sequences[rank])
+        self._finish(post, "backward" if schedule.backward else "forward")
+        if not self.makes_result:
+            return None
+        scores = [step.scores[micro_batch] for micro_batch in range(len(sizes))]
+        return scores if loss_fn is None else reduce(add, scores)
+
+    def _batch_size(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> int:
+        batch = next((value.shape[0] for value in inputs if value is not None), batch_size)
+        if batch is None:
+            raise ArgumentError("neither inputs nor a batch size: one of them is needed")
+        return batch
+
+    def _here(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The inputs whose values are here."""
+        there = [None if value is None or value.is_meta else value for value in inputs]
+        return there or [None] * len(self.placement.inputs)
+
+    def _whole_batch(self) -> tuple[Schedule, Schedule]:
+        """What all ranks do with a batch at once, forward and backward, in the present mode."""
+        program = self.program
+        if program not in self._plain:
+            outlines = self.connection.gather(outline(program, {}))
+            made = make_schedule(outlines, "sequential", 1, Costs())
+            back = made.order[len(made.forward_only.order) :]
+            self._plain[program] = made.forward_only, replace(made, order=back)
+        return self._plain[program]
+
+    def _post(self, schedule: Schedule, sizes: tuple[int, ...]) -> Post:
+        rank = self.connection.rank
+        if schedule not in self._routes:
+            check_fits(schedule, {rank: self.program}, self.connection.k)
+            self._routes[schedule] = routes(schedule, rank)
+        return Post(self.connection, self.program.transfers, self._routes[schedule], sizes)
+
+    def _begun(
+        self,
+        wires: Sequence[MicroBatchWire],
+        batches: Sequence[dict[str, Any]],
+        score: Score | None = None,
+    ) -> StepRun:
+        connection = self.connection
+        step = StepRun(self.program, connection.device, connection.k, wires, batches, score)
+        self.traffic, self.timing = step.traffic, step.timing
+        return step
+
+    def _finish(self, post: Post, direction: str) -> None:
         started = perf_counter()
-        wire.finish_backward()
-        run.timing.backward_waiting += perf_counter() - started
+        post.finish()
+        seconds = perf_counter() - started
+        self.timing.add(direction, seconds, seconds)

@@ -11,6 +11,7 @@ from hgpart.errors import RunError
 from hgpart.execution.outlines import outline
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
+from hgpart.run.distributed import DistributedModel
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.outline import Outline
@@ -56,6 +57,21 @@ def schedule(
     """
     costs = costs_of(placement, micro_batches) if costs is None else costs
     outlines = all_outlines(placement)
+    return make_schedule(outlines, rule, micro_batches, costs, backward=backward)
+
+
+def schedule_among(
+    model: DistributedModel,
+    rule: str = DEFAULT,
+    micro_batches: int = 1,
+    costs: Costs | None = None,
+    *,
+    backward: bool = True,
+) -> Schedule:
+    """The same as `schedule` where each rank has its own part; all ranks call it."""
+    placement, connection = model.placement, model.connection
+    costs = costs_of(placement, micro_batches) if costs is None else costs
+    outlines = connection.gather(outline_of(placement, connection.rank))
     return make_schedule(outlines, rule, micro_batches, costs, backward=backward)
 
 
