@@ -93,9 +93,19 @@ class Connection:
 
     def share(self, value: float | None, source: int) -> float:
         """Tell all processes a number that the process `source` has; all call it."""
+        return self.share_later(value, source)()
+
+    def share_later(self, value: float | None, source: int) -> Callable[[], float]:
+        """The same, where nobody waits before calling what is returned."""
         number = torch.tensor([value or 0.0], dtype=torch.float64)
-        self.guard(lambda: dist.broadcast(number, source), f"shared what rank {source} has", source)
-        return float(number)
+        doing = f"shared what rank {source} has"
+        work = self.guard(lambda: dist.broadcast(number, source, async_op=True), doing, source)
+
+        def wait() -> float:
+            self.guard(work.wait, doing, source)
+            return float(number)
+
+        return wait
 
     def guard(self, call: Callable[[], Result], doing: str, peer: int | None = None) -> Result:
         """Call torch.distributed; what it raises becomes a `RunError` that names the rank."""

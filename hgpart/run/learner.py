@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import reduce
+from collections.abc import Callable, Iterator
+from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from hgpart.execution.totals import Totals
+from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
+from hgpart.run.distributed import DistributedModel
+from hgpart.run.scheduling import Scheduling
+from hgpart.schedules.schedule import Schedule
 
-if TYPE_CHECKING:
-    from hgpart.placement import Placement
-    from hgpart.run.distributed import DistributedModel
+LossFunction = Callable[[Any, Any], Tensor]  # of results and targets: a mean over samples
 
 
 class Learner(Protocol):
     """A model whose steps are run, or what this process has of it."""
 
     processes: int  # that the model is divided among
+    micro_batches: int  # that a step divides its batch into
     first: bool  # whether this process is the one that writes and prints
     device: torch.device  # where labels go
     dtype: torch.dtype  # of the images
@@ -32,7 +35,7 @@ class Learner(Protocol):
 
     @property
     def makes_result(self) -> bool:
-        """Whether `forward` returns the result here."""
+        """Whether the result, and so the loss, is here."""
 
     def train(self, mode: bool) -> None:
         """Switch between training and evaluation."""
@@ -40,14 +43,22 @@ class Learner(Protocol):
     def forward(self, images: Tensor | None, batch_size: int) -> Any:
         """Compute the result, which is None where another process has it."""
 
-    def backward(self, loss: Tensor | None) -> None:
-        """Add to the gradients of what is held."""
+    def step(
+        self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
+    ) -> Tensor | None:
+        """Run forward and, in grad mode, backward, which adds to the gradients of what is held.
+
+        Returns the loss where the result is, if there is a loss function.
+        """
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """Part, slice and tensor of all parameters and buffers here."""
 
     def share(self, value: float | None) -> float:
         """Tell all processes what the one that makes the result found."""
+
+    def share_later(self, value: float | None) -> Callable[[], float]:
+        """The same, where nobody waits before calling what is returned."""
 
     def gather(self, value: Any) -> list[Any]:
         """Tell all processes what each of them has, in their order."""
@@ -59,7 +70,7 @@ class Learner(Protocol):
 class WholeModel:
     """A Learner for a module that is wholly in this process: any, or a Placement."""
 
-    processes = 1
+    processes = micro_batches = 1
     reads_inputs = makes_result = first = True
 
     def __init__(self, model: nn.Module) -> None:
@@ -76,10 +87,17 @@ class WholeModel:
         assert images is not None
         return self.model(images.to(self.device, self.dtype))
 
-    def backward(self, loss: Tensor | None) -> None:
-        """Add to the gradients."""
-        assert loss is not None
-        loss.backward()  # type: ignore[no-untyped-call]
+    def step(
+        self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
+    ) -> Tensor | None:
+        """Run the batch at once."""
+        result = self.forward(images, batch_size)
+        if loss_fn is None:
+            return None
+        loss = loss_fn(result, targets)
+        if torch.is_grad_enabled():
+            loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """All parameters and buffers; one that has several names counts under the first."""
@@ -94,6 +112,10 @@ class WholeModel:
         assert value is not None
         return value
 
+    def share_later(self, value: float | None) -> Callable[[], float]:
+        """Return what is known here."""
+        return partial(self.share, value)
+
     def gather(self, value: Any) -> list[Any]:
         """Return what is known here."""
         return [value]
@@ -106,25 +128,39 @@ class WholeModel:
 class PlacedModel(WholeModel):
     """A Learner for a placement all of which is in this process."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, scheduling: Scheduling | None = None) -> None:
         super().__init__(placement)
         self.placement = placement
+        self._scheduling = scheduling or Scheduling()
+        self._schedules: dict[tuple[bool, bool], Schedule] = {}
+        self.micro_batches = self._scheduling.micro_batches
         self.device = placement.devices[placement.output_part]
         self.dtype = placement.dtype
-        self._done = Totals.none(placement.k, placement.k)
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """Let `totals` be of what is done from now on."""
+        self._done = Totals.none(self.placement.k, self.placement.k)
 
     def forward(self, images: Tensor | None, batch_size: int) -> Any:
         """Compute the result; each part moves to its device what it reads."""
         assert images is not None
         result = self.placement(images.to(dtype=self.dtype))
-        if not torch.is_grad_enabled():
-            self._count()
+        self._count()
         return result
 
-    def backward(self, loss: Tensor | None) -> None:
-        """Add to the gradients."""
-        super().backward(loss)
+    def step(
+        self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
+    ) -> Tensor | None:
+        """Run the batch in micro-batches."""
+        assert images is not None
+        mode = self.placement.training, torch.is_grad_enabled()
+        if mode not in self._schedules:
+            self._schedules[mode] = self._scheduling.of(self.placement, backward=mode[1])
+        images = images.to(dtype=self.dtype)
+        made = self.placement.step([images], targets, loss_fn, self._schedules[mode])
         self._count()
+        return None if loss_fn is None else made
 
     def _count(self) -> None:
         last = self.placement.runtime.last
@@ -143,11 +179,18 @@ class PlacedModel(WholeModel):
 class RankModel:
     """A Learner for the part of a placement that this process holds."""
 
-    def __init__(self, model: DistributedModel) -> None:
+    def __init__(self, model: DistributedModel, scheduling: Scheduling | None = None) -> None:
         self.model, self.dtype = model, model.placement.dtype
+        self._scheduling = scheduling or Scheduling()
+        self._schedules: dict[tuple[bool, bool], Schedule] = {}
+        self.micro_batches = self._scheduling.micro_batches
         self.processes = model.connection.k
         self.first = model.connection.rank == 0
         self.device = model.connection.device
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """Let `totals` be of what is done from now on."""
         self._done = Totals.none(1, self.processes)
 
     @property
@@ -169,14 +212,23 @@ class RankModel:
         if images is not None:
             images = images.to(self.device, self.dtype)
         result = self.model(images, batch_size=batch_size)
-        if not torch.is_grad_enabled():
-            self._count()
+        self._count()
         return result
 
-    def backward(self, loss: Tensor | None) -> None:
-        """Add to the gradients of the part."""
-        self.model.backward(loss)
+    def step(
+        self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
+    ) -> Tensor | None:
+        """Run the part's share of the batch in micro-batches."""
+        mode = self.model.placement.training, torch.is_grad_enabled()
+        if mode not in self._schedules:
+            self._schedules[mode] = self._scheduling.among(self.model, backward=mode[1])
+        if images is not None:
+            images = images.to(self.device, self.dtype)
+        made = self.model.step(
+            [images], targets, loss_fn, self._schedules[mode], batch_size=batch_size
+        )
         self._count()
+        return None if loss_fn is None else made
 
     def _count(self) -> None:
         self._done = self._done + Totals((self.model.timing,), self.model.traffic)
@@ -187,7 +239,11 @@ class RankModel:
 
     def share(self, value: float | None) -> float:
         """Hear from the process that has the result."""
-        return self.model.connection.share(value, self.model.placement.output_part)
+        return self.share_later(value)()
+
+    def share_later(self, value: float | None) -> Callable[[], float]:
+        """Hear later from the process that has the result."""
+        return self.model.connection.share_later(value, self.model.placement.output_part)
 
     def gather(self, value: Any) -> list[Any]:
         """Hear from all processes."""

@@ -16,6 +16,7 @@ from hgpart.placement import Placement
 from hgpart.run.connection import Connection
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import Learner, PlacedModel, RankModel
+from hgpart.run.scheduling import Scheduling
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,7 @@ def measure(
     *,
     backward: bool = False,
     connection: Connection | None = None,
+    scheduling: Scheduling | None = None,
     on_step: Callable[[int], None] = lambda done: None,
 ) -> Measurement:
     """Run one step that does not count, then `steps` that do.
@@ -69,20 +71,22 @@ def measure(
     backward : bool
         Also a backward pass, of the mean square of what the model returns.
     connection : Connection, optional
+    scheduling : Scheduling, optional
+        The whole batch at once when left out.
     on_step : callable
         Told the number of steps done.
     """
     if steps < 1:
         raise ArgumentError(f"{steps} steps: accepted is 1 or more")
     placement.train(backward)
-    model = None if connection is None else DistributedModel(placement, connection)
-
-    def begun() -> Learner:
-        return PlacedModel(placement) if model is None else RankModel(model)
-
+    learner: PlacedModel | RankModel
+    if connection is None:
+        learner = PlacedModel(placement, scheduling)
+    else:
+        learner = RankModel(DistributedModel(placement, connection), scheduling)
     with torch.set_grad_enabled(backward):
-        _step(placement, begun(), images)  # memory is taken, threads start, connections are made
-        learner = begun()
+        _step(placement, learner, images)  # memory is taken, threads start, connections are made
+        learner.count_anew()
         started = _now(placement, learner)
         for step in range(steps):
             _step(placement, learner, images)
@@ -94,9 +98,12 @@ def measure(
 def _step(placement: Placement, learner: Learner, images: Tensor) -> None:
     """One pass, or two."""
     placement.zero_grad()
-    result = learner.forward(images, len(images))
-    if torch.is_grad_enabled():
-        learner.backward(mean_square(result) if learner.makes_result else None)
+    learns = torch.is_grad_enabled()
+    learner.step(images, None, len(images), _mean_square_of if learns else None)
+
+
+def _mean_square_of(result: object, targets: None) -> Tensor:
+    return mean_square(result)
 
 
 def _now(placement: Placement, learner: Learner) -> float:

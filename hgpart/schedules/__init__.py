@@ -16,7 +16,13 @@ from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule import Schedule
 
-__all__ = ["make_schedule"]
+__all__ = ["check_rule", "make_schedule"]
+
+
+def check_rule(rule: str) -> None:
+    """Raise an ArgumentError if there is no such rule."""
+    if rule not in RULES:
+        raise ArgumentError(f"schedule {rule!r}: accepted are {', '.join(RULES)}")
 
 
 def make_schedule(
@@ -45,8 +51,7 @@ def make_schedule(
     ArgumentError
         If there is no such rule, or there are no micro-batches.
     """
-    if rule not in RULES:
-        raise ArgumentError(f"schedule {rule!r}: accepted are {', '.join(RULES)}")
+    check_rule(rule)
     if micro_batches < 1:
         raise ArgumentError(f"{micro_batches} micro-batches: accepted is 1 or more")
     needs = Needs(tuple(outlines), micro_batches, costs, backward)

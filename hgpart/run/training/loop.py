@@ -7,6 +7,7 @@ optimizer has, element by element, nothing but maps and their gradients travels.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -174,6 +175,7 @@ def _train(
         "optimizer": options.optimizer,
         "data": data.spec,
         "batch size": options.batch_size,
+        "micro-batches": learner.micro_batches,
         "seed": options.seed,
         "data seed": data.seed,
         "dtype": str(learner.dtype).removeprefix("torch."),
@@ -191,12 +193,17 @@ def _train(
     losses = [] if checkpoint is None else [*restore(learner, optimizer, *checkpoint)]
     learner.train(True)
     start, before = time.perf_counter(), len(losses)
-    while len(losses) < options.steps:
-        losses.append(_step(learner, optimizer, data, len(losses), options.batch_size))
-        on_step(len(losses), losses[-1])
-        if checkpointing is not None and (
-            len(losses) % checkpointing.every == 0 or len(losses) == options.steps
-        ):
+    # Nobody waits for a loss that another process has before the next step is done.
+    behind = min(1, learner.processes - 1)
+    waiting: deque[Callable[[], float]] = deque()
+    for step in range(before, options.steps):
+        waiting.append(_step(learner, optimizer, data, step, options.batch_size))
+        last_one = step + 1 == options.steps
+        saves = checkpointing is not None and ((step + 1) % checkpointing.every == 0 or last_one)
+        while len(waiting) > (0 if saves or last_one else behind):
+            losses.append(waiting.popleft()())
+            on_step(len(losses), losses[-1])
+        if checkpointing is not None and saves:
             save(learner, optimizer, settings, options.rates, checkpointing, losses)
     seconds, steps = time.perf_counter() - start, len(losses) - before
     totals = learner.totals()
@@ -264,18 +271,19 @@ def _resumed(
 
 def _step(
     learner: Learner, optimizer: torch.optim.Optimizer, data: Data, step: int, batch_size: int
-) -> float:
+) -> Callable[[], float]:
+    """Returns what waits for the loss."""
     indices = data.training_indices(step, batch_size)
     optimizer.zero_grad()
     images = data.train.images(indices) if learner.reads_inputs else None
-    result = learner.forward(images, batch_size)
-    loss = None
-    if learner.makes_result:
-        labels = data.train.labels(indices).to(learner.device)
-        loss = functional.cross_entropy(class_scores(result), labels)
-    learner.backward(loss)
+    labels = data.train.labels(indices).to(learner.device) if learner.makes_result else None
+    loss = learner.step(images, labels, batch_size, _cross_entropy)
     optimizer.step()
-    return learner.share(None if loss is None else loss.item())
+    return learner.share_later(None if loss is None else loss.item())
+
+
+def _cross_entropy(result: Any, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(class_scores(result), labels)
 
 
 def _optimizer(learner: Learner, options: TrainingOptions) -> torch.optim.Optimizer:
