@@ -158,6 +158,17 @@ Transport = Annotated[
 OneProcess = Annotated[
     bool, typer.Option("--one-process", help="A thread for each part, not a process.")
 ]
+MicroBatches = Annotated[
+    int, typer.Option(help="That a batch is divided into, so that no part need wait for another.")
+]
+ScheduleRule = Annotated[
+    str,
+    typer.Option(
+        "--schedule",
+        metavar="RULE",
+        help="When each part does what: sequential, gpipe, 1f1b, zero-bubble or greedy.",
+    ),
+]
 Weights = Annotated[
     Path | None,
     typer.Option(

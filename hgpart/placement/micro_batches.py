@@ -18,26 +18,6 @@ from hgpart.tracing.batches import evenly
 from hgpart.tracing.traced_nodes import first_tensor
 
 
-def micro_batch_sizes(batch_size: int, micro_batches: int) -> tuple[int, ...]:
-    """Divide a batch as evenly as can be, the larger ones first.
-
-    Raises
-    ------
-    ArgumentError
-        If there are more micro-batches than samples, or none.
-
-    >>> micro_batch_sizes(10, 4)
-    (3, 3, 2, 2)
-    """
-    if not 1 <= micro_batches <= batch_size:
-        raise ArgumentError(
-            f"{micro_batches} micro-batches of a batch of {batch_size}: accepted are 1 to "
-            f"{batch_size}"
-        )
-    each, more = divmod(batch_size, micro_batches)
-    return tuple(each + (at < more) for at in range(micro_batches))
-
-
 def divided_values(
     blueprint: Blueprint, values: Mapping[str, Any], sizes: Sequence[int]
 ) -> list[dict[str, Any]]:

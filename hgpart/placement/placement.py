@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -17,6 +17,7 @@ from hgpart.errors import PlacementError
 from hgpart.execution.local import LocalRuntime, Placed
 from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram
+from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.layers.layering import channel_graph
@@ -28,7 +29,6 @@ from hgpart.placement.expected import expected, expected_gradients, float_type
 from hgpart.placement.held_state import HeldState
 from hgpart.placement.micro_batches import (
     divided_values,
-    micro_batch_sizes,
     schedule_for_mode,
     score_of,
 )
@@ -47,6 +47,7 @@ from hgpart.placement.state.weight_files import opened_weights
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.scheduling import micro_batch_sizes
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import Work
 
@@ -223,6 +224,19 @@ class Placement(nn.Module):
         transposed.
         """
         return expected_gradients(self.blueprint, self.dtype, batch_size)
+
+    def expected_traffic(self, sizes: Sequence[int], backward: bool) -> Traffic:
+        """What a step should send in micro-batches of some sizes, by the same figures."""
+        total = Traffic.none(self.k)
+        for size, count in Counter(sizes).items():
+            there = self.expected(size)
+            total.forward_bytes[:] += count * there.traffic
+            total.forward_messages[:] += count * there.messages
+            if backward:
+                back = self.expected_gradients(size)
+                total.backward_bytes[:] += count * back.traffic
+                total.backward_messages[:] += count * back.messages
+        return total
 
     # -------------------------------------------------------------- as an nn.Module
 

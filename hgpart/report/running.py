@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from hgpart.arrays import Int64
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
 from hgpart.run.measuring import Measurement
+from hgpart.schedules.scheduling import Scheduling
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,7 @@ class RunReport:
     measurement : Measurement
     planned_forward, planned_backward : int64 arrays, shape (k, k)
         Bytes of a step by the plan, from the part of the row to the part of the column.
+    scheduling : Scheduling
     """
 
     model: str
@@ -36,6 +38,7 @@ class RunReport:
     measurement: Measurement
     planned_forward: Int64
     planned_backward: Int64
+    scheduling: Scheduling = field(default_factory=Scheduling)
 
     def difference(self) -> str | None:
         """Say where other bytes travelled than the plan says, if any did."""
@@ -68,6 +71,8 @@ def run_json(report: RunReport) -> str:
         "k": len(report.devices),
         "backend": report.transport,
         "batch_size": measured.batch_size,
+        "micro_batches": report.scheduling.micro_batches,
+        "schedule": report.scheduling.rule,
         "steps": measured.steps,
         "backward": measured.backward,
         "seconds": measured.seconds,
@@ -122,7 +127,7 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     processes = "one process" if report.transport == "threads" else several
     console.print(
         f"{report.model} on {k} device{'s' * (k > 1)} ({processes}), {measured.steps} steps of "
-        f"{measured.batch_size} samples, {passes}"
+        f"{measured.batch_size} samples{in_micro_batches(report.scheduling)}, {passes}"
     )
     console.print()
     _print_parts(report, console, unit)
@@ -133,6 +138,16 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     back = f" and {backward} {unit} backward" if measured.backward else ""
     planned = "not as the plan says" if report.difference() else "to the byte as the plan says"
     console.print(f"Between devices: {forward} {unit} forward{back} in a step, {planned}")
+
+
+def in_micro_batches(scheduling: Scheduling) -> str:
+    """Say how a batch is divided, if it is.
+
+    >>> in_micro_batches(Scheduling("gpipe", 4)), in_micro_batches(Scheduling("gpipe"))
+    (' in 4 micro-batches (gpipe)', '')
+    """
+    count = scheduling.micro_batches
+    return f" in {count} micro-batches ({scheduling.rule})" if count > 1 else ""
 
 
 def _print_parts(report: RunReport, console: Console, unit: str) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Any
 
 from rich.console import Console
 
+from hgpart.report.running import in_micro_batches
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
 from hgpart.run.training.loop import TrainingResult
+from hgpart.schedules.scheduling import Scheduling
 
 CURVE_ROWS = 10
 BAR = 40  # characters of the largest loss
@@ -33,6 +35,7 @@ class TrainingReport:
     result : TrainingResult
     volume_bytes : int
         The plan's communication volume, of a forward pass of a batch of this training.
+    scheduling : Scheduling
     """
 
     model: str
@@ -42,6 +45,7 @@ class TrainingReport:
     processes: int
     result: TrainingResult
     volume_bytes: int
+    scheduling: Scheduling = field(default_factory=Scheduling)
 
 
 def training_json(report: TrainingReport) -> str:
@@ -59,6 +63,8 @@ def training_json(report: TrainingReport) -> str:
         "k": len(report.devices),
         "processes": report.processes,
         **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
+        "micro_batches": report.scheduling.micro_batches,
+        "schedule": report.scheduling.rule,
         "momentum": options.momentum if options.optimizer == "sgd" else None,
         "weight_decay": options.weight_decay,
         "seed": options.seed,
@@ -93,7 +99,7 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
     resumed = f", {before} of them before it was resumed" if before else ""
     console.print(
         f"{report.model} on {report.data}, {len(result.losses)} steps of "
-        f"{report.result.options.batch_size} samples{resumed}"
+        f"{report.result.options.batch_size} samples{in_micro_batches(report.scheduling)}{resumed}"
     )
     if result.losses:
         console.print()

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from hgpart.report.running import in_micro_batches
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
 from hgpart.run.verifying import Verification
 
@@ -25,12 +26,15 @@ def verification_json(about: Mapping[str, Any], verification: Verification) -> s
         What was verified: it comes first.
     verification : Verification
     """
+    scheduling = verification.scheduling
     fields: dict[str, Any] = {
         "hgpart_version": version("hgpart"),
         "passed": verification.passed,
         **about,
         "k": verification.k,
         "batch_size": verification.batch_size,
+        "micro_batches": 1 if scheduling is None else scheduling.micro_batches,
+        "schedule": None if scheduling is None else scheduling.rule,
         "training": verification.training,
         "dtype": _type(verification),
         "tolerance": verification.tolerance,
@@ -73,10 +77,14 @@ def print_verification(
         console.print(f"  {failure}")
     if len(failures) > MOST_FAILURES:
         console.print(f"  and {len(failures) - MOST_FAILURES} more")
+    scheduling = verification.scheduling
+    divided = "" if scheduling is None else in_micro_batches(scheduling)
     mode = "training" if verification.training else "evaluation"
     facts = [f"{name} {value}" for name, value in about.items() if name != "model"]
     console.print(
-        ", ".join([*facts, f"{verification.batch_size} samples", _type(verification), mode])
+        ", ".join(
+            [*facts, f"{verification.batch_size} samples{divided}", _type(verification), mode]
+        )
     )
     console.print()
     table = ruled_table(["compared", "largest relative difference", "accepted", "in"])

@@ -18,13 +18,14 @@ from hgpart.execution.outlines import check_fits, outline
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score, StepRun
 from hgpart.execution.totals import Timing, Traffic
-from hgpart.placement.micro_batches import micro_batch_sizes, schedule_for_mode, score_of
+from hgpart.placement.micro_batches import schedule_for_mode, score_of
 from hgpart.run.connection import Connection
 from hgpart.run.post import MicroBatchWire, Post
 from hgpart.run.routes import Routes, routes
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.scheduling import micro_batch_sizes
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement

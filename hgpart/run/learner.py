@@ -14,8 +14,9 @@ from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.scheduling import Scheduling
+from hgpart.run.scheduling import schedule, schedule_among
 from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.scheduling import Scheduling
 
 LossFunction = Callable[[Any, Any], Tensor]  # of results and targets: a mean over samples
 
@@ -131,9 +132,10 @@ class PlacedModel(WholeModel):
     def __init__(self, placement: Placement, scheduling: Scheduling | None = None) -> None:
         super().__init__(placement)
         self.placement = placement
-        self._scheduling = scheduling or Scheduling()
+        scheduling = scheduling or Scheduling()
+        self._wanted = scheduling.rule, scheduling.micro_batches
         self._schedules: dict[tuple[bool, bool], Schedule] = {}
-        self.micro_batches = self._scheduling.micro_batches
+        self.micro_batches = scheduling.micro_batches
         self.device = placement.devices[placement.output_part]
         self.dtype = placement.dtype
         self.count_anew()
@@ -156,7 +158,7 @@ class PlacedModel(WholeModel):
         assert images is not None
         mode = self.placement.training, torch.is_grad_enabled()
         if mode not in self._schedules:
-            self._schedules[mode] = self._scheduling.of(self.placement, backward=mode[1])
+            self._schedules[mode] = schedule(self.placement, *self._wanted, backward=mode[1])
         images = images.to(dtype=self.dtype)
         made = self.placement.step([images], targets, loss_fn, self._schedules[mode])
         self._count()
@@ -181,9 +183,10 @@ class RankModel:
 
     def __init__(self, model: DistributedModel, scheduling: Scheduling | None = None) -> None:
         self.model, self.dtype = model, model.placement.dtype
-        self._scheduling = scheduling or Scheduling()
+        scheduling = scheduling or Scheduling()
+        self._wanted = scheduling.rule, scheduling.micro_batches
         self._schedules: dict[tuple[bool, bool], Schedule] = {}
-        self.micro_batches = self._scheduling.micro_batches
+        self.micro_batches = scheduling.micro_batches
         self.processes = model.connection.k
         self.first = model.connection.rank == 0
         self.device = model.connection.device
@@ -221,7 +224,7 @@ class RankModel:
         """Run the part's share of the batch in micro-batches."""
         mode = self.model.placement.training, torch.is_grad_enabled()
         if mode not in self._schedules:
-            self._schedules[mode] = self._scheduling.among(self.model, backward=mode[1])
+            self._schedules[mode] = schedule_among(self.model, *self._wanted, backward=mode[1])
         if images is not None:
             images = images.to(self.device, self.dtype)
         made = self.model.step(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,8 @@ from hgpart.errors import RunError
 from hgpart.execution.outlines import outline
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
-from hgpart.placement.micro_batches import micro_batch_sizes
 from hgpart.run.distributed import DistributedModel
-from hgpart.schedules import check_rule, make_schedule
+from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import DEFAULT
@@ -22,33 +20,6 @@ from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.schedule_files import load_schedule as load_schedule_of
 
 WORK_SECOND = 2e10  # multiply-accumulates that a device is taken to do in a second
-
-
-@dataclass(frozen=True)
-class Scheduling:
-    """Which schedule is wanted.
-
-    Attributes
-    ----------
-    rule : str
-    micro_batches : int
-    """
-
-    rule: str = DEFAULT
-    micro_batches: int = 1
-
-    def check(self, batch_size: int) -> None:
-        """Raise an ArgumentError if there is no such rule, or it can't divide the batch."""
-        check_rule(self.rule)
-        micro_batch_sizes(batch_size, self.micro_batches)
-
-    def of(self, placement: Placement, backward: bool) -> Schedule:
-        """The schedule of a placement in this process."""
-        return schedule(placement, self.rule, self.micro_batches, backward=backward)
-
-    def among(self, model: DistributedModel, backward: bool) -> Schedule:
-        """The schedule where each rank has its own part; all ranks call it."""
-        return schedule_among(model, self.rule, self.micro_batches, backward=backward)
 
 
 def schedule(

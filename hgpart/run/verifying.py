@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import float_type
 from hgpart.run.learner import held_by_parts
+from hgpart.run.reference import accumulated
+from hgpart.run.scheduling import schedule
+from hgpart.schedules.scheduling import Scheduling
 
 # The parts add the same terms in another order, so results differ by rounding: by the type's
 # epsilon (2e-16, 1e-7), times what the layers make of it. These leave room for a factor of half
@@ -50,6 +54,8 @@ class Verification:
     Attributes
     ----------
     k, batch_size : int
+    scheduling : Scheduling or None
+        By which micro-batches were run; None if the placement was called like the model.
     training : bool
         The mode of both.
     dtype : torch.dtype
@@ -69,6 +75,7 @@ class Verification:
 
     k: int
     batch_size: int
+    scheduling: Scheduling | None
     training: bool
     dtype: torch.dtype
     tolerance: float
@@ -110,6 +117,7 @@ def verify(
     inputs: Sequence[Any],
     seed: int = 0,
     tolerance: float | None = None,
+    scheduling: Scheduling | None = None,
 ) -> Verification:
     """Run both on the same batch, forward and backward, and compare all that comes of it.
 
@@ -129,6 +137,8 @@ def verify(
         Of the masks, and of the random gradients of the results.
     tolerance : float, optional
         By default 1e-10 for float64 and 1e-4 for float32.
+    scheduling : Scheduling, optional
+        Run in micro-batches, beside the original that adds up their gradients one after the other.
 
     Raises
     ------
@@ -150,20 +160,28 @@ def verify(
         tolerance = TOLERANCES[dtype]
     # Where a tensor lies in memory decides in which order a model draws a mask for it.
     inputs = [one.contiguous() if isinstance(one, Tensor) else one for one in inputs]
+    batch_size = next(len(value) for value in inputs if isinstance(value, Tensor))
+    sizes = (batch_size,) if scheduling is None else scheduling.sizes(batch_size)
     with torch.random.fork_rng(devices=[]):
-        expected = _passes(model, inputs, seed)
-        found = _passes(placement, inputs, seed)
+        if scheduling is None:
+            expected = _passes(model, inputs, seed)
+            found = _passes(placement, inputs, seed)
+        else:
+            expected = _steps(model, partial(accumulated, model, inputs, sizes=sizes), sizes, seed)
+            order = schedule(placement, scheduling.rule, scheduling.micro_batches)
+            step = partial(placement.step, inputs, schedule=order)
+            found = _steps(placement, step, sizes, seed)
     if found.keys() != expected.keys():
         raise RunError(
             f"the placed model returns {', '.join(found)}; the original {', '.join(expected)}"
         )
     last = placement.runtime.last
     assert last is not None  # it has run
-    batch_size = next(len(value) for value in inputs if isinstance(value, Tensor))
     learns = any(result.requires_grad for result in expected.values())
     return Verification(
         k=placement.k,
         batch_size=batch_size,
+        scheduling=scheduling,
         training=model.training,
         dtype=dtype,
         tolerance=tolerance,
@@ -171,7 +189,7 @@ def verify(
         gradients=_largest(_gradients(model, placement)),
         buffers=_largest(_buffers(model, placement)),
         traffic=last.traffic,
-        planned=_planned(placement, batch_size, learns),
+        planned=placement.expected_traffic(sizes, learns),
         misplaced=tuple(_misplaced(model, placement)),
     )
 
@@ -181,10 +199,7 @@ def _passes(model: nn.Module, inputs: Sequence[Any], seed: int) -> dict[str, Ten
     model.zero_grad()
     torch.manual_seed(seed)
     with torch.enable_grad():
-        leaves = pytree.tree_leaves_with_path(model(*inputs))
-    results = {
-        f"result{pytree.keystr(path)}": leaf for path, leaf in leaves if isinstance(leaf, Tensor)
-    }
+        results = _named(model(*inputs))
     torch.manual_seed(seed)
     learning = [
         (result, torch.randn(result.shape, dtype=torch.float64).to(result))
@@ -197,16 +212,39 @@ def _passes(model: nn.Module, inputs: Sequence[Any], seed: int) -> dict[str, Ten
     return results
 
 
-def _planned(placement: Placement, batch_size: int, learns: bool) -> Traffic:
-    """What the table says."""
-    table, planned = placement.expected(batch_size), Traffic.none(placement.k)
-    planned.forward_bytes[:] = table.traffic
-    planned.forward_messages[:] = table.messages
-    if learns:
-        gradients = placement.expected_gradients(batch_size)
-        planned.backward_bytes[:] = gradients.traffic
-        planned.backward_messages[:] = gradients.messages
-    return planned
+def _steps(
+    model: nn.Module, step: Callable[..., object], sizes: Sequence[int], seed: int
+) -> dict[str, Tensor]:
+    """The same in micro-batches, by a function of targets and loss function."""
+    model.zero_grad()
+    made: dict[str, Tensor] = {}
+
+    def loss_of(result: object, samples: Tensor) -> Tensor:
+        first = int(samples[0])
+        results = {f"{name} of sample {first} on": one for name, one in _named(result).items()}
+        made.update(
+            (name, one.detach().requires_grad_(one.requires_grad)) for name, one in results.items()
+        )
+        generator = torch.Generator().manual_seed(seed + first)
+        terms = [
+            (one * torch.randn(one.shape, generator=generator, dtype=torch.float64).to(one)).sum()
+            for one in results.values()
+            if one.requires_grad
+        ]
+        return torch.stack(terms).sum() if terms else torch.zeros(())
+
+    torch.manual_seed(seed)
+    with torch.enable_grad():
+        step(targets=torch.arange(sum(sizes)), loss_fn=loss_of)
+    return made
+
+
+def _named(result: object) -> dict[str, Tensor]:
+    """Tensors by where they stand."""
+    leaves = pytree.tree_leaves_with_path(result)
+    return {
+        f"result{pytree.keystr(path)}": leaf for path, leaf in leaves if isinstance(leaf, Tensor)
+    }
 
 
 def _unequal(figure: str, counted: Int64, planned: Int64) -> Iterator[str]:

@@ -11,9 +11,11 @@ import typer
 from hgpart.cli.options import (
     Devices,
     JsonFile,
+    MicroBatches,
     Model,
     OneProcess,
     PlanFile,
+    ScheduleRule,
     Timeout,
     Transport,
     Unit,
@@ -26,6 +28,8 @@ from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
 from hgpart.run.transports import check_transport
+from hgpart.schedules.rules import DEFAULT
+from hgpart.schedules.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
@@ -44,6 +48,8 @@ def run(
     backward: Annotated[
         bool, typer.Option("--backward", help="A backward pass in each step, too.")
     ] = False,
+    micro_batches: MicroBatches = 1,
+    schedule: ScheduleRule = DEFAULT,
     devices: Devices = "cpu",
     transport: Transport = "gloo",
     one_process: OneProcess = False,
@@ -66,10 +72,12 @@ def run(
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     checked_unit(unit)
     check_timeout(timeout)
+    scheduling = Scheduling(schedule, micro_batches)
     loaded = load_plan(plan)
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed)
     samples = batch_size or loaded.modelling.batch_size
-    wanted = _Run(placing, steps, samples, backward, unit, json)
+    scheduling.sizes(samples)
+    wanted = _Run(placing, steps, samples, backward, scheduling, unit, json)
     if one_process:
         report = wanted.steps_of(placing.here(), None, "threads")
     elif started_as_rank():
@@ -90,6 +98,7 @@ class _Run:
     steps: int
     batch_size: int
     backward: bool
+    scheduling: Scheduling
     unit: str
     json: str | None
 
@@ -112,17 +121,20 @@ class _Run:
                 self.steps,
                 backward=self.backward,
                 connection=connection,
+                scheduling=self.scheduling,
                 on_step=lambda done: bar.update(task, completed=done),
             )
         if not first:
             return None
+        planned = placement.expected_traffic(self.scheduling.sizes(self.batch_size), backward=True)
         return RunReport(
             self.placing.model,
             self.placing.devices,
             carrier,
             measured,
-            placement.expected(self.batch_size).traffic,
-            placement.expected_gradients(self.batch_size).traffic,
+            planned.forward_bytes,
+            planned.backward_bytes,
+            self.scheduling,
         )
 
     def show(self, report: RunReport) -> None:

@@ -14,9 +14,11 @@ import typer
 from hgpart.cli.options import (
     Devices,
     JsonFile,
+    MicroBatches,
     Model,
     OneProcess,
     PlanFile,
+    ScheduleRule,
     Timeout,
     Transport,
     Unit,
@@ -29,6 +31,8 @@ from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
 from hgpart.run.transports import check_transport
+from hgpart.schedules.rules import DEFAULT
+from hgpart.schedules.scheduling import Scheduling
 from hgpart.terminal import warn
 
 if TYPE_CHECKING:
@@ -71,6 +75,8 @@ def train(
         int, typer.Option(help="Of the first weights, the order of the samples and dropout.")
     ] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    micro_batches: MicroBatches = 1,
+    schedule: ScheduleRule = DEFAULT,
     devices: Devices = "cpu",
     transport: Transport = "gloo",
     one_process: OneProcess = False,
@@ -113,6 +119,8 @@ def train(
             weight_decay=weight_decay,
             seed=seed,
         )
+        scheduling = Scheduling(schedule, micro_batches)
+        scheduling.sizes(batch_size)
         with stage("read"):
             loaded = load_plan(plan)
         checkpointing = None
@@ -126,12 +134,12 @@ def train(
                 checkpoint, every, resume, warn, loaded.fingerprint, about
             )
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype)
-    wanted = _Run(placing, data, options, checkpointing, unit, json)
+    wanted = _Run(placing, data, options, scheduling, checkpointing, unit, json)
     if one_process:
         from hgpart.run.learner import PlacedModel
 
         placement = placing.here()
-        report = wanted.train(PlacedModel(placement), placement)
+        report = wanted.train(PlacedModel(placement, scheduling), placement)
     elif started_as_rank():
         from hgpart.run.distributed import DistributedModel
         from hgpart.run.learner import RankModel
@@ -139,7 +147,7 @@ def train(
         with placing.connected(transport, timeout) as connection:
             placement = placing.part_of(connection)
             model_here = DistributedModel(placement, connection)
-            report = wanted.train(RankModel(model_here), placement)
+            report = wanted.train(RankModel(model_here, scheduling), placement)
     else:
         start_ranks(context, loaded.k)
         return
@@ -154,6 +162,7 @@ class _Run:
     placing: Placing
     data: str
     options: TrainingOptions
+    scheduling: Scheduling
     checkpointing: Checkpointing | None
     unit: str
     json: str | None
@@ -181,8 +190,14 @@ class _Run:
             devices=self.placing.devices,
             processes=learner.processes,
             result=result,
-            volume_bytes=placement.expected(self.options.batch_size).volume,
+            volume_bytes=self._volume(placement),
+            scheduling=self.scheduling,
         )
+
+    def _volume(self, placement: Placement) -> int:
+        """Bytes of a step's forward passes by the plan."""
+        sizes = self.scheduling.sizes(self.options.batch_size)
+        return int(placement.expected_traffic(sizes, backward=False).forward_bytes.sum())
 
     def show(self, report: TrainingReport) -> None:
         """Write the file, and print."""

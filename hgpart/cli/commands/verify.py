@@ -16,8 +16,10 @@ from hgpart.cli.options import (
     Grain,
     InputShape,
     JsonFile,
+    MicroBatches,
     Model,
     Partitioner,
+    ScheduleRule,
     Unit,
     checked_unit,
     names,
@@ -26,6 +28,8 @@ from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
+from hgpart.schedules.rules import DEFAULT
+from hgpart.schedules.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,6 +66,8 @@ def verify(
         int, typer.Option(help="Of the weights, the partition, the batch and dropout.")
     ] = 0,
     batch_size: Annotated[int, typer.Option(help="Samples of the batch.")] = 2,
+    micro_batches: MicroBatches = 1,
+    schedule: ScheduleRule = DEFAULT,
     input_shape: InputShape = None,
     dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
     evaluation: Annotated[
@@ -86,6 +92,9 @@ def verify(
     if batch_size < 1:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
     checked_unit(unit)
+    scheduling = Scheduling(schedule, micro_batches)
+    scheduling.sizes(batch_size)
+    called = scheduling == Scheduling()  # like the model, at once
     with Stages() as stage:
         with stage("import"):
             import torch
@@ -134,7 +143,9 @@ def verify(
             torch.manual_seed(seed)
             batch = torch.randn(batch_size, *shape, dtype=getattr(torch, dtype))
             with stage("verify"):
-                found = verify_placement(module, placement, [batch], seed)
+                found = verify_placement(
+                    module, placement, [batch], seed, scheduling=None if called else scheduling
+                )
     about = {
         "model": model,
         "grain": placement.partition.modelling.grain,

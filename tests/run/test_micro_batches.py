@@ -1,0 +1,195 @@
+"""Steps in micro-batches, by every rule, are those of the model that adds them up."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from partitioned_models import MODELS
+from placed_models import model_of, placed
+from torch import nn
+
+from hgpart.errors import ArgumentError, PlacementError, PlanError
+from hgpart.run.scheduling import all_outlines, load_schedule, schedule
+from hgpart.run.verifying import verify
+from hgpart.schedules.rules import RULES
+from hgpart.schedules.schedule_files import save_schedule
+from hgpart.schedules.scheduling import Scheduling
+
+
+def batch_of(inputs, samples):
+    """As many samples of the same shapes."""
+    return [torch.randn(samples, *one.shape[1:], dtype=one.dtype) for one in inputs]
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", [*MODELS, "forked"])
+def test_results_gradients_statistics_and_bytes(name, rule, grain):
+    model, inputs = model_of(name)
+    inputs = batch_of(inputs, 5)
+    placement = placed(model, inputs, grain=grain)
+    for micro_batches in (1, 3):
+        found = verify(model, placement, inputs, scheduling=Scheduling(rule, micro_batches))
+        assert found.failures == ()
+        sent = placement.expected_traffic(Scheduling(rule, micro_batches).sizes(5), True)
+        assert found.traffic.forward_bytes.sum() == sent.forward_bytes.sum()
+
+
+def test_one_part_and_evaluation():
+    model, inputs = model_of("forked")
+    inputs = batch_of(inputs, 4)
+    placement = placed(model, inputs, k=1)
+    assert verify(model, placement, inputs, scheduling=Scheduling("greedy", 2)).failures == ()
+    model.eval()
+    placement.eval()
+    assert verify(model, placement, inputs, scheduling=Scheduling("greedy", 3)).failures == ()
+
+
+class Twice(nn.Module):
+    """A norm that is called twice: the second call finds what the first has left."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)
+        self.second, self.head = nn.Conv2d(6, 6, 3), nn.Conv2d(6, 4, 1)
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).relu()
+        return self.head(self.norm(self.second(x)).relu())
+
+
+class Counts(nn.Module):
+    """A buffer that a later part of the pass reads, and that the next pass finds changed."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 3)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        before = self.scale.clone()
+        x = self.first(x) * before
+        x = self.second(x.relu()) + before
+        self.scale += 0.5
+        return x
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", [Twice, Counts])
+def test_state_that_a_pass_leaves_to_the_next(kind, rule):
+    torch.manual_seed(0)
+    model, inputs = kind().double(), [torch.randn(6, 3, 8, 8).double()]
+    placement = placed(model, inputs, k=2)
+    assert all(outline.serial for outline in all_outlines(placement))
+    assert verify(model, placement, inputs, scheduling=Scheduling(rule, 3)).failures == ()
+
+
+def test_micro_batches_are_the_batch_where_nothing_mixes_samples():
+    """Without norms, and with masks drawn for the whole batch, even if it does not divide."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(8, 8, 3), nn.Flatten()),
+        *(nn.Dropout(0.3), nn.Linear(128, 5)),
+    ).double()
+    images, labels = torch.randn(7, 3, 8, 8).double(), torch.arange(7) % 5
+    loss_fn = nn.functional.cross_entropy
+    placement = placed(copy.deepcopy(model), [images])
+    torch.manual_seed(1)
+    expected = loss_fn(model(images), labels)
+    expected.backward()
+    torch.manual_seed(1)
+    loss = placement.step([images], labels, loss_fn, schedule(placement, "greedy", 3))
+    assert not loss.requires_grad
+    torch.testing.assert_close(loss, expected.detach(), rtol=1e-12, atol=0)
+    gradients = dict(model.named_parameters())
+    for _, held, tensor in ((part, *each) for part in range(3) for each in placement.held(part)):
+        wanted = held.take(gradients[held.name].grad)
+        torch.testing.assert_close(tensor.grad, wanted, rtol=1e-9, atol=1e-15)
+
+
+def test_all_rules_give_the_same_bits():
+    """As each part goes through micro-batches in their order, chunk by chunk."""
+    model, inputs = model_of("residual")
+    inputs, outcomes = batch_of(inputs, 6), []
+    for rule in (*RULES, "greedy"):
+        placement = placed(copy.deepcopy(model), inputs)
+        order = schedule(placement, rule, 4)
+        loss = placement.step(inputs, None, lambda result, _: result.square().mean(), order)
+        outcomes.append([loss, *(one.grad for one in placement.parameters())])
+    for other in outcomes[1:]:
+        assert all(torch.equal(*pair) for pair in zip(outcomes[0], other, strict=True))
+
+
+def test_a_step_without_gradients_returns_results_or_the_loss():
+    model, inputs = model_of("plain")
+    inputs = batch_of(inputs, 5)
+    placement = placed(model, inputs)
+    order = schedule(placement, "greedy", 2)
+    with torch.no_grad():
+        results = placement.step(inputs, schedule=order)
+        loss = placement.step(inputs, None, lambda result, _: result.mean(), order)
+    assert [len(result) for result in results] == [3, 2]
+    torch.testing.assert_close(torch.cat(results), model(*inputs).detach())
+    torch.testing.assert_close(loss, model(*inputs).mean().detach())
+    assert all(parameter.grad is None for parameter in placement.parameters())
+    assert not placement.runtime.last.traffic.backward_bytes.any()
+
+
+def test_an_error_in_a_step_comes_out_and_the_placement_stays_usable():
+    model, inputs = model_of("plain")
+    inputs = batch_of(inputs, 4)
+    placement = placed(model, inputs)
+    order = schedule(placement, "greedy", 2)
+
+    def fails(result, targets):
+        raise ZeroDivisionError("in the loss")
+
+    with pytest.raises(ZeroDivisionError, match="in the loss"):
+        placement.step(inputs, None, fails, order)
+    assert verify(model, placement, inputs, scheduling=Scheduling("greedy", 2)).passed
+
+
+class Windows(nn.Module):
+    """Drops elements of a map in which samples and channels are one dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.drop = nn.Conv2d(3, 4, 1), nn.Dropout(0.5)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return self.drop(x.flatten(0, 1)).unflatten(0, (-1, 4))
+
+
+def test_what_is_refused(tmp_path):
+    model, inputs = model_of("plain")
+    inputs = batch_of(inputs, 4)
+    placement = placed(model, inputs)
+    order = schedule(placement, "greedy", 2)
+
+    def mean(result, targets):
+        return result.mean()
+
+    with pytest.raises(ArgumentError, match="2 micro-batches of a batch of 1: accepted are 1 to 1"):
+        placement.step([inputs[0][:1]], None, mean, order)
+    with pytest.raises(ArgumentError, match=r"a target of shape \(3,\): accepted are 4 samples"):
+        placement.step(inputs, torch.zeros(3), mean, order)
+    with pytest.raises(ArgumentError, match="in grad mode with no loss function: accepted are"):
+        placement.step(inputs, schedule=order)
+    with pytest.raises(ArgumentError, match="with a schedule without backward passes: accepted"):
+        placement.step(inputs, None, mean, order.forward_only)
+    with pytest.raises(PlacementError, match="an input requires a gradient, which a step does not"):
+        placement.step([inputs[0].requires_grad_()], None, mean, order)
+    other = placed(model, inputs, kind="layers", k=3)
+    with pytest.raises(PlanError, match="the greedy schedule of 3 parts is for other chunks than"):
+        other.step([inputs[0].detach()], None, mean, order)
+    save_schedule(tmp_path / "schedule.json", order)
+    assert load_schedule(tmp_path / "schedule.json", placement).order == order.order
+    with pytest.raises(PlanError, match=r"schedule.json is a schedule of another plan \(k=3\)"):
+        load_schedule(tmp_path / "schedule.json", other)
+    windows, images = Windows(), torch.randn(2, 3, 4, 4)
+    placement = placed(windows, [images], k=2)
+    with pytest.raises(PlacementError, match=r"draw_0 has .* whose samples can't be told"):
+        placement.step([images], None, mean, schedule(placement, "greedy", 2))
