@@ -97,6 +97,33 @@ def test_in_processes(capfd, plans, tmp_path):
     assert lines[-1].endswith("in a step, to the byte as the plan says")
 
 
+@pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
+@pytest.mark.parametrize("rule", ["greedy", pytest.param("zero-bubble", marks=pytest.mark.full)])
+def test_in_micro_batches(capfd, plans, tmp_path, rule, carrier):
+    options = ("--steps", 2, "--backward", "--micro-batches", 3, "--schedule", rule)
+    options += ("--one-process",) if carrier == "threads" else ()
+    assert hgpart_run(plans, 2, *options, "--json", tmp_path / "run.json") == 0
+    found = json.loads((tmp_path / "run.json").read_text())
+    check_figures(found, plans, 2, steps=2, backward=True)
+    assert (found["backend"], found["micro_batches"], found["schedule"]) == (carrier, 3, rule)
+    assert f"2 steps of 8 samples in 3 micro-batches ({rule}), forward" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--micro-batches", 9), "9 micro-batches of a batch of 8: accepted are 1 to 8"),
+        (("--micro-batches", 0), "0 micro-batches of a batch of 8: accepted are 1 to 8"),
+        (("--schedule", "zigzag"), "schedule 'zigzag': accepted are sequential, gpipe, 1f1b, zero"),
+    ],
+)
+def test_what_no_schedule_can_do_is_refused_before_any_process_starts(
+    capfd, plans, monkeypatch, options, said
+):
+    monkeypatch.setattr("hgpart.cli.commands.run.start_ranks", lambda *_: pytest.fail("started"))
+    fails(capfd, ArgumentError.exit_status, said, hgpart_run(plans, 2, *options))
+
+
 def test_in_one_process(capfd, plans):
     options = ("--steps", 2, "--one-process", "--batch-size", 8, "--json", "-")
     assert hgpart_run(plans, 2, *options) == 0

@@ -79,6 +79,7 @@ def written(options):
     ("plan", "kind", "dtype", "tolerance"),
     [
         ("fine", "sgd", "float64", 1e-9),
+        ("fine in micro-batches", "sgd", "float64", 1e-9),
         pytest.param("coarse", "adam", "float32", 1e-4, marks=pytest.mark.full),
         pytest.param("coarse", "sgd", "float32", 1e-4, marks=pytest.mark.full),
         pytest.param("coarse", "sgd", "float64", 1e-9, marks=pytest.mark.full),
@@ -90,14 +91,17 @@ def written(options):
 )
 def test_losses_are_those_of_one_device(plan, kind, dtype, tolerance, plans, digits, tmp_path):
     options, file = OPTIONS[kind], tmp_path / "figures.json"
+    plan, _, divided = plan.partition(" in ")
     hgpart(
         *("train", "lenet5", "--plan", plans[plan], "--one-process", "--data", "digits"),
         *(*written(options), "--dtype", dtype, "--json", file),
+        *(("--micro-batches", 3) if divided else ()),
     )
     shown = json.loads(file.read_text())
     expected = on_one_device(options, digits, dtype == "float64")
     assert shown["losses"] == pytest.approx(expected.losses, rel=tolerance)
     assert shown["accuracy"] == expected.accuracy
+    assert shown["micro_batches"] == (3 if divided else 1)
     assert shown["k"] == len(shown["parts"]) == {"coarse": 2, "fine": 3}[plan]
     assert all(part["forward_busy"] > 0 for part in shown["parts"])
     assert shown["volume_bytes"] * 20 == shown["forward_bytes"]
