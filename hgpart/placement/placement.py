@@ -46,8 +46,8 @@ from hgpart.placement.state.traced_values import check_values
 from hgpart.placement.state.weight_files import opened_weights
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
+from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
-from hgpart.schedules.scheduling import micro_batch_sizes
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import Work
 

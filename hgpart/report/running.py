@@ -12,7 +12,7 @@ from rich.console import Console
 from hgpart.arrays import Int64
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
 from hgpart.run.measuring import Measurement
-from hgpart.schedules.scheduling import Scheduling
+from hgpart.run.schedule_wanted import Scheduling
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from hgpart.report.running import in_micro_batches
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
+from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.training.loop import TrainingResult
-from hgpart.schedules.scheduling import Scheduling
 
 CURVE_ROWS = 10
 BAR = 40  # characters of the largest loss

@@ -24,8 +24,8 @@ from hgpart.run.post import MicroBatchWire, Post
 from hgpart.run.routes import Routes, routes
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
+from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
-from hgpart.schedules.scheduling import micro_batch_sizes
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement

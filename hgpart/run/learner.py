@@ -14,9 +14,9 @@ from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
 from hgpart.run.distributed import DistributedModel
+from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import schedule, schedule_among
 from hgpart.schedules.schedule import Schedule
-from hgpart.schedules.scheduling import Scheduling
 
 LossFunction = Callable[[Any, Any], Tensor]  # of results and targets: a mean over samples
 

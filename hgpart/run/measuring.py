@@ -16,7 +16,7 @@ from hgpart.placement import Placement
 from hgpart.run.connection import Connection
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import Learner, PlacedModel, RankModel
-from hgpart.schedules.scheduling import Scheduling
+from hgpart.run.schedule_wanted import Scheduling
 
 
 @dataclass(frozen=True, eq=False)

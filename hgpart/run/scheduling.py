@@ -19,7 +19,7 @@ from hgpart.schedules.rules import DEFAULT
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.schedule_files import load_schedule as load_schedule_of
 
-WORK_SECOND = 2e10  # multiply-accumulates that a device is taken to do in a second
+WORK_SECOND = 8e10  # multiply-accumulates that a device is taken to do in a second: a fast core
 
 
 def schedule(

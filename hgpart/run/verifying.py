@@ -21,8 +21,8 @@ from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import float_type
 from hgpart.run.learner import held_by_parts
 from hgpart.run.reference import accumulated
+from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import schedule
-from hgpart.schedules.scheduling import Scheduling
 
 # The parts add the same terms in another order, so results differ by rounding: by the type's
 # epsilon (2e-16, 1e-7), times what the layers make of it. These leave room for a factor of half

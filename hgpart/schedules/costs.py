@@ -28,8 +28,8 @@ class Costs:
     """
 
     samples: float = 1.0
-    work: float = 5e-11  # 20 G multiply-accumulates a second: a core, or two
-    byte: float = 1e-9
+    work: float = 1.25e-11  # 80 G multiply-accumulates a second: a fast core
+    byte: float = 5e-10
     message: float = 1e-4
 
     def action(self, direction: Direction, chunk: Chunk) -> float:

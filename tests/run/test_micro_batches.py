@@ -11,11 +11,11 @@ from placed_models import model_of, placed
 from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError, PlanError
+from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import all_outlines, load_schedule, schedule
 from hgpart.run.verifying import verify
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import save_schedule
-from hgpart.schedules.scheduling import Scheduling
 
 
 def batch_of(inputs, samples):

@@ -30,9 +30,9 @@ from hgpart.cli.placing import Placing, progress
 from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
+from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.transports import check_transport
 from hgpart.schedules.rules import DEFAULT
-from hgpart.schedules.scheduling import Scheduling
 from hgpart.terminal import warn
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
+from hgpart.run.schedule_wanted import Scheduling
 from hgpart.schedules.rules import DEFAULT
-from hgpart.schedules.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from torch import nn

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hgpart.errors import ArgumentError
 from hgpart.schedules import check_rule
+from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.rules import DEFAULT
 
 
@@ -29,23 +29,3 @@ class Scheduling:
     def sizes(self, batch_size: int) -> tuple[int, ...]:
         """Samples of each micro-batch; see `micro_batch_sizes`."""
         return micro_batch_sizes(batch_size, self.micro_batches)
-
-
-def micro_batch_sizes(batch_size: int, micro_batches: int) -> tuple[int, ...]:
-    """Divide a batch as evenly as can be, the larger ones first.
-
-    Raises
-    ------
-    ArgumentError
-        If there are more micro-batches than samples, or none.
-
-    >>> micro_batch_sizes(10, 4)
-    (3, 3, 2, 2)
-    """
-    if not 1 <= micro_batches <= batch_size:
-        raise ArgumentError(
-            f"{micro_batches} micro-batches of a batch of {batch_size}: accepted are 1 to "
-            f"{batch_size}"
-        )
-    each, more = divmod(batch_size, micro_batches)
-    return tuple(each + (at < more) for at in range(micro_batches))

@@ -1,0 +1,25 @@
+"""A batch and a number -> how many samples each micro-batch has."""
+
+from __future__ import annotations
+
+from hgpart.errors import ArgumentError
+
+
+def micro_batch_sizes(batch_size: int, micro_batches: int) -> tuple[int, ...]:
+    """Divide a batch as evenly as can be, the larger ones first.
+
+    Raises
+    ------
+    ArgumentError
+        If there are more micro-batches than samples, or none.
+
+    >>> micro_batch_sizes(10, 4)
+    (3, 3, 2, 2)
+    """
+    if not 1 <= micro_batches <= batch_size:
+        raise ArgumentError(
+            f"{micro_batches} micro-batches of a batch of {batch_size}: accepted are 1 to "
+            f"{batch_size}"
+        )
+    each, more = divmod(batch_size, micro_batches)
+    return tuple(each + (at < more) for at in range(micro_batches))
