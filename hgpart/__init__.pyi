@@ -58,6 +58,7 @@ from .placement import place as place
 from .schedules.schedule import Schedule as Schedule
 from .schedules.costs import Costs as Costs
 from .schedules.schedule_files import save_schedule as save_schedule
+from .schedules.drawing import draw_schedule as draw_schedule
 from .run.scheduling import schedule as schedule
 from .run.scheduling import load_schedule as load_schedule
 from .errors import HgpartError as HgpartError

@@ -323,9 +323,15 @@ def main(mode, *arguments):
             message_of_several_tensors(connection)
         elif mode in ("forever", "stopped"):  # until one is killed; says when it is at work
             _, placed = toy(connection)
+            outlines = connection.gather(outline(placed.program, {}))
+            schedule = make_schedule(outlines, "greedy", 2, Costs())
+            x = torch.zeros(2, WIDTHS[0], dtype=torch.float64)
             for step in range(1_000_000):
-                result = placed(torch.zeros(2, WIDTHS[0], dtype=torch.float64))
-                placed.backward(None if result is None else result.sum())
+                if mode == "forever":
+                    placed.step([x], None, lambda result, _: result.sum(), schedule)
+                else:
+                    result = placed(x)
+                    placed.backward(None if result is None else result.sum())
                 if mode == "stopped" and step == 2 and rank == int(arguments[1]):
                     os.kill(os.getpid(), signal.SIGSTOP)
                 if step == 2:

@@ -33,7 +33,7 @@ def times(schedule: Schedule, costs: Costs) -> list[tuple[float, float]]:
     return found
 
 
-def draw(schedule: Schedule, costs: Costs) -> str:
+def draw_schedule(schedule: Schedule, costs: Costs) -> str:
     """A row for each part: digits are forward, letters backward, capitals the weights' half of it.
 
     Below it the same as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0.

@@ -9,7 +9,7 @@ from toy_outlines import EVEN, halves, pipeline
 
 from hgpart.errors import FormatError, PlanError
 from hgpart.schedules import make_schedule
-from hgpart.schedules.drawing import draw
+from hgpart.schedules.drawing import draw_schedule
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import load_schedule, save_schedule
 
@@ -51,7 +51,7 @@ def test_a_spoiled_file_is_refused(tmp_path: Path, old: str, new: str, said: str
 
 def test_it_is_drawn() -> None:
     """Digits forward, letters backward: the second stage begins as the first has ended."""
-    text = draw(make_schedule(pipeline(2), "gpipe", 2, EVEN), EVEN)
+    text = draw_schedule(make_schedule(pipeline(2), "gpipe", 2, EVEN), EVEN)
     first, *rows = text.splitlines()
     assert first == "gpipe: 2 micro-batches on 2 parts, idle 33 % by costs"
     unit = "".join(dict.fromkeys(rows[0][3:-9]))
