@@ -6,31 +6,10 @@ from itertools import groupby
 
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Action, Direction, Schedule
+from hgpart.schedules.simulation import times
 
 WIDTH = 96
 FIRST = {Direction.FORWARD: "0", Direction.BACKWARD: "a", Direction.MAPS: "a"}
-
-
-def times(schedule: Schedule, costs: Costs) -> list[tuple[float, float]]:
-    """When each action of the order begins and ends, where each begins as soon as it can."""
-    free = [0.0] * schedule.k
-    arrival: dict[tuple[int, bool, int, int], float] = {}
-    found = []
-    for action in schedule.order:
-        part, direction, micro_batch, _ = action
-        chunk, backward = schedule.chunk(action), direction is not Direction.FORWARD
-        begin = free[part]
-        if direction is not Direction.WEIGHTS:
-            for transfer in chunk.awaits:
-                begin = max(begin, arrival[part, backward, micro_batch, transfer])
-        free[part] = end = begin + costs.action(direction, chunk)
-        found.append((begin, end))
-        if direction is not Direction.WEIGHTS:
-            for receiver, transfers in chunk.messages.items():
-                there = end + costs.travel(chunk, receiver)
-                for transfer in transfers:
-                    arrival[receiver, backward, micro_batch, transfer] = there
-    return found
 
 
 def draw_schedule(schedule: Schedule, costs: Costs) -> str:
@@ -38,7 +17,7 @@ def draw_schedule(schedule: Schedule, costs: Costs) -> str:
 
     Below it the same as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0.
     """
-    when = times(schedule, costs)
+    when = times(schedule.outlines, schedule.order, costs)
     end = max((until for _, until in when), default=0.0)
     rows = [["."] * WIDTH for _ in range(schedule.k)]
     busy = [0.0] * schedule.k

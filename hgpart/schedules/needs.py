@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import TopologicalSorter
 
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.outline import Chunk, Outline
 from hgpart.schedules.schedule import Action, Direction
+from hgpart.schedules.simulation import times
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 MAPS, WEIGHTS = Direction.MAPS, Direction.WEIGHTS
@@ -101,6 +103,26 @@ class Needs:
     def rank(self, action: Action) -> int:
         """The place of an action among those of its micro-batch."""
         return self.ranks[action.part, action.direction, action.chunk]
+
+    @cached_property
+    def in_flight(self) -> tuple[int, ...]:
+        """How many micro-batches each part has to have begun so that the busiest need not wait.
+
+        By Little's law: as many as end in the time that one of them takes from its begin in the
+        part to its end there; and one more, as they do not come evenly.
+        """
+        one = replace(self, micro_batches=1, halves=False)
+        order = sorted(one.actions(), key=one.rank)
+        begin, end = dict[int, float](), dict[int, float]()
+        busy = [0.0] * len(self.outlines)
+        when = times(self.outlines, order, self.costs)
+        for action, (first, last) in zip(order, when, strict=True):
+            begin.setdefault(action.part, first)
+            end[action.part] = last
+            busy[action.part] += last - first
+        slowest = max(busy) or 1.0
+        taken = (end[part] - begin[part] for part in range(len(self.outlines)))
+        return tuple(1 + max(1, math.ceil(seconds / slowest)) for seconds in taken)
 
     @cached_property
     def depths(self) -> tuple[int, ...]:

@@ -15,10 +15,10 @@ from hgpart.run.scheduling import all_outlines, costs_of, schedule
 from hgpart.schedules import make_schedule
 from hgpart.schedules.checking import problems
 from hgpart.schedules.costs import Costs
-from hgpart.schedules.drawing import times
 from hgpart.schedules.outline import Chunk, Outline, Sent
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule import Action, Direction, Schedule
+from hgpart.schedules.simulation import times
 
 
 def outlines_of(cut: Cut) -> list[Outline]:
@@ -27,7 +27,7 @@ def outlines_of(cut: Cut) -> list[Outline]:
 
 
 def seconds(made: Schedule, costs: Costs = EVEN) -> float:
-    return max(end for _, end in times(made, costs))
+    return max(end for _, end in times(made.outlines, made.order, costs))
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -10,9 +10,9 @@ from hgpart.schedules.schedule import Action
 
 
 def greedy(needs: Needs) -> list[Action]:
-    """Backward first, earlier micro-batches first; keep one more than 1F1B does."""
+    """Backward first, earlier micro-batches first; keep as many as it takes to fill the gaps."""
 
     def priority(one: Action) -> Any:
         return one.direction is FORWARD, one.micro_batch, one.chunk
 
-    return list_schedule(needs, priority, [depth + 1 for depth in needs.depths])
+    return list_schedule(needs, priority, needs.in_flight)

@@ -19,4 +19,4 @@ def zero_bubble(needs: Needs) -> list[Action]:
         return ORDER.index(one.direction), one.micro_batch, one.chunk
 
     halved = replace(needs, halves=needs.backward)
-    return list_schedule(halved, priority, [depth + 1 for depth in needs.depths])
+    return list_schedule(halved, priority, needs.in_flight)

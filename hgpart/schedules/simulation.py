@@ -1,0 +1,33 @@
+"""Order of actions + Costs -> when each of them begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.outline import Outline
+from hgpart.schedules.schedule import Action, Direction
+
+
+def times(
+    outlines: Sequence[Outline], order: Sequence[Action], costs: Costs
+) -> list[tuple[float, float]]:
+    """Seconds at which each action of the order begins, as soon as it can, and ends."""
+    free = [0.0] * len(outlines)
+    arrival: dict[tuple[int, bool, int, int], float] = {}
+    found = []
+    for part, direction, micro_batch, at in order:
+        backward = direction is not Direction.FORWARD
+        chunk = (outlines[part].backward if backward else outlines[part].forward)[at]
+        begin = free[part]
+        if direction is not Direction.WEIGHTS:
+            for transfer in chunk.awaits:
+                begin = max(begin, arrival[part, backward, micro_batch, transfer])
+        free[part] = end = begin + costs.action(direction, chunk)
+        found.append((begin, end))
+        if direction is not Direction.WEIGHTS:
+            for receiver, transfers in chunk.messages.items():
+                there = end + costs.travel(chunk, receiver)
+                for transfer in transfers:
+                    arrival[receiver, backward, micro_batch, transfer] = there
+    return found
