@@ -41,7 +41,7 @@ class StepRun:
     scores : dict of int to Any
         By micro-batch, what `score` returned.
     results : dict of int to tuple of Tensor
-        Those that no backward pass has begun with.
+        Those that no backward pass has begun with, if one is to, or if nobody scores them.
     traffic : Traffic
         What the part sent.
     timing : Timing
@@ -100,7 +100,8 @@ class StepRun:
 
     def _finish_forward(self, micro_batch: int, learns: bool) -> None:
         results = self._runs[micro_batch].results()
-        self.results[micro_batch] = results
+        if self._score is None or learns:
+            self.results[micro_batch] = results
         if self._score is not None:
             score = self._score(micro_batch, results)
             if learns:

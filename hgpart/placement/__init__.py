@@ -3,8 +3,9 @@
 One idea a file, in the order in which a placement comes about: `shipments` (which channels go
 where, as `execution.transfers`), `blueprint` (all that the parts have in common), `part_graph` and
 `part_builder` (the program of a part), `draws` (random masks), `mode_programs` and `modes`
-(training and evaluation), `held_state` (the tensors), `placement` (the module); `expected` is what
-its passes should send, `rehearsal` and `accounting` are its report.
+(training and evaluation), `micro_batches` (what a batch is divided into), `held_state` (the
+tensors), `placement` (the module); `expected` is what its passes should send, `rehearsal` and
+`accounting` are its report.
 
 In `cutting`: `ownership` (who computes what), `cut_graph` (one layer's share as a torch.fx graph;
 `node_facts`, `layouts`, `held_constants`, `reindexing`, `same_index`, `products` and `replacements`

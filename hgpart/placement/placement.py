@@ -297,13 +297,6 @@ class Placement(nn.Module):
         PlacementError
             As in `check_batch`, for each micro-batch; if an input requires a gradient.
         """
-        if torch.is_grad_enabled() and any(
-            value.requires_grad for value in inputs if isinstance(value, torch.Tensor)
-        ):
-            raise PlacementError(
-                "an input requires a gradient, which a step does not compute: accepted are steps "
-                "without, and calling the placement"
-            )
         schedule = schedule_for_mode(schedule or self._plain_schedule(), loss_fn is not None)
         batch_size = next(len(value) for value in inputs if isinstance(value, torch.Tensor))
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
@@ -315,6 +308,13 @@ class Placement(nn.Module):
 
     def divided(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
         """The values of placeholders for each micro-batch, inputs that are None left out."""
+        if torch.is_grad_enabled() and any(
+            value.requires_grad for value in inputs if isinstance(value, torch.Tensor)
+        ):
+            raise PlacementError(
+                "an input requires a gradient, which a step does not compute: accepted are steps "
+                "without, and calling the placement"
+            )
         values = {
             name: value
             for name, value in zip(self.inputs, inputs, strict=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import add
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,6 +17,7 @@ from hgpart.execution.outlines import check_fits, outline
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score, StepRun
 from hgpart.execution.totals import Timing, Traffic
+from hgpart.placement import Placement
 from hgpart.placement.micro_batches import schedule_for_mode, score_of
 from hgpart.run.connection import Connection
 from hgpart.run.post import MicroBatchWire, Post
@@ -26,9 +26,6 @@ from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
-
-if TYPE_CHECKING:
-    from hgpart.placement import Placement
 
 
 class DistributedModel(nn.Module):
@@ -61,8 +58,7 @@ class DistributedModel(nn.Module):
         self.placement, self.connection = placement, connection
         self.traffic, self.timing = Traffic.none(connection.k), Timing()
         self._pass: tuple[StepRun, list[MicroBatchWire], Schedule, int] | None = None
-        self._plain: WeakKeyDictionary[PartProgram, tuple[Schedule, Schedule]]
-        self._plain = WeakKeyDictionary()
+        self._plain: WeakKeyDictionary[PartProgram, Schedule] = WeakKeyDictionary()
         self._routes: WeakKeyDictionary[Schedule, Routes] = WeakKeyDictionary()
 
     @property
@@ -110,14 +106,15 @@ class DistributedModel(nn.Module):
         drawn = self.placement.draw(batch)
         named = zip(self.placement.inputs, values, strict=True)
         here = {name: value for name, value in named if value is not None}
-        there, back = self._whole_batch()
+        schedule = self._whole_batch()
+        there = schedule.forward_only
         post = self._post(there, (batch,))
         wires = post.wires()
         step = self._begun(wires, [{**here, **drawn, "batch_size": batch}])
         step.run(there.sequences[self.connection.rank])
         self._finish(post, "forward")
         if torch.is_grad_enabled():
-            self._pass = step, wires, back, batch
+            self._pass = step, wires, schedule.backward_only, batch
         return self.placement.build_results(step.results[0]) if self.makes_result else None
 
     def backward(self, loss: Tensor | None = None) -> None:
@@ -185,12 +182,8 @@ class DistributedModel(nn.Module):
         PlanError
             If the schedule is for another placement, or for its other mode.
         """
-        rank = self.connection.rank
         self._pass = None
-        if schedule is None:
-            there, back = self._whole_batch()
-            schedule = replace(there, order=(*there.order, *back.order))
-        schedule = schedule_for_mode(schedule, loss_fn is not None)
+        schedule = schedule_for_mode(schedule or self._whole_batch(), loss_fn is not None)
         batch = self._batch_size(inputs, batch_size)
         sizes = micro_batch_sizes(batch, schedule.micro_batches)
         batches = self.placement.divided(self._here(inputs), sizes)
@@ -199,7 +192,7 @@ class DistributedModel(nn.Module):
             score = score_of(self.placement.build_results, targets, loss_fn, sizes)
         post = self._post(schedule, sizes)
         step = self._begun(post.wires(), batches, score)
-        step.run(schedule.sequences[rank])
+        step.run(schedule.sequences[self.connection.rank])
         self._finish(post, "backward" if schedule.backward else "forward")
         if not self.makes_result:
             return None
@@ -217,14 +210,12 @@ class DistributedModel(nn.Module):
         there = [None if value is None or value.is_meta else value for value in inputs]
         return there or [None] * len(self.placement.inputs)
 
-    def _whole_batch(self) -> tuple[Schedule, Schedule]:
-        """What all ranks do with a batch at once, forward and backward, in the present mode."""
+    def _whole_batch(self) -> Schedule:
+        """What all ranks do with a batch at once, in the present mode."""
         program = self.program
         if program not in self._plain:
             outlines = self.connection.gather(outline(program, {}))
-            made = make_schedule(outlines, "sequential", 1, Costs())
-            back = made.order[len(made.forward_only.order) :]
-            self._plain[program] = made.forward_only, replace(made, order=back)
+            self._plain[program] = make_schedule(outlines, "sequential", 1, Costs())
         return self._plain[program]
 
     def _post(self, schedule: Schedule, sizes: tuple[int, ...]) -> Post:

@@ -1,8 +1,9 @@
 """Outlines of parts + a rule -> Schedule: which part does what when, micro-batch by micro-batch.
 
 `outline` says what a part does with a batch, `schedule` is what comes out, `needs` is what actions
-need of each other, `costs` what they are estimated to take; `rules` order them. `checking` says
-whether a schedule is valid, `drawing` prints it, `schedule_files` keeps it.
+need of each other, `costs` what they are estimated to take, `simulation` when they begin and end by
+that; `rules` order them. `checking` says whether a schedule is valid, `drawing` prints it,
+`schedule_files` keeps it.
 """
 
 from __future__ import annotations

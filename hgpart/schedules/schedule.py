@@ -106,6 +106,12 @@ class Schedule:
         return replace(self, order=tuple(order))
 
     @cached_property
+    def backward_only(self) -> Schedule:
+        """The same without forward passes."""
+        order = (action for action in self.order if action.direction is not Direction.FORWARD)
+        return replace(self, order=tuple(order))
+
+    @cached_property
     def messages(self) -> tuple[Message, ...]:
         """All that travels in a step, in the order of departure."""
         found: list[Message] = []
