@@ -25,6 +25,7 @@ from hgpart.placement import place
 from hgpart.placement.cutting.slices import Slice
 from hgpart.plan import make_plan
 from hgpart.run.learner import PlacedModel, WholeModel
+from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.training import checkpoints as checkpoint_files
 from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
 from hgpart.run.training.data import Data, InMemory, load_data
@@ -255,6 +256,8 @@ def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
     refused("seed 0, not 1", model, TrainingOptions(8, 16, seed=1))
     refused("has done 4 steps already, asked are 3", model, TrainingOptions(3, 16))
     refused("dtype float32, not float64", WholeModel(network().double()), TrainingOptions(8, 16))
+    divided = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("greedy", 2))
+    refused("micro-batches 1, not 2", divided, TrainingOptions(8, 16))
     wider = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     refused("another model: 1.weight", WholeModel(wider), TrainingOptions(8, 16))
 
