@@ -1,0 +1,63 @@
+"""What comes to a part and leaves it is what others send and await, and is settled in time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_programs import Cut, cuts
+
+from hgpart.execution.outlines import outline
+from hgpart.run.routes import routes
+from hgpart.schedules import make_schedule
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.rules import RULES
+from hgpart.schedules.schedule import Direction
+
+
+@given(cuts(), st.sampled_from([*RULES]), st.integers(1, 3))
+def test_routes(cut: Cut, rule: str, micro_batches: int) -> None:
+    outlines = [outline(cut.placed.programs[part], {}) for part in range(cut.k)]
+    made = make_schedule(outlines, rule, micro_batches, Costs(message=1.0))
+    found = [routes(made, part) for part in range(cut.k)]
+    comes = [number for one in found for number in one.incoming]
+    assert sorted(comes) == list(made.messages)  # each has one receiver
+    leaves = {message for one in found for message in one.departing.values()}
+    assert leaves == set(made.messages)
+    for part, own in enumerate(found):
+        numbers = [message.number for message in own.incoming]
+        assert numbers == sorted(numbers)
+        settled = [number for several in own.settled.values() for number in several]
+        assert len(settled) == len({*settled})
+        for number, several in own.settled.items():
+            answer = made.messages[number]
+            for other in several:
+                asked = made.messages[other]
+                assert (asked.sender, asked.receiver) == (part, answer.sender)
+                assert answer.receiver == part
+                assert first_await(made, asked) <= departure(made, answer)
+
+
+def departure(made, message):
+    """Where in the sender's sequence a message leaves."""
+    for at, action in enumerate(made.sequences[message.sender]):
+        backward = action.direction is not Direction.FORWARD
+        if (
+            action.direction is not Direction.WEIGHTS
+            and (action.micro_batch, backward) == (message.micro_batch, message.backward)
+            and made.chunk(action).messages.get(message.receiver) == message.transfers
+        ):
+            return at
+    raise AssertionError(message)
+
+
+def first_await(made, message):
+    """Where in the receiver's sequence a message has to be there."""
+    for at, action in enumerate(made.sequences[message.receiver]):
+        backward = action.direction is not Direction.FORWARD
+        if (
+            action.direction is not Direction.WEIGHTS
+            and (action.micro_batch, backward) == (message.micro_batch, message.backward)
+            and {*made.chunk(action).awaits} & {*message.transfers}
+        ):
+            return at
+    raise AssertionError(message)
