@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import placements
 import torch
@@ -28,6 +28,7 @@ from hgpart.execution.totals import Traffic
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.run.connection import Connection, connect
 from hgpart.run.distributed import DistributedModel
+from hgpart.run.scheduling import schedule_among
 from hgpart.tracing.traced_model import TracedModel
 
 # Partitions besides the one of random blocks.
@@ -101,14 +102,32 @@ def partitions(
         yield "good", PartitionedModel(traced, graph, work, found, found.evaluation, {})
 
 
+def passes(placed: DistributedModel, expected: Original) -> Any:
+    """Forward, a loss, backward."""
+    results = placed(*expected.inputs)
+    placed.backward(None if results is None else expected.loss(results))
+    return results
+
+
+def step(placed: DistributedModel, expected: Original) -> Any:
+    """The same by a schedule, backward in halves."""
+    made = []
+
+    def loss_of(results: Any, targets: None) -> torch.Tensor:
+        made.append(results)
+        return expected.loss(results)
+
+    placed.step(expected.inputs, None, loss_of, schedule_among(placed, "zero-bubble"))
+    return made[0] if made else None
+
+
 def compare(
     connection: Connection, kind: str, expected: Original, plan: PartitionedModel
 ) -> Finding:
     """Run this rank's part of the model, and compare it; all ranks get the same answer."""
     placed = DistributedModel(place(expected.model, plan, parts=[connection.rank]), connection)
     torch.manual_seed(SEED)
-    results = placed(*expected.inputs)
-    placed.backward(None if results is None else expected.loss(results))
+    results = passes(placed, expected) if connection.k == 2 else step(placed, expected)
     own = expected.differences(results, placed.placement)
     outputs, gradients, buffers, held = zip(*connection.gather(own), strict=True)
     table = expected_traffic(plan)
