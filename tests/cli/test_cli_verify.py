@@ -59,6 +59,17 @@ def test_other_partitions(capfd, grain, partition):
     assert found["outputs_difference"] <= found["tolerance"] == 1e-10
 
 
+def test_micro_batches(capfd):
+    options = ("--partition", "random", "--batch-size", 4, "--schedule", "zero-bubble")
+    assert verify("--k", 3, *options, "--micro-batches", 3) == 0
+    assert "4 samples in 3 micro-batches (zero-bubble), float64" in capfd.readouterr().out
+    assert verify("--k", 3, *options, "--micro-batches", 3, "--json", "-") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["passed"], found["micro_batches"], found["schedule"]) == (True, 3, "zero-bubble")
+    said = "5 micro-batches of a batch of 4: accepted are 1 to 4"
+    fails(capfd, ArgumentError.exit_status, said, verify("--k", 3, *options, "--micro-batches", 5))
+
+
 def test_a_plan_in_float32_and_evaluation(capfd, tmp_path):
     plan, figures = tmp_path / "plan.json", tmp_path / "figures.json"
     arguments = ["partition", "lenet5", "--k", "2", "--batch-size", "2", "-o", str(plan)]
