@@ -17,6 +17,7 @@ from hgpart.partition.native.layer_counts import (
     layer_model,
 )
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
 
 STEPS, HOTTEST = 60_000, (1e-3, 3e-4)  # of each search
 AS_GOOD = 1.005  # times the least
@@ -38,7 +39,7 @@ def numbers_of_slices(batch_size: int, k: int) -> tuple[int, ...]:
     return tuple(sorted(number for number in powers | divisors | multiples if number <= most))
 
 
-def promising(problem: Problem) -> int:
+def promising(problem: Problem, search: Search) -> int:
     """The number of slices for which short searches find least within eps; 1 for a batch of 1.
 
     The fewest of those that are as good, slices of one size before others; the most where none
@@ -46,7 +47,9 @@ def promising(problem: Problem) -> int:
     """
     numbers = numbers_of_slices(problem.modelling.batch_size, problem.k)
     found = {
-        slices: _in_short(problem.in_slices(slices).coarse) for slices in numbers if slices > 1
+        slices: _in_short(problem.in_slices(slices).coarse, search)
+        for slices in numbers
+        if slices > 1
     }
     least = min(found.values(), default=math.inf)
     if least == math.inf:
@@ -55,16 +58,18 @@ def promising(problem: Problem) -> int:
     return min(as_good, key=lambda slices: (problem.modelling.batch_size % slices > 0, slices))
 
 
-def _in_short(problem: Problem) -> float:
+def _in_short(problem: Problem, search: Search) -> float:
     """Bytes of a partition by slices of whole layers; infinite where none is within eps."""
-    layers = layer_model(problem)
+    layers, steps = layer_model(problem), max(1, round(STEPS * search.effort))
     ways = [data_parallel(problem), *stages_of_rooms(problem)]
     chains = [
-        CountsChain(counts_of(*way, problem.k), Schedule(at, STEPS, hottest, 1e-6, 4.0, 1))
+        CountsChain(counts_of(*way, problem.k), Schedule(at, steps, hottest, 1e-6, 4.0, 1))
         for at, way in enumerate(ways)
         for hottest in HOTTEST
     ]
-    best = anneal_counts(layers, chains)[0][0]
+    (best, *_), interrupted = anneal_counts(layers, chains, max(0.0, search.left))
+    if interrupted:
+        raise KeyboardInterrupt
     return best.cost if best.excess == 0 else math.inf
 
 

@@ -133,7 +133,7 @@ def solve_in_slices(
     enough = {1: lower_bound(problem.in_slices(1)) - 1}
     if known is not None:
         enough = {known.slices: known.volume, **enough}
-    for slices in dict.fromkeys((promising(problem), *enough)):
+    for slices in dict.fromkeys((promising(problem, search), *enough)):
         if any(_is_at_most(one, enough[slices]) for one in found):
             continue
         try:
