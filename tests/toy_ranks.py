@@ -14,11 +14,12 @@ import random
 import signal
 import sys
 import time
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import torch
 from torch import fx, nn
+from traces import assert_covers, assert_sent_before_received
 
 from hgpart.errors import HgpartError
 from hgpart.execution.outlines import outline
@@ -246,6 +247,8 @@ def agree_in_micro_batches(connection, seed, rule, micro_batches):
         schedule,
         batch_size=batch,
     )
+    assert_covers(placed.events, schedule, connection.rank, waits_last=True)
+    assert_sent_before_received([*chain(*connection.gather(placed.events))], schedule)
     assert (loss is None) == (connection.rank > 0)
     if loss is not None:
         torch.testing.assert_close(loss, expected.detach(), rtol=1e-12, atol=0)

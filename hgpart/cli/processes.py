@@ -15,6 +15,11 @@ def started_as_rank() -> bool:
     return "RANK" in os.environ
 
 
+def on_several_machines() -> bool:
+    """Whether ranks were started on other machines, too, as far as is known."""
+    return os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE")
+
+
 def start_ranks(context: typer.Context, k: int) -> None:
     """Run a command of hgpart in k processes on this machine, and wait for them."""
     from hgpart.run.launch import launch

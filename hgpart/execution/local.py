@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain
 from operator import add
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Any
 from weakref import WeakSet
 
@@ -19,13 +19,14 @@ from torch.autograd.function import once_differentiable
 
 from hgpart.errors import PlacementError
 from hgpart.execution.engine import PartRun, placeholder_values
+from hgpart.execution.events import Doing, Event
 from hgpart.execution.local_wires import LocalWires
 from hgpart.execution.outlines import check_fits
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score, StepRun, backward_from
 from hgpart.execution.totals import Timing, Totals, Traffic
 from hgpart.execution.workers import Workers
-from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.schedule import Action, Direction, Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +61,13 @@ class RunRecord:
         What each part sent.
     timing : tuple of Timing
         Of each part.
+    events : tuple of Event
+        Of a step: what all parts did when, one part after the other.
     """
 
     sent: tuple[Traffic, ...]
     timing: tuple[Timing, ...]
+    events: tuple[Event, ...] = ()
 
     @property
     def traffic(self) -> Traffic:
@@ -195,7 +199,11 @@ class LocalRuntime:
         with torch.set_grad_enabled(schedule.backward):
             jobs = map(partial, (run.run for run in runs), schedule.sequences)
             self.everywhere([*jobs], streams_of(self.devices), stop)
-        self.last = RunRecord(tuple(run.traffic for run in runs), tuple(run.timing for run in runs))
+        self.last = RunRecord(
+            tuple(run.traffic for run in runs),
+            tuple(run.timing for run in runs),
+            tuple(chain.from_iterable(run.events for run in runs)),
+        )
         scores = runs[self.output_part].scores
         return [scores[micro_batch] for micro_batch in range(len(batches))]
 
@@ -206,15 +214,20 @@ class LocalRuntime:
         self, schedule: Schedule, batches: Sequence[Mapping[str, Any]], score: Score
     ) -> list[Any]:
         """One micro-batch after the other, whatever the schedule."""
-        scores, timing = [], Timing()
+        scores, timing, events = [], Timing(), []
         for micro_batch, values in enumerate(batches):
+            begin = perf_counter_ns()
             with torch.set_grad_enabled(schedule.backward):
                 results = self._run_alone(values)
                 found = score(micro_batch, results)
+            events.append(_alone(Direction.FORWARD, micro_batch, begin))
+            begin = perf_counter_ns()
             scores.append(backward_from(found, results) if schedule.backward else found)
+            if schedule.backward:
+                events.append(_alone(Direction.BACKWARD, micro_batch, begin))
             assert self.last is not None
             timing += self.last.timing[0]
-        self.last = RunRecord((Traffic.none(1),), (timing,))
+        self.last = RunRecord((Traffic.none(1),), (timing,), tuple(events))
         return scores
 
     def everywhere(
@@ -285,6 +298,11 @@ def streams_of(devices: Sequence[torch.device]) -> list[Any]:
         for device in dict.fromkeys(devices)
         if device.type == "cuda"
     ]
+
+
+def _alone(direction: Direction, micro_batch: int, begin: int) -> Event:
+    """All that the only part does with a micro-batch in a direction, up to now."""
+    return Event(Action(0, direction, micro_batch, 0), Doing.RUN, begin, perf_counter_ns())
 
 
 def _set_threads(number: int) -> None:

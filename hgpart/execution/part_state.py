@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter
+from time import perf_counter_ns
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from hgpart.execution.events import Doing, Span
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer, Wire
 
@@ -30,6 +31,8 @@ class PartState:
         What this part sent: maps in forward, gradients in backward.
     waited : float
         Seconds, for messages.
+    spans : list of Span
+        What it waited for and sent, in order.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class PartState:
         self.saved: dict[Any, Any] = {}
         self.traffic = Traffic.none(k)
         self.waited = 0.0
+        self.spans: list[Span] = []
         self._wire = wire
         self._gradients: dict[int, Tensor] = {}
         self._own: set[int] = set()  # slots whose gradient nobody else holds
@@ -78,26 +82,34 @@ class PartState:
     def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
         """Send and count."""
         self._count(transfer, tensors, backward=False)
+        begin = perf_counter_ns()
         self._wire.send(transfer, tensors)
+        self.spans.append((Doing.SEND, begin, perf_counter_ns()))
 
     def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
         """Send a gradient and count it."""
         self._count(transfer, tensors, backward=True)
+        begin = perf_counter_ns()
         self._wire.send_gradient(transfer, tensors)
+        self.spans.append((Doing.SEND, begin, perf_counter_ns()))
 
     def receive(self, transfer: Transfer) -> Sequence[Tensor]:
         """Wait for a message."""
-        started = perf_counter()
+        begin = perf_counter_ns()
         tensors = self._wire.receive(transfer)
-        self.waited += perf_counter() - started
+        self._wait(begin, perf_counter_ns())
         return tensors
 
     def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
         """Wait for a gradient."""
-        started = perf_counter()
+        begin = perf_counter_ns()
         tensors = self._wire.receive_gradient(transfer)
-        self.waited += perf_counter() - started
+        self._wait(begin, perf_counter_ns())
         return tensors
+
+    def _wait(self, begin: int, end: int) -> None:
+        self.waited += (end - begin) / 1e9
+        self.spans.append((Doing.WAIT, begin, end))
 
     def _count(self, transfer: Transfer, tensors: Sequence[Tensor], backward: bool) -> None:
         traffic = self.traffic

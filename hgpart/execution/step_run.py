@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hgpart.execution.engine import PartRun
+from hgpart.execution.events import Doing, Event, Span
 from hgpart.execution.instructions import prepare
 from hgpart.execution.program import PartProgram
 from hgpart.execution.totals import Timing, Traffic
@@ -45,6 +47,8 @@ class StepRun:
     traffic : Traffic
         What the part sent.
     timing : Timing
+    events : list of Event
+        What it did when.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class StepRun:
         self.scores: dict[int, Any] = {}
         self.results: dict[int, tuple[Tensor, ...]] = {}
         self.traffic, self.timing = Traffic.none(k), Timing()
+        self.events: list[Event] = []
+        self._spans: list[Span] = []  # of the action under way
         self._program, self._device, self._k = program, device, k
         self._wires, self._batches, self._score = wires, [*batches], score
         self._last = len(prepare(program).forward) - 1
@@ -69,9 +75,16 @@ class StepRun:
         last = {action.micro_batch: action for action in actions}
         learns = any(action.direction is not Direction.FORWARD for action in actions)
         for action in actions:
+            begin = perf_counter_ns()
             self._do(action, learns)
+            self._note(action, begin, perf_counter_ns())
             if last[action.micro_batch] is action and (learns or not torch.is_grad_enabled()):
                 del self._runs[action.micro_batch]
+
+    def _note(self, action: Action, begin: int, end: int) -> None:
+        self.events.append(Event(action, Doing.RUN, begin, end))
+        self.events.extend(Event(action, *span) for span in self._spans)
+        self._spans.clear()
 
     def _do(self, action: Action, learns: bool) -> None:
         _, direction, micro_batch, chunk = action
@@ -93,7 +106,8 @@ class StepRun:
 
     def _begin(self, micro_batch: int) -> None:
         run = PartRun(self._program, self._wires[micro_batch], self._device, self._k)
-        run.traffic, run.timing = self.traffic, self.timing  # of all micro-batches
+        # Of all micro-batches.
+        run.traffic, run.timing, run.spans = self.traffic, self.timing, self._spans
         run.begin(self._batches[micro_batch])
         self._batches[micro_batch] = {}
         self._runs[micro_batch] = run

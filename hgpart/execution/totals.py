@@ -54,6 +54,16 @@ class Timing:
     backward_busy: float = 0.0
     backward_waiting: float = 0.0
 
+    @property
+    def busy(self) -> float:
+        """In both directions."""
+        return self.forward_busy + self.backward_busy
+
+    @property
+    def waiting(self) -> float:
+        """In both directions."""
+        return self.forward_waiting + self.backward_waiting
+
     def add(self, direction: str, seconds: float, waiting: float) -> None:
         """Count seconds of a direction, some of them of waiting."""
         busy = getattr(self, f"{direction}_busy") + seconds - waiting

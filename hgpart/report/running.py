@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from hgpart.arrays import Int64
+from hgpart.execution.totals import Timing
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
 from hgpart.run.measuring import Measurement
 from hgpart.run.schedule_wanted import Scheduling
@@ -85,12 +86,15 @@ def run_json(report: RunReport) -> str:
         * measured.steps
         * measured.backward,
         "as_planned": report.difference() is None,
+        "bubble": measured.bubble,
+        "simulated_bubble": measured.simulated_bubble,
     }
     parts = [
         {
             "part": part,
             "device": report.devices[part],
             **vars(timing),
+            **_shares(timing, measured.seconds),
             "sent_forward_bytes": int(traffic.forward_bytes[part].sum()),
             "received_forward_bytes": int(traffic.forward_bytes[:, part].sum()),
             "sent_backward_bytes": int(traffic.backward_bytes[part].sum()),
@@ -132,6 +136,11 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     console.print()
     _print_parts(report, console, unit)
     console.print()
+    if k > 1:
+        console.print(
+            f"Bubble, the share of all devices' time without work: {100 * measured.bubble:.1f} %, "
+            f"{100 * measured.simulated_bubble:.1f} % by the schedule's own costs (simulated)"
+        )
     steps, traffic = measured.steps, measured.totals.traffic
     sizes = [traffic.forward_bytes.sum() / steps, traffic.backward_bytes.sum() / steps]
     forward, backward = even_decimals([size / UNITS[unit] for size in sizes])
@@ -150,22 +159,31 @@ def in_micro_batches(scheduling: Scheduling) -> str:
     return f" in {count} micro-batches ({scheduling.rule})" if count > 1 else ""
 
 
+def _shares(timing: Timing, seconds: float) -> dict[str, float]:
+    """What a part did with the time of all steps; idle is what is neither.
+
+    >>> _shares(Timing(forward_busy=3.0, backward_waiting=0.5), seconds=4.0)
+    {'busy_share': 0.75, 'waiting_share': 0.125, 'idle_share': 0.125}
+    """
+    busy, waiting = timing.busy / seconds, timing.waiting / seconds
+    return {
+        "busy_share": busy,
+        "waiting_share": waiting,
+        "idle_share": max(0.0, 1 - busy - waiting),
+    }
+
+
 def _print_parts(report: RunReport, console: Console, unit: str) -> None:
     measured, k = report.measurement, len(report.devices)
     steps, traffic = measured.steps, measured.totals.traffic
-    busy = [timing.forward_busy + timing.backward_busy for timing in measured.totals.timings]
-    waiting = [
-        timing.forward_waiting + timing.backward_waiting for timing in measured.totals.timings
-    ]
-    headings = ["part", "busy ms", "waiting ms", "waiting %"]
+    timings = measured.totals.timings
+    shares = [_shares(timing, measured.seconds) for timing in timings]
+    headings = ["part", "busy ms", "waiting ms", "busy %", "waiting %", "idle %"]
     columns = [
         [f"{part} ({report.devices[part]})" for part in range(k)],
-        even_decimals([1000 * seconds / steps for seconds in busy]),
-        even_decimals([1000 * seconds / steps for seconds in waiting]),
-        [
-            f"{100 * idle / max(1e-9, at + idle):.1f}"
-            for at, idle in zip(busy, waiting, strict=True)
-        ],
+        even_decimals([1000 * timing.busy / steps for timing in timings]),
+        even_decimals([1000 * timing.waiting / steps for timing in timings]),
+        *zip(*([f"{100 * share:.1f}" for share in each.values()] for each in shares), strict=True),
     ]
     counted, planned = traffic.forward_bytes / steps, report.planned_forward
     if measured.backward:

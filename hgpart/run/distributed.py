@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
-from time import perf_counter
+from time import perf_counter_ns
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hgpart.errors import ArgumentError, RunError
+from hgpart.execution.events import Doing, Event
 from hgpart.execution.outlines import check_fits, outline
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score, StepRun
@@ -46,6 +47,8 @@ class DistributedModel(nn.Module):
         What this rank sent in the last run, forward and backward.
     timing : Timing
         Of the last run.
+    events : list of Event
+        What this rank did when in the last run.
     """
 
     def __init__(self, placement: Placement, connection: Connection) -> None:
@@ -57,6 +60,7 @@ class DistributedModel(nn.Module):
             )
         self.placement, self.connection = placement, connection
         self.traffic, self.timing = Traffic.none(connection.k), Timing()
+        self.events: list[Event] = []
         self._pass: tuple[StepRun, list[MicroBatchWire], Schedule, int] | None = None
         self._plain: WeakKeyDictionary[PartProgram, Schedule] = WeakKeyDictionary()
         self._routes: WeakKeyDictionary[Schedule, Routes] = WeakKeyDictionary()
@@ -233,11 +237,13 @@ class DistributedModel(nn.Module):
     ) -> StepRun:
         connection = self.connection
         step = StepRun(self.program, connection.device, connection.k, wires, batches, score)
-        self.traffic, self.timing = step.traffic, step.timing
+        self.traffic, self.timing, self.events = step.traffic, step.timing, step.events
         return step
 
     def _finish(self, post: Post, direction: str) -> None:
-        started = perf_counter()
+        begin = perf_counter_ns()
         post.finish()
-        seconds = perf_counter() - started
+        end = perf_counter_ns()
+        self.events.append(Event(self.events[-1].action, Doing.WAIT, begin, end))
+        seconds = (end - begin) / 1e9
         self.timing.add(direction, seconds, seconds)

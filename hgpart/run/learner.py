@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 from operator import add
 from typing import Any, Protocol
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from hgpart.execution.events import Event
 from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
@@ -156,13 +157,23 @@ class PlacedModel(WholeModel):
     ) -> Tensor | None:
         """Run the batch in micro-batches."""
         assert images is not None
+        images = images.to(dtype=self.dtype)
+        made = self.placement.step([images], targets, loss_fn, self.schedule())
+        self._count()
+        return None if loss_fn is None else made
+
+    def schedule(self) -> Schedule:
+        """What a step is done by, in the present mode and grad mode."""
         mode = self.placement.training, torch.is_grad_enabled()
         if mode not in self._schedules:
             self._schedules[mode] = schedule(self.placement, *self._wanted, backward=mode[1])
-        images = images.to(dtype=self.dtype)
-        made = self.placement.step([images], targets, loss_fn, self._schedules[mode])
-        self._count()
-        return None if loss_fn is None else made
+        return self._schedules[mode]
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What was done when in the last step."""
+        last = self.placement.runtime.last
+        return () if last is None else last.events
 
     def _count(self) -> None:
         last = self.placement.runtime.last
@@ -222,16 +233,23 @@ class RankModel:
         self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
     ) -> Tensor | None:
         """Run the part's share of the batch in micro-batches."""
+        if images is not None:
+            images = images.to(self.device, self.dtype)
+        made = self.model.step([images], targets, loss_fn, self.schedule(), batch_size=batch_size)
+        self._count()
+        return None if loss_fn is None else made
+
+    def schedule(self) -> Schedule:
+        """What a step is done by, in the present mode and grad mode; all call it."""
         mode = self.model.placement.training, torch.is_grad_enabled()
         if mode not in self._schedules:
             self._schedules[mode] = schedule_among(self.model, *self._wanted, backward=mode[1])
-        if images is not None:
-            images = images.to(self.device, self.dtype)
-        made = self.model.step(
-            [images], targets, loss_fn, self._schedules[mode], batch_size=batch_size
-        )
-        self._count()
-        return None if loss_fn is None else made
+        return self._schedules[mode]
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What was done here when in the last step."""
+        return self.model.events
 
     def _count(self) -> None:
         self._done = self._done + Totals((self.model.timing,), self.model.traffic)

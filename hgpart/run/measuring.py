@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError
+from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
 from hgpart.run.connection import Connection
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import Learner, PlacedModel, RankModel
 from hgpart.run.schedule_wanted import Scheduling
+from hgpart.run.scheduling import costs_of
+from hgpart.schedules.simulation import bubble
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +36,10 @@ class Measurement:
         Of all steps.
     totals : Totals
         Of all parts, in all steps.
+    simulated_bubble : float
+        What `bubble` is by the schedule's own costs.
+    timeline : Timeline
+        Of the steps, if it was wanted; else empty.
     """
 
     steps: int
@@ -39,11 +47,19 @@ class Measurement:
     backward: bool
     seconds: float
     totals: Totals
+    simulated_bubble: float = 0.0
+    timeline: Timeline = ()
 
     @property
     def samples_per_second(self) -> float:
         """Throughput."""
         return self.steps * self.batch_size / self.seconds
+
+    @property
+    def bubble(self) -> float:
+        """Share of all parts' time in which they did not work: they waited, or had no step."""
+        timings = self.totals.timings
+        return 1 - sum(timing.busy for timing in timings) / (self.seconds * len(timings))
 
 
 def measure(
@@ -54,6 +70,7 @@ def measure(
     backward: bool = False,
     connection: Connection | None = None,
     scheduling: Scheduling | None = None,
+    timeline: bool = False,
     on_step: Callable[[int], None] = lambda done: None,
 ) -> Measurement:
     """Run one step that does not count, then `steps` that do.
@@ -73,6 +90,8 @@ def measure(
     connection : Connection, optional
     scheduling : Scheduling, optional
         The whole batch at once when left out.
+    timeline : bool
+        Whether to keep what each part did when.
     on_step : callable
         Told the number of steps done.
     """
@@ -87,12 +106,23 @@ def measure(
     with torch.set_grad_enabled(backward):
         _step(placement, learner, images)  # memory is taken, threads start, connections are made
         learner.count_anew()
-        started = _now(placement, learner)
+        started, events = _now(placement, learner), list[tuple[Event, ...]]()
         for step in range(steps):
             _step(placement, learner, images)
+            if timeline:
+                events.append(tuple(learner.events))
             on_step(step + 1)
-    seconds = _now(placement, learner) - started
-    return Measurement(steps, len(images), backward, seconds, learner.totals())
+        seconds = _now(placement, learner) - started
+        planned = learner.schedule()
+    return Measurement(
+        steps,
+        len(images),
+        backward,
+        seconds,
+        learner.totals(),
+        bubble(planned, costs_of(placement, learner.micro_batches)),
+        tuple(tuple(chain(*of_all)) for of_all in zip(*learner.gather(events), strict=True)),
+    )
 
 
 def _step(placement: Placement, learner: Learner, images: Tensor) -> None:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Action, Direction, Schedule
-from hgpart.schedules.simulation import times
+from hgpart.schedules.simulation import bubble, times
 
 WIDTH = 96
 FIRST = {Direction.FORWARD: "0", Direction.BACKWARD: "a", Direction.MAPS: "a"}
@@ -20,14 +20,12 @@ def draw_schedule(schedule: Schedule, costs: Costs) -> str:
     when = times(schedule.outlines, schedule.order, costs)
     end = max((until for _, until in when), default=0.0)
     rows = [["."] * WIDTH for _ in range(schedule.k)]
-    busy = [0.0] * schedule.k
     for action, (begin, until) in zip(schedule.order, when, strict=True):
-        busy[action.part] += until - begin
         if end:
             columns = range(int(begin / end * WIDTH), max(1, round(until / end * WIDTH)))
             for column in columns if until > begin else ():
                 rows[action.part][column] = _letter(action)
-    idle = 1 - sum(busy) / (end * schedule.k) if end else 0.0
+    idle = bubble(schedule, costs)
     count = f"{schedule.micro_batches} micro-batch{'es' * (schedule.micro_batches > 1)}"
     lines = [f"{schedule.rule}: {count} on {schedule.k} parts, idle {100 * idle:.0f} % by costs"]
     digits = len(str(schedule.k - 1))

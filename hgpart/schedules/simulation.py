@@ -1,4 +1,4 @@
-"""Order of actions + Costs -> when each of them begins and ends."""
+"""Order of actions + Costs -> when each of them begins and ends, and who has nothing to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.outline import Outline
-from hgpart.schedules.schedule import Action, Direction
+from hgpart.schedules.schedule import Action, Direction, Schedule
 
 
 def times(
@@ -31,3 +31,10 @@ def times(
                 for transfer in transfers:
                     arrival[receiver, backward, micro_batch, transfer] = there
     return found
+
+
+def bubble(schedule: Schedule, costs: Costs) -> float:
+    """Share of all parts' time, from a step's begin to its end, in which they do nothing."""
+    when = times(schedule.outlines, schedule.order, costs)
+    end = max((until for _, until in when), default=0.0)
+    return 1 - sum(until - begin for begin, until in when) / (end * schedule.k) if end else 0.0

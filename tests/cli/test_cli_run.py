@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from traces import assert_is_trace
 
 from hgpart import load_model
 from hgpart.cli import main, run
@@ -24,7 +25,7 @@ from hgpart.run.heartbeats import Heartbeats
 def _alone(monkeypatch):
     """One thread a process, and not as if torchrun had started the tests."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -78,7 +79,7 @@ def test_in_processes(capfd, plans, tmp_path):
     weights = tmp_path / "weights.pt"
     torch.save(load_model("lenet5", seed=3)[0].state_dict(), weights)
     options = ("--steps", 3, "--backward", "--weights", weights, "--json", tmp_path / "run.json")
-    assert hgpart_run(plans, 2, *options) == 0
+    assert hgpart_run(plans, 2, *options, "--timeline", tmp_path / "times.json") == 0
     out, err = capfd.readouterr()
     assert err == ""
     found = json.loads((tmp_path / "run.json").read_text())
@@ -94,6 +95,14 @@ def test_in_processes(capfd, plans, tmp_path):
         sent = (part["sent_forward_bytes"] + part["sent_backward_bytes"]) / 3e6
         assert float(row[-4]) == float(row[-3]) == pytest.approx(sent, abs=1e-4)
         assert row[-2] == row[-1]
+        shares = [part[f"{name}_share"] for name in ("busy", "waiting", "idle")]
+        assert row[4:7] == [f"{100 * share:.1f}" for share in shares]
+        assert sum(shares) == pytest.approx(1)
+    assert found["bubble"] == pytest.approx(
+        1 - sum(part["busy_share"] for part in found["parts"]) / 2
+    )
+    assert f"{100 * found['simulated_bubble']:.1f} % by the schedule's own costs (sim" in lines[-2]
+    assert_is_trace(tmp_path / "times.json", parts=2)
     assert lines[-1].endswith("in a step, to the byte as the plan says")
 
 
@@ -160,6 +169,7 @@ def test_other_bytes_than_the_plans_are_an_error(capfd, plans, monkeypatch):
         (("--batch-size", 10**20), 3, "accepted is 1 to 1048576"),
         (("--backend", "mpi"), 3, "backend 'mpi': accepted are gloo and nccl"),
         (("--devices", "cpu,cpu,cpu"), 3, "--devices cpu,cpu,cpu: accepted are one for all and"),
+        (("--timeline", "/nowhere/t.json"), 11, "--timeline /nowhere/t.json: there is no folder"),
         (("--json", "/nowhere/run.json"), 11, "--json /nowhere/run.json: there is no folder"),
         (("--unit", "TB"), 3, "unit 'TB': accepted are MB, GB, MiB, GiB"),
         (("--one-process", "--weights", "/nowhere.pt"), 15, "/nowhere.pt"),
@@ -192,6 +202,13 @@ def test_another_number_of_processes_than_parts(capfd, plans, monkeypatch):
         monkeypatch.setenv(name, value)
     code = hgpart_run(plans, 2)
     fails(capfd, 14, "there are 3 processes, the plan has k=2: accepted is 2", code)
+
+
+def test_a_timeline_of_several_machines(capfd, plans, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    said = "--timeline of processes on several machines, which have no clock in common: accepted"
+    fails(capfd, 3, said, hgpart_run(plans, 2, "--timeline", "t.json"))
 
 
 @pytest.mark.parametrize("command", [("run", "--steps", 1), ("train", "--steps", 1)])

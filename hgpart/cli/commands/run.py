@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +25,12 @@ from hgpart.cli.options import (
 )
 from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.placing import Placing, progress
-from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
+from hgpart.cli.processes import (
+    device_of_each,
+    on_several_machines,
+    start_ranks,
+    started_as_rank,
+)
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
 from hgpart.run.schedule_wanted import Scheduling
@@ -58,9 +64,20 @@ def run(
     timeout: Timeout = 300.0,
     unit: Unit = "MB",
     json: JsonFile = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What each part did when, for Perfetto and chrome://tracing."
+        ),
+    ] = None,
 ) -> None:
     """Run a model on the devices of a plan: throughput, waiting and what travels."""
-    check_outputs({"--json": json})
+    check_outputs({"--json": json, "--timeline": timeline})
+    if timeline is not None and not one_process and on_several_machines():
+        raise ArgumentError(
+            "--timeline of processes on several machines, which have no clock in common: accepted "
+            "is one machine, with LOCAL_WORLD_SIZE as WORLD_SIZE"
+        )
     check_transport(transport)
     if steps < 1:
         raise ArgumentError(f"--steps {steps}: accepted is 1 or more")
@@ -77,7 +94,7 @@ def run(
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed)
     samples = batch_size or loaded.modelling.batch_size
     scheduling.sizes(samples)
-    wanted = _Run(placing, steps, samples, backward, scheduling, unit, json)
+    wanted = _Run(placing, steps, samples, backward, scheduling, unit, json, timeline)
     if one_process:
         report = wanted.steps_of(placing.here(), None, "threads")
     elif started_as_rank():
@@ -101,6 +118,7 @@ class _Run:
     scheduling: Scheduling
     unit: str
     json: str | None
+    timeline: Path | None
 
     def steps_of(
         self, placement: Placement, connection: Connection | None, carrier: str
@@ -122,6 +140,7 @@ class _Run:
                 backward=self.backward,
                 connection=connection,
                 scheduling=self.scheduling,
+                timeline=self.timeline is not None,
                 on_step=lambda done: bar.update(task, completed=done),
             )
         if not first:
@@ -140,7 +159,11 @@ class _Run:
     def show(self, report: RunReport) -> None:
         """Write the file, print, and say whether it was as planned."""
         from hgpart.report.running import print_run, run_json
+        from hgpart.report.timeline import write_timeline
 
+        if self.timeline is not None:
+            found = report.measurement.timeline
+            write_timeline(self.timeline, found, report.model, report.devices)
         if tables_wanted(self.json, run_json(report)):
             print_run(report, plain_console(), self.unit)
         sys.stdout.flush()

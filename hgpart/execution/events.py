@@ -1,0 +1,45 @@
+"""What a part did when: the actions of a step, and in each of them what it waited for and sent.
+
+Times are of `time.perf_counter_ns`, which all processes of a machine share (on Linux it counts from
+the machine's start), so that events of several processes of one machine need no correction. On a
+GPU they are the host's.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from hgpart.schedules.schedule import Action
+
+
+class Doing(str, Enum):
+    """What a part does in a span of time."""
+
+    RUN = "run"  # a whole action, with its waits and sends in it
+    WAIT = "wait"  # for a message; behind the last action of a step, for the last ones to depart
+    SEND = "send"  # until a message is on its way
+
+
+Span = tuple[Doing, int, int]  # begin and end
+
+
+class Event(NamedTuple):
+    """A span of an action.
+
+    Attributes
+    ----------
+    action : Action
+        Part, direction, micro-batch and chunk.
+    doing : Doing
+    begin, end : int
+        Nanoseconds.
+    """
+
+    action: Action
+    doing: Doing
+    begin: int
+    end: int
+
+
+Timeline = tuple[tuple[Event, ...], ...]  # of each step; a part's in the order in which they begin
