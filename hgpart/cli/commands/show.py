@@ -1,7 +1,9 @@
-"""hgpart show: a plan file -> its tables and its page."""
+"""hgpart show: a plan file -> its tables, its page, and what its parts are to do when."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,14 +16,18 @@ from hgpart.cli.options import (
     GraphmlFile,
     HtmlFile,
     JsonFile,
+    MicroBatches,
     Unit,
     checked_unit,
 )
 from hgpart.cli.outputs import check_outputs, check_page_package, show_report
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import ArgumentError
+from hgpart.run.schedule_wanted import Scheduling
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.plan import Plan
     from hgpart.report import Report
@@ -38,6 +44,15 @@ def show(
     trust: Annotated[
         bool, typer.Option("--trust", help="Call whatever code the plan names as its model.")
     ] = False,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="Draw what each part does when in a step of training: sequential, gpipe, 1f1b, "
+            "zero-bubble or greedy.",
+        ),
+    ] = None,
+    micro_batches: MicroBatches = 1,
     unit: Unit = "MB",
     json: JsonFile = None,
     csv: CsvFile = None,
@@ -53,16 +68,28 @@ def show(
     check_outputs({"--json": json, **files})
     if html is not None:
         check_page_package()
+    if schedule is None and micro_batches != 1:
+        raise ArgumentError(
+            f"--micro-batches {micro_batches} without a schedule to draw: accepted with "
+            "--schedule RULE"
+        )
+    scheduling = None if schedule is None else Scheduling(schedule, micro_batches)
     with Stages() as stage:
         with stage("import"):
             from hgpart.plan import load_plan
         unit = checked_unit(unit)
         with stage("read"):
             loaded = load_plan(plan)
+        if scheduling is not None:
+            scheduling.sizes(loaded.modelling.batch_size)
         loaded = replace(loaded, model=model or _trusted_model(loaded, plan, trust))
-        _, _, _, graph = traced_model(stage, loaded.model, loaded.input_shape)
+        module, _, _, graph = traced_model(stage, loaded.model, loaded.input_shape)
         with stage("evaluate"):
             report = plan_report(loaded, graph)
+        drawing = None
+        if scheduling is not None:
+            with stage("schedule"), redirect_stdout(sys.stderr):
+                drawing = _drawn(module, loaded, scheduling)
     report = replace(report, seconds=stage.all_seconds())
     if html is not None:
         from hgpart.report.page import plan_page, write_page
@@ -74,6 +101,22 @@ def show(
 
         write_graph(dependencies(report.blocks, loaded.parts), graphml, dot)
     show_report(report, unit, json, csv)
+    if drawing is not None and json != "-":
+        print(f"\n{drawing}", end="")
+
+
+def _drawn(module: nn.Module, plan: Plan, scheduling: Scheduling) -> str:
+    """The order of a training step, by its costs."""
+    from hgpart.placement import place
+    from hgpart.run.scheduling import costs_of
+    from hgpart.run.scheduling import schedule as make_schedule
+    from hgpart.schedules.drawing import draw_schedule
+
+    # Without weights: only the parts' programs are wanted.
+    placement = place(module.train(), plan, ["meta"] * plan.k)
+    costs = costs_of(placement, scheduling.micro_batches)
+    made = make_schedule(placement, scheduling.rule, scheduling.micro_batches, costs)
+    return draw_schedule(made, costs)
 
 
 def _trusted_model(loaded: Plan, path: Path, trust: bool) -> str:
