@@ -149,6 +149,10 @@ class Counting {
       ++tried;
     }
     if (tried == layers_) return {0, 0};
+    return run_around(part, layer);
+  }
+
+  Run run_around(int part, int layer) {
     Run run{layer, layer + 1};
     const auto kind = random_.below(4);
     if (kind > 0) {
@@ -215,9 +219,24 @@ class Counting {
       if (run.begin == run.end) return;
       if (to == from || random_.one_in(3)) to = some_part(from, run);
       if (to == from) return;
-      move(from, to, run, some_slices(from, to, run));
+      const auto slices = some_slices(from, to, run);
+      move(from, to, run, slices);
+      if (random_.one_in(4)) move_partner(from, to, run, slices);
       if (above(to) == 0 && random_.one_in(2)) return;
       std::swap(from, to);  // something in exchange
+    }
+  }
+
+  // With a run, as many slices of layers that exchange maps with it past others: of a long skip.
+  void move_partner(int from, int to, Run run, std::int32_t slices) {
+    const auto& edges = edges_[run.begin + random_.below(run.end - run.begin)];
+    if (edges.empty()) return;
+    const auto edge = edges[random_.below(static_cast<std::int64_t>(edges.size()))];
+    for (const int other : {model_.makers[edge], model_.readers[edge]}) {
+      if ((other < run.begin || other >= run.end) && count(from, other) > 0) {
+        move(from, to, run_around(from, other), slices);
+        return;
+      }
     }
   }
 
