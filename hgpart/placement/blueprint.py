@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from hgpart.errors import PlacementError
 from hgpart.execution.program import CARRY
 from hgpart.execution.transfers import Transfer, TransferredTensor
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
-from hgpart.operators.calls import module_of, only_updated
+from hgpart.operators.calls import argument, module_of, only_updated
 from hgpart.operators.table import operator_of
 from hgpart.partition import Partition
 from hgpart.placement.cutting.cut_graph import CutGraph
@@ -31,7 +32,13 @@ from hgpart.placement.draws import random_nodes
 from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
 from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
 from hgpart.tracing.traced_model import TracedModel
-from hgpart.tracing.traced_nodes import is_norms_statistic, is_tensor, live_nodes, results_read
+from hgpart.tracing.traced_nodes import (
+    first_tensor,
+    is_norms_statistic,
+    is_tensor,
+    live_nodes,
+    results_read,
+)
 from hgpart.work.figures import Work
 
 UNUSED = "unused"  # submodule of a part with the state that none of its steps uses
@@ -125,6 +132,33 @@ class Blueprint:
             tuple(at_batch(size, batch_size) for size in value.shape) if is_tensor(value) else None
             for value in values
         )
+
+    def check_norms(self, batch_size: int) -> None:
+        """Raise a PlacementError if a norm has one value per channel to take its statistics of.
+
+        torch.nn.functional.batch_norm refuses that; the operator makes NaN of the variance.
+        """
+        for values, name in self._values_of_norms:
+            if at_batch(values, batch_size) == 1:
+                raise PlacementError(
+                    f"{name} has one value per channel in a batch or micro-batch of {batch_size}: "
+                    "accepted are more, to take the statistics of"
+                )
+
+    @cached_property
+    def _values_of_norms(self) -> tuple[tuple[int | torch.SymInt, str], ...]:
+        """Of how many values per channel norms take statistics; one norm for each such size."""
+        found: dict[str, tuple[int | torch.SymInt, str]] = {}
+        for node in self.nodes.values():
+            if (
+                node.op == "call_function"
+                and operator_of(node).is_batch_norm
+                and argument(node, "training", True)
+            ):
+                samples, _, *positions = first_tensor(node.meta["val"]).shape
+                values = math.prod(positions, start=samples)
+                found.setdefault(str(values), (values, module_of(node) or node.name))
+        return tuple(found.values())
 
     @cached_property
     def partly_read(self) -> tuple[str, ...]:

@@ -182,8 +182,9 @@ class Placement(nn.Module):
         ------
         PlacementError
             If state is yet to be loaded, the model's code fixed another batch size, or an input
-            has another type or, but for the batch, another shape than was traced. If gradients
-            are wanted that a placement does not have.
+            has another type or, but for the batch, another shape than was traced. If a norm has one
+            value per channel to take its statistics of, or gradients are wanted that a placement
+            does not have.
         """
         if unfilled := self._state.unfilled:
             raise PlacementError(
@@ -194,6 +195,7 @@ class Placement(nn.Module):
         if torch.is_grad_enabled() and (needed or self.blueprint.trainable):
             self.check_gradients()
         traced, shapes = self.blueprint.traced, self.blueprint.input_shapes(batch_size)
+        self.blueprint.check_norms(batch_size)
         for value, example, shape in zip(inputs, traced.example, shapes, strict=True):
             if not isinstance(value, torch.Tensor) or shape is None:
                 continue

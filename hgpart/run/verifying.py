@@ -144,6 +144,8 @@ def verify(
     ------
     ArgumentError
         If the two are not in the same mode, or there is no tolerance for the model's type.
+    PlacementError
+        As in `Placement.check_batch`, for each micro-batch.
     RunError
         If the results are not of the same kind.
     """
@@ -162,6 +164,8 @@ def verify(
     inputs = [one.contiguous() if isinstance(one, Tensor) else one for one in inputs]
     batch_size = next(len(value) for value in inputs if isinstance(value, Tensor))
     sizes = (batch_size,) if scheduling is None else scheduling.sizes(batch_size)
+    for size in set(sizes):
+        placement.check_batch(size, [None] * len(inputs))
     with torch.random.fork_rng(devices=[]):
         if scheduling is None:
             expected = _passes(model, inputs, seed)

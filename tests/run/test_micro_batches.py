@@ -163,6 +163,30 @@ class Windows(nn.Module):
         return self.drop(x.flatten(0, 1)).unflatten(0, (-1, 4))
 
 
+@pytest.mark.parametrize("how", ["called", "step", "verify"])
+def test_a_norm_with_one_value_per_channel_is_refused(how):
+    """As torch does where the model calls it; its operator would make the variance NaN."""
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(8)),
+        *(nn.Flatten(), nn.Linear(8, 5)),
+    ).double()
+    inputs = [torch.randn(4, 3, 8, 8).double()]
+    placement = placed(model, inputs, k=2)
+    before = copy.deepcopy(placement.state_dict())
+    with pytest.raises(PlacementError, match=r"^3 has one value per channel in a .*-batch of 1: ac"):
+        if how == "called":
+            placement(inputs[0][:1])
+        elif how == "step":
+            order = schedule(placement, "greedy", 3)  # of 2, 1 and 1 samples
+            placement.step(inputs, None, lambda result, _: result.mean(), order)
+        else:
+            verify(model, placement, inputs, scheduling=Scheduling("greedy", 4))
+    assert all(torch.equal(before[name], value) for name, value in placement.state_dict().items())
+    assert verify(model, placement, inputs, scheduling=Scheduling("greedy", 2)).failures == ()
+    placement.eval()
+    assert placement(inputs[0][:1]).isfinite().all()
+
+
 def test_what_is_refused(tmp_path):
     model, inputs = model_of("plain")
     inputs = batch_of(inputs, 4)
