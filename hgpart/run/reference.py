@@ -51,9 +51,11 @@ def _some(value: Any, samples: slice, batch_size: int) -> Any:
 def _as_it_was(model: nn.Module) -> Iterator[None]:
     """Put buffers back at the end."""
     before = [one.clone() for one in model.buffers()]
-    yield
-    for one, value in zip(model.buffers(), before, strict=True):
-        one.copy_(value)
+    try:
+        yield
+    finally:
+        for one, value in zip(model.buffers(), before, strict=True):
+            one.copy_(value)
 
 
 def _is_random(func: Any) -> bool:
