@@ -50,6 +50,11 @@ def score_of(
 
     A loss that is a mean over samples counts by their number, so that the sum over the
     micro-batches is that of the whole batch.
+
+    Raises
+    ------
+    ArgumentError
+        If targets can't be divided; from `score`, if a loss is no number that gradients begin with.
     """
     divided = divided_targets(targets, sizes)
 
@@ -58,9 +63,21 @@ def score_of(
         if loss_fn is None:
             return made
         loss = loss_fn(made, divided[micro_batch])
+        _check_loss(loss, learns=any(result.requires_grad for result in results))
         return loss if len(sizes) == 1 else loss * (sizes[micro_batch] / sum(sizes))
 
     return score
+
+
+def _check_loss(loss: Any, learns: bool) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        received = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else repr(loss)
+        raise ArgumentError(f"a loss of {received}: accepted is a tensor of one element")
+    if learns and torch.is_grad_enabled() and not loss.requires_grad:
+        raise ArgumentError(
+            "a loss without gradients: accepted in grad mode is one that is computed from what the "
+            "model returns, and not detached"
+        )
 
 
 def schedule_for_mode(schedule: Schedule, has_loss: bool) -> Schedule:
@@ -69,8 +86,10 @@ def schedule_for_mode(schedule: Schedule, has_loss: bool) -> Schedule:
     Raises
     ------
     ArgumentError
-        In grad mode, if there is no loss or the schedule has no backward passes.
+        If it is no schedule. In grad mode, if there is no loss or it has no backward passes.
     """
+    if not isinstance(schedule, Schedule):
+        raise ArgumentError(f"schedule {schedule!r}: accepted is what hgpart.schedule returns")
     if not torch.is_grad_enabled():
         return schedule.forward_only
     if not has_loss or not schedule.backward:
@@ -87,7 +106,7 @@ def divided_targets(targets: Any, sizes: Sequence[int]) -> list[Any]:
     Raises
     ------
     ArgumentError
-        If a tensor has another number of samples.
+        If a tensor has another number of samples, or there is anything but tensors and None.
     """
     if len(sizes) == 1:
         return [targets]
@@ -100,8 +119,13 @@ def divided_targets(targets: Any, sizes: Sequence[int]) -> list[Any]:
 
 
 def _divided_target(leaf: Any, sizes: Sequence[int]) -> Sequence[Any]:
+    if leaf is None:
+        return [None] * len(sizes)
     if not isinstance(leaf, torch.Tensor):
-        return [leaf] * len(sizes)
+        raise ArgumentError(
+            f"a target of type {type(leaf).__name__}: accepted are tensors, to divide among "
+            "micro-batches, and None"
+        )
     if leaf.dim() == 0 or len(leaf) != sum(sizes):
         raise ArgumentError(
             f"a target of shape {tuple(leaf.shape)}: accepted are {sum(sizes)} samples, to divide "

@@ -194,6 +194,7 @@ class Placement(nn.Module):
         needed = any(isinstance(one, torch.Tensor) and one.requires_grad for one in inputs)
         if torch.is_grad_enabled() and (needed or self.blueprint.trainable):
             self.check_gradients()
+        self._check_count(inputs)
         traced, shapes = self.blueprint.traced, self.blueprint.input_shapes(batch_size)
         self.blueprint.check_norms(batch_size)
         for value, example, shape in zip(inputs, traced.example, shapes, strict=True):
@@ -244,14 +245,11 @@ class Placement(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         """What the model returns."""
-        traced = self.blueprint.traced
-        if len(inputs) != len(traced.inputs):
-            raise PlacementError(f"{len(inputs)} inputs: accepted are {len(traced.inputs)}")
-        batch_size = next(len(value) for value in inputs if isinstance(value, torch.Tensor))
+        batch_size = self._batch_size(inputs)
         self.check_batch(batch_size, inputs)
         values = {
             "batch_size": batch_size,
-            **dict(zip(traced.inputs, inputs, strict=True)),
+            **dict(zip(self.inputs, inputs, strict=True)),
             **self.draw(batch_size),
         }
         wanted = torch.is_grad_enabled() and any(
@@ -276,10 +274,13 @@ class Placement(nn.Module):
         ----------
         inputs : sequence
             Of the model.
-        targets : tensors in any structure, optional
+        targets : tensors or None in any structure, optional
             Divided among the micro-batches by their first dimension.
         loss_fn : callable, optional
-            (what the model returns, targets) -> a mean over samples. Needed in grad mode.
+            (what the model returns, targets) -> a mean over samples, a tensor of one element, which
+            counts by the micro-batch's share of the samples: a sum would count too little, and a
+            mean that leaves out or weighs samples (`ignore_index`, class weights) is one of each
+            micro-batch. Needed in grad mode.
         schedule : Schedule, optional
             Of `hgpart.schedule`; the whole batch at once when left out.
 
@@ -292,15 +293,17 @@ class Placement(nn.Module):
         Raises
         ------
         ArgumentError
-            If there are more micro-batches than samples, or targets for other samples. In grad
-            mode, if there is no loss, or the schedule has no backward passes.
+            If there are more micro-batches than samples, targets for other samples or that are no
+            tensors, a loss that is no tensor of one element, or a schedule that is none. In grad
+            mode, if there is no loss, it has no gradients, or the schedule no backward passes.
         PlanError
             If the schedule is for another placement, or for its other mode.
         PlacementError
-            As in `check_batch`, for each micro-batch; if an input requires a gradient.
+            As in `check_batch`, for each micro-batch; if there are other inputs than the model's,
+            or one requires a gradient.
         """
         schedule = schedule_for_mode(schedule or self._plain_schedule(), loss_fn is not None)
-        batch_size = next(len(value) for value in inputs if isinstance(value, torch.Tensor))
+        batch_size = self._batch_size(inputs)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
         batches = self.divided(inputs, sizes)
         self._last = self.training, False
@@ -310,6 +313,7 @@ class Placement(nn.Module):
 
     def divided(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
         """The values of placeholders for each micro-batch, inputs that are None left out."""
+        self._check_count(inputs)
         if torch.is_grad_enabled() and any(
             value.requires_grad for value in inputs if isinstance(value, torch.Tensor)
         ):
@@ -327,6 +331,22 @@ class Placement(nn.Module):
         for batch, size in zip(batches, sizes, strict=True):
             self.check_batch(size, [batch.get(name) for name in self.inputs])
         return batches
+
+    def _check_count(self, inputs: Sequence[Any]) -> None:
+        if isinstance(inputs, torch.Tensor):
+            raise PlacementError(
+                f"inputs are a tensor of shape {tuple(inputs.shape)}: accepted is a sequence of "
+                f"{len(self.inputs)}, as in [images]"
+            )
+        if len(inputs) != len(self.inputs):
+            raise PlacementError(f"{len(inputs)} inputs: accepted are {len(self.inputs)}")
+
+    def _batch_size(self, inputs: Sequence[Any]) -> int:
+        self._check_count(inputs)
+        for value in inputs:
+            if isinstance(value, torch.Tensor) and value.dim():
+                return len(value)
+        raise PlacementError("no input has samples: accepted are inputs with a batch among them")
 
     def _plain_schedule(self) -> Schedule:
         if self.training not in self._plain:

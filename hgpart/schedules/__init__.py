@@ -9,6 +9,7 @@ that; `rules` order them. `checking` says whether a schedule is valid, `drawing`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 from hgpart.errors import ArgumentError
 from hgpart.schedules.costs import Costs
@@ -50,10 +51,10 @@ def make_schedule(
     Raises
     ------
     ArgumentError
-        If there is no such rule, or there are no micro-batches.
+        If there is no such rule, or the number of micro-batches is none.
     """
     check_rule(rule)
-    if micro_batches < 1:
-        raise ArgumentError(f"{micro_batches} micro-batches: accepted is 1 or more")
+    if not isinstance(micro_batches, Integral) or micro_batches < 1:
+        raise ArgumentError(f"{micro_batches!r} micro-batches: accepted is 1 or more")
     needs = Needs(tuple(outlines), micro_batches, costs, backward)
     return Schedule(rule, micro_batches, tuple(outlines), tuple(RULES[rule](needs)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from partitioned_models import MODELS
@@ -173,7 +174,7 @@ def test_a_norm_with_one_value_per_channel_is_refused(how):
     inputs = [torch.randn(4, 3, 8, 8).double()]
     placement = placed(model, inputs, k=2)
     before = copy.deepcopy(placement.state_dict())
-    with pytest.raises(PlacementError, match=r"^3 has one value per channel in a .*-batch of 1: ac"):
+    with pytest.raises(PlacementError, match=r"^3 has one value per channel in a .*-batch of 1: "):
         if how == "called":
             placement(inputs[0][:1])
         elif how == "step":
@@ -185,6 +186,51 @@ def test_a_norm_with_one_value_per_channel_is_refused(how):
     assert verify(model, placement, inputs, scheduling=Scheduling("greedy", 2)).failures == ()
     placement.eval()
     assert placement(inputs[0][:1]).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (
+            lambda images: images,
+            r"inputs are a tensor of shape \(4, .*\): accepted is a sequence of 1",
+        ),
+        (lambda images: [images, images], "2 inputs: accepted are 1"),
+        (lambda images: [], "0 inputs: accepted are 1"),
+        (lambda images: [None], "no input has samples: accepted are inputs with a batch"),
+        (lambda images: [images.sum()], "no input has samples: accepted are inputs with a batch"),
+    ],
+)
+def test_other_inputs_than_the_models_are_refused(inputs, message):
+    model, (images,) = model_of("plain")
+    images = torch.randn(4, *images.shape[1:], dtype=images.dtype)
+    placement = placed(model, [images])
+    with pytest.raises(PlacementError, match=message):
+        placement.step(inputs(images), None, lambda result, _: result.mean())
+    if not isinstance(inputs(images), torch.Tensor):
+        with pytest.raises(PlacementError, match=message):
+            placement(*inputs(images))
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "message"),
+    [
+        (lambda result: 0.5, "a loss of 0.5: accepted is a tensor of one element"),
+        (lambda result: result.mean(1), r"a loss of shape \(2,.*\): accepted is a tensor of one"),
+        (lambda result: result.mean().detach(), "a loss without gradients: accepted in grad mode"),
+    ],
+)
+def test_losses_that_no_backward_pass_begins_with_are_refused(loss_of, message):
+    model, inputs = model_of("plain")
+    inputs = batch_of(inputs, 4)
+    placement = placed(model, inputs)
+    order = schedule(placement, "greedy", 2)
+    with pytest.raises(ArgumentError, match=message):
+        placement.step(inputs, None, lambda result, _: loss_of(result), order)
+    with pytest.raises(ArgumentError, match="schedule 'greedy': accepted is what hgpart"):
+        placement.step(inputs, None, lambda result, _: result.mean(), "greedy")
+    with pytest.raises(ArgumentError, match=r"2\.5 micro-batches: accepted is 1 or more"):
+        schedule(placement, "greedy", 2.5)
 
 
 def test_what_is_refused(tmp_path):
@@ -206,6 +252,10 @@ def test_what_is_refused(tmp_path):
         placement.step(inputs, None, mean, order.forward_only)
     with pytest.raises(PlacementError, match="an input requires a gradient, which a step does not"):
         placement.step([inputs[0].requires_grad_()], None, mean, order)
+    images = inputs[0].detach()
+    for received in ([0, 1, 2, 3], {"labels": np.arange(4)}):
+        with pytest.raises(ArgumentError, match=r"a target of type (int|ndarray): accepted"):
+            placement.step([images], received, mean, order)
     other = placed(model, inputs, kind="layers", k=3)
     with pytest.raises(PlanError, match="the greedy schedule of 3 parts is for other chunks than"):
         other.step([inputs[0].detach()], None, mean, order)
