@@ -102,13 +102,17 @@ class Compute:
             if gradient is not None:
                 outputs.append(output)
                 gradients.append(gradient)
-        if outputs and weights:
+        # What is compiled can run its graph once only: all of it is done now then.
+        if outputs and (weights or self._compiled(run)):
             torch.autograd.backward(outputs, gradients)
         elif outputs:
             self._maps(run, outputs, gradients, [leaf for _, leaf in leaves])
         for slot, leaf in leaves:
             if leaf.grad is not None:
                 run.add_gradient(slot, leaf.grad)
+
+    def _compiled(self, run: PartState) -> bool:
+        return getattr(self.find(run.module), "_compiled_call_impl", None) is not None
 
     def _maps(
         self, run: PartState, outputs: list[Tensor], gradients: list[Tensor], leaves: list[Tensor]
