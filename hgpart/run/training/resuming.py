@@ -26,6 +26,8 @@ from hgpart.run.training.checkpoints import (
 
 Settings = Mapping[str, str | int]
 FINGERPRINT = "model fingerprint"
+# What older checkpoints were written with, and do not say.
+UNSAID: Settings = {"micro-batches": 1}
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,11 @@ def last(
                 "training takes another folder"
             )
         return None
-    found = newest(folder, settings) if learner.first and checkpoints(folder) else None
+    found = (
+        newest(folder, settings.keys() - UNSAID.keys())
+        if learner.first and checkpoints(folder)
+        else None
+    )
     shared: tuple[Path, Manifest, list[str]] | None = learner.gather(found)[0]
     if shared is None:
         return None
@@ -142,10 +148,11 @@ def last(
             f"{path} is of another model: its fingerprint is {written}, this one's "
             f"{checkpointing.fingerprint}"
         )
+    settings_then = {**UNSAID, **manifest.settings}
     for name, value in settings.items():
-        if manifest.settings.get(name) != value:
+        if settings_then.get(name) != value:
             raise CheckpointError(
-                f"{path} was written with {name} {manifest.settings.get(name)}, not {value}: "
+                f"{path} was written with {name} {settings_then.get(name)}, not {value}: "
                 "only with the same does it go on to the same losses"
             )
     if manifest.step > steps:

@@ -30,7 +30,7 @@ from hgpart.run.training import checkpoints as checkpoint_files
 from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
 from hgpart.run.training.data import Data, InMemory, load_data
 from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
-from hgpart.run.training.resuming import Checkpointing
+from hgpart.run.training.resuming import UNSAID, Checkpointing
 
 
 def network(dtype=torch.float32):
@@ -260,6 +260,24 @@ def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
     refused("micro-batches 1, not 2", divided, TrainingOptions(8, 16))
     wider = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     refused("another model: 1.weight", WholeModel(wider), TrainingOptions(8, 16))
+
+
+def test_what_an_older_checkpoint_does_not_say_is_as_it_was_then(data, tmp_path):
+    options = TrainingOptions(4, 16)
+    divided = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("greedy", 2))
+    first = PlacedModel(place(network(), plan(2, "coarse")))
+    losses = train(first, data, options, Checkpointing(tmp_path, 4)).losses
+    (path,) = checkpoints(tmp_path)
+    manifest = check(path)
+    settings = {name: value for name, value in manifest.settings.items() if name not in UNSAID}
+    assert len(settings) < len(manifest.settings)
+    (path / MANIFEST).write_text(checkpoint_files._as_text(replace(manifest, settings=settings)))
+    resuming, options = Checkpointing(tmp_path, 4, resume=True), TrainingOptions(5, 16)
+    with pytest.raises(CheckpointError, match="micro-batches 1, not 2"):
+        train(divided, data, options, resuming)
+    again = PlacedModel(place(network(), plan(2, "coarse")))
+    result = train(again, data, options, resuming)
+    assert (result.steps, result.losses[:4]) == (1, losses)
 
 
 def fingerprinted(folder, fingerprint):
