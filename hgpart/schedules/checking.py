@@ -22,6 +22,10 @@ def problems(schedule: Schedule) -> list[str]:
 
 def _incomplete(schedule: Schedule) -> Iterator[str]:
     """Whether each chunk of each micro-batch is done once, backward whole or in two halves."""
+    least = schedule.micro_batches * sum(len(outline.forward) for outline in schedule.outlines)
+    if len(schedule.order) < least:  # before anything grows with a number that a file says
+        yield f"{len(schedule.order)} actions, where forward passes alone have {least}"
+        return
     counts = Counter(schedule.order)
     for action, count in counts.items():
         if action.part >= schedule.k:

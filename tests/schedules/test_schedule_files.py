@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import process_time
 
 import pytest
 from toy_outlines import EVEN, halves, pipeline
@@ -47,6 +48,17 @@ def test_a_spoiled_file_is_refused(tmp_path: Path, old: str, new: str, said: str
     path.write_text(text.replace(old, new))
     with pytest.raises(FormatError, match=said):
         load_schedule(path, halves(3))
+
+
+def test_micro_batches_that_nothing_is_done_for_take_no_time(tmp_path: Path) -> None:
+    """The file is small, and so must be what is made to check it."""
+    path = tmp_path / "schedule.json"
+    save_schedule(path, make_schedule(halves(3), "greedy", 2, EVEN))
+    path.write_text(path.read_text().replace('"micro_batches": 2', f'"micro_batches": {2**20}'))
+    begun = process_time()
+    with pytest.raises(FormatError, match=r"actions, where forward passes alone have \d+"):
+        load_schedule(path, halves(3))
+    assert process_time() - begun < 1
 
 
 def test_it_is_drawn() -> None:
