@@ -26,7 +26,7 @@ class Learner(Protocol):
     """A model whose steps are run, or what this process has of it."""
 
     processes: int  # that the model is divided among
-    micro_batches: int  # that a step divides its batch into
+    scheduling: Scheduling  # of a step
     first: bool  # whether this process is the one that writes and prints
     device: torch.device  # where labels go
     dtype: torch.dtype  # of the images
@@ -72,7 +72,8 @@ class Learner(Protocol):
 class WholeModel:
     """A Learner for a module that is wholly in this process: any, or a Placement."""
 
-    processes = micro_batches = 1
+    processes = 1
+    scheduling = Scheduling("sequential")
     reads_inputs = makes_result = first = True
 
     def __init__(self, model: nn.Module) -> None:
@@ -133,10 +134,8 @@ class PlacedModel(WholeModel):
     def __init__(self, placement: Placement, scheduling: Scheduling | None = None) -> None:
         super().__init__(placement)
         self.placement = placement
-        scheduling = scheduling or Scheduling()
-        self._wanted = scheduling.rule, scheduling.micro_batches
+        self.scheduling = scheduling or Scheduling()
         self._schedules: dict[tuple[bool, bool], Schedule] = {}
-        self.micro_batches = scheduling.micro_batches
         self.device = placement.devices[placement.output_part]
         self.dtype = placement.dtype
         self.count_anew()
@@ -166,7 +165,8 @@ class PlacedModel(WholeModel):
         """What a step is done by, in the present mode and grad mode."""
         mode = self.placement.training, torch.is_grad_enabled()
         if mode not in self._schedules:
-            self._schedules[mode] = schedule(self.placement, *self._wanted, backward=mode[1])
+            wanted = self.scheduling.rule, self.scheduling.micro_batches
+            self._schedules[mode] = schedule(self.placement, *wanted, backward=mode[1])
         return self._schedules[mode]
 
     @property
@@ -194,10 +194,8 @@ class RankModel:
 
     def __init__(self, model: DistributedModel, scheduling: Scheduling | None = None) -> None:
         self.model, self.dtype = model, model.placement.dtype
-        scheduling = scheduling or Scheduling()
-        self._wanted = scheduling.rule, scheduling.micro_batches
+        self.scheduling = scheduling or Scheduling()
         self._schedules: dict[tuple[bool, bool], Schedule] = {}
-        self.micro_batches = scheduling.micro_batches
         self.processes = model.connection.k
         self.first = model.connection.rank == 0
         self.device = model.connection.device
@@ -243,7 +241,8 @@ class RankModel:
         """What a step is done by, in the present mode and grad mode; all call it."""
         mode = self.model.placement.training, torch.is_grad_enabled()
         if mode not in self._schedules:
-            self._schedules[mode] = schedule_among(self.model, *self._wanted, backward=mode[1])
+            wanted = self.scheduling.rule, self.scheduling.micro_batches
+            self._schedules[mode] = schedule_among(self.model, *wanted, backward=mode[1])
         return self._schedules[mode]
 
     @property

@@ -120,7 +120,7 @@ def measure(
         backward,
         seconds,
         learner.totals(),
-        bubble(planned, costs_of(placement, learner.micro_batches)),
+        bubble(planned, costs_of(placement, learner.scheduling.micro_batches)),
         tuple(tuple(chain(*of_all)) for of_all in zip(*learner.gather(events), strict=True)),
     )
 

@@ -33,7 +33,9 @@ def schedule(
     """Order what the parts of a placement do in a step, in the placement's present mode.
 
     All parts' sequences are cut from one global order, in which each action stands behind what it
-    needs: so no schedule can come to a stop, and sums have one order.
+    needs: so no schedule can come to a stop, and sums have one order, the same in each run. It is
+    the same by all rules, but for the gradients of weights that several layers share: there each
+    rule has its own, and results may differ between rules by rounding.
 
     Parameters
     ----------

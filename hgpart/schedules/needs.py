@@ -22,7 +22,8 @@ class Needs:
     """The actions of a step, and what each of them needs.
 
     An action needs the one before it in its pass, and the same of the micro-batch before: so
-    statistics are updated, and gradients added up, in one order.
+    statistics are updated, and a layer's gradients added up, in one order. Layers that share their
+    weights add to the same gradients from several chunks, whose order is the rule's.
 
     Attributes
     ----------

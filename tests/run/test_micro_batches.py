@@ -111,7 +111,10 @@ def test_micro_batches_are_the_batch_where_nothing_mixes_samples():
 
 
 def test_all_rules_give_the_same_bits():
-    """As each part goes through micro-batches in their order, chunk by chunk."""
+    """As each part goes through micro-batches in their order, chunk by chunk.
+
+    Not where layers share weights: a chunk of one may come before or after a chunk of another.
+    """
     model, inputs = model_of("residual")
     inputs, outcomes = batch_of(inputs, 6), []
     for rule in (*RULES, "greedy"):

@@ -65,7 +65,8 @@ class Manifest:
     step : int
         Steps done.
     settings : mapping of str to text or number
-        What must be the same to go on: optimizer, data, batch size, seed, dtype.
+        What must be the same to go on: optimizer, data, batch size, micro-batches,
+        schedule, seeds, dtype.
     about : mapping of str to text or number
         What else is to be known, for people.
     losses : tuple of float

@@ -258,6 +258,8 @@ def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
     refused("dtype float32, not float64", WholeModel(network().double()), TrainingOptions(8, 16))
     divided = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("greedy", 2))
     refused("micro-batches 1, not 2", divided, TrainingOptions(8, 16))
+    halves = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("zero-bubble"))
+    refused("schedule sequential, not zero-bubble", halves, TrainingOptions(8, 16))
     wider = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     refused("another model: 1.weight", WholeModel(wider), TrainingOptions(8, 16))
 
