@@ -17,6 +17,7 @@ from hgpart.hypergraph.metrics import evaluate
 from hgpart.layers.channel_graph import INPUT
 from hgpart.placement.cutting.slices import Slice
 from hgpart.run.learner import held_by_parts
+from hgpart.run.reference import accumulated
 
 SEED = 5  # of the random masks
 FLOOR = 1e-3  # what is smaller than this share of the largest tensor is measured by that share
@@ -85,8 +86,12 @@ class Original:
 
     def loss(self, results: Tensor | Sequence[Tensor]) -> Tensor:
         """A number whose gradient with respect to the results is `heads`."""
-        pairs = zip(_named(results).values(), self.heads, strict=True)
-        return torch.stack([(one * head).sum() for one, head in pairs]).sum()
+        return _loss(_named(results), self.heads)
+
+    def mean_loss(self, results: Tensor | Sequence[Tensor], samples: Tensor) -> Tensor:
+        """The same of a micro-batch, as a mean: by its share of the samples, all are the sum."""
+        heads = [head[samples] for head in self.heads]
+        return _loss(_named(results), heads) * (len(self.inputs[0]) / len(samples))
 
     def differences(
         self, results: Tensor | Sequence[Tensor] | None, placed: Placement
@@ -117,6 +122,17 @@ def original(model: nn.Module, inputs: Sequence[Tensor]) -> Original:
     results = _named(model(*inputs))
     heads = [torch.randn_like(one) for one in results.values()]
     torch.autograd.backward([*results.values()], heads)
+    return _taken(model, inputs, before, results, heads)
+
+
+def _taken(
+    model: nn.Module,
+    inputs: Sequence[Tensor],
+    before: Sequence[Tensor],
+    results: Mapping[str, Tensor],
+    heads: Sequence[Tensor],
+) -> Original:
+    """With what the pass left in the model, which is put back."""
     gradients = {
         name: torch.zeros_like(one) if one.grad is None else one.grad
         for name, one in model.named_parameters()
@@ -126,6 +142,30 @@ def original(model: nn.Module, inputs: Sequence[Tensor]) -> Original:
         one.copy_(value)
     model.zero_grad()
     return Original(model, inputs, Tensors(results), heads, Tensors(gradients), Tensors(buffers))
+
+
+def original_in_micro_batches(
+    model: nn.Module, inputs: Sequence[Tensor], sizes: Sequence[int]
+) -> Original:
+    """The same one micro-batch after the other; results are those of all samples."""
+    before = [one.clone() for one in model.buffers()]
+    results: list[Tensor | Sequence[Tensor]] = []
+    heads: list[list[Tensor]] = []
+
+    def loss(made: Tensor | Sequence[Tensor], samples: Tensor) -> Tensor:
+        results.append(made)
+        heads.append([torch.randn_like(one) for one in _named(made).values()])
+        return _loss(_named(made), heads[-1]) * (sum(sizes) / len(samples))
+
+    torch.manual_seed(SEED)
+    accumulated(model, inputs, torch.arange(sum(sizes)), loss, sizes)
+    return _taken(model, inputs, before, _named(joined(results)), joined(heads))
+
+
+def joined(results: Sequence[Tensor | Sequence[Tensor]]) -> list[Tensor]:
+    """Results of micro-batches, put together to those of the batch."""
+    each = zip(*(_named(one).values() for one in results), strict=True)
+    return [torch.cat(pieces).detach() for pieces in each]
 
 
 def expected_traffic(plan: PartitionedModel) -> Traffic:
@@ -153,6 +193,11 @@ def _size(tensor: Tensor) -> float:
     """Its largest element by magnitude, without a copy; not a number if one of them is not."""
     low, high = torch.aminmax(tensor)
     return max(-float(low), float(high))
+
+
+def _loss(results: Mapping[str, Tensor], heads: Sequence[Tensor]) -> Tensor:
+    pairs = zip(results.values(), heads, strict=True)
+    return torch.stack([(one * head).sum() for one, head in pairs]).sum()
 
 
 def _named(results: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
