@@ -23,7 +23,7 @@ ORDER = [
     *("plan", "partitioned_model"),
     *("schedules", "schedules.rules"),
     *("execution", "placement.cutting", "placement.state", "placement", "run", "run.training"),
-    *("compare", "report", "report.page", "cli", "cli.commands", "__main__"),
+    *("compare", "report", "report.partition", "report.page", "cli", "cli.commands", "__main__"),
 ]
 
 

@@ -3,7 +3,9 @@
 from hgpart.report.comparison import print_comparison
 from hgpart.report.layers import print_trace
 from hgpart.report.models import print_models
-from hgpart.report.partition import Report, as_csv, as_json, print_report
+from hgpart.report.partition.fields import as_csv, as_json
+from hgpart.report.partition.printing import print_report
+from hgpart.report.partition.record import Report
 from hgpart.report.tables import UNITS
 
 __all__ = [

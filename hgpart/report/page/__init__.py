@@ -33,7 +33,7 @@ from hgpart.report.page.tables import (
     step_table,
     summary_table,
 )
-from hgpart.report.partition import answer
+from hgpart.report.partition.printing import answer
 
 # Nothing outside the file is asked for, whatever it holds.
 _POLICY = (

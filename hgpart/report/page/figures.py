@@ -12,7 +12,7 @@ import numpy as np
 from hgpart.compare.comparison import Comparison
 from hgpart.partition.problem.balance import capacities
 from hgpart.report import UNITS, Report
-from hgpart.report.partition import layer_shares, work_scale
+from hgpart.report.partition.record import layer_shares, work_scale
 
 # Okabe and Ito's colours for the colour-blind (https://jfly.uni-koeln.de/color/), without the
 # yellow and black that vanish on a light or a dark page.

@@ -23,7 +23,8 @@ from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
 from hgpart.compare.strategies import strategies
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.report import UNITS, Report, as_json
-from hgpart.report.partition import one_way, work_scale
+from hgpart.report.partition.printing import one_way
+from hgpart.report.partition.record import work_scale
 
 _EPOCH_UNITS = {"MB": "GB", "GB": "GB", "MiB": "GiB", "GiB": "GiB"}
 

@@ -1,328 +1,27 @@
-"""Report -> tables, JSON, CSV: a partition of a model, for people and for programs."""
+"""Report -> text and tables: a partition of a model, for people."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from importlib.metadata import version
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hgpart.arrays import Int32, Int64
-from hgpart.compare.step_traffic import Flow, step_flows, together
-from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.metrics import Evaluation, communication_volume
-from hgpart.hypergraph.modelling import LayerVertices, Modelling
-from hgpart.hypergraph.shares import PartShares
-from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.bounds.lower_bound import relative_gap
-from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.objectives import VOLUME, Objective
-from hgpart.report.slice_shares import (
+from hgpart.report.partition.record import Report, layer_shares, samples_of, work_scale
+from hgpart.report.partition.slice_shares import (
     SliceShares,
     ranges,
-    slice_shares,
     way_divided,
     who_has,
 )
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table, table_lines
-from hgpart.work.figures import Work
 
 MAX_GRID_PARTS = 16  # a column each for up to so many parts
-MOST_TELLING_GAP = 0.5  # with slices, of whose bounds little is known
 
 NO_BOUND = "no useful bound is known"
-
-_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("u", 1e-6))
-
-
-@dataclass(frozen=True)
-class Report:
-    """All that is said about a partition of a model.
-
-    Attributes
-    ----------
-    model : str
-        The model spec.
-    input_shape : tuple of int
-        Of one sample.
-    graph, work, modelling, k, eps, speeds
-        What was partitioned, and what was asked for.
-    backend, start, seed
-        What made the partition, as in `Partition`; None where another tool did.
-    blocks : CnnHypergraph
-        The blocks that were partitioned.
-    parts : int32 array, shape (blocks.vertices,)
-    feasible : bool
-    evaluation : Evaluation
-    lower_bound : int
-        Bytes that every partition within eps sends at least.
-    shares : PartShares
-    layerwise : Evaluation
-        Of the best split between layers (`evaluate_layerwise`).
-    seconds : mapping
-        Wall time by stage, and ``total``.
-    objective, memory, memory_bytes
-        What was searched for, and what each part may need and needs, as in `Partition`.
-    interrupted : bool
-        Whether Ctrl-C ended the search.
-    any_slices, untried_slices : bool
-        Whether the number of slices was left to hgpart, or other numbers could have been tried.
-    in_slices : int or None
-        Bytes that a partition with the batch in slices sends each way at most, where it is known.
-    """
-
-    model: str
-    input_shape: tuple[int, ...]
-    graph: ChannelGraph
-    work: Work
-    modelling: Modelling
-    k: int
-    eps: float
-    speeds: tuple[float, ...] | None
-    backend: str | None
-    start: str | None
-    seed: int | None
-    blocks: CnnHypergraph
-    parts: Int32
-    feasible: bool
-    evaluation: Evaluation
-    lower_bound: int
-    shares: PartShares
-    layerwise: Evaluation
-    seconds: Mapping[str, float]
-    objective: Objective = VOLUME
-    memory: MemoryLimits | None = None
-    memory_bytes: Int64 | None = None
-    interrupted: bool = False
-    any_slices: bool = False
-    untried_slices: bool = False
-    in_slices: int | None = None
-
-    @cached_property
-    def flows(self) -> Mapping[str, Flow]:
-        """What a training step sends, by what it is."""
-        return step_flows(self.blocks, self.parts, self.k)
-
-    @property
-    def step(self) -> Mapping[str, Flow]:
-        """These, and all "in all"."""
-        return {**self.flows, "in all": together(self.flows.values())}
-
-    @cached_property
-    def slices_of_layers(self) -> tuple[tuple[SliceShares, ...], ...]:
-        """Which part has which filters of which slices, layer by layer."""
-        return slice_shares(self.blocks, self.parts)
-
-    @property
-    def work_units(self) -> int:
-        """What loads have of the unit of work: that of the figures, times the slices' weights."""
-        return self.work.units * sum(self.modelling.slice_work)
-
-    @property
-    def each_way(self) -> bool:
-        """Whether the volume is of gradients of parameters, too, which travel there and back."""
-        return self.modelling.slices > 1 and self.modelling.training
-
-    @cached_property
-    def statistics_bytes(self) -> int:
-        """Bytes each way that statistics of norms over the batch would be, with these parts."""
-        modelling = replace(self.modelling, norms="batch")
-        nets = replace(self.blocks, modelling=modelling).statistics_nets
-        between = nets.of_parts(self.blocks.weights, self.parts, self.k)
-        return communication_volume(between, np.arange(self.k, dtype=np.int32), self.k)
-
-    @property
-    def says_little(self) -> bool:
-        """Whether the lower bound is too low to judge the partition by."""
-        gap = _gap(self)
-        return gap == 1 or (self.modelling.slices > 1 and gap > MOST_TELLING_GAP)
-
-    @property
-    def time(self) -> str:
-        """When the volume travels."""
-        return "each way of a training step" if self.each_way else "a forward pass"
-
-
-# ------------------------------------------------------------------ for programs
-
-
-def as_json(report: Report) -> str:
-    """All figures as a JSON object, a line for each key, part and layer.
-
-    Bytes are of one forward pass of a batch, work is in ``work_unit`` (multiply-accumulates of
-    one sample, or measured seconds of a batch). What has no number, such as maximum over minimum
-    where a part has no work, is null.
-    """
-    lines = [
-        f'  "{name}": ' + (_listed(value) if name in ("parts", "layers") else _json(value))
-        for name, value in _fields(report).items()
-    ]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def as_csv(report: Report) -> str:
-    """What each part holds and sends: a header and one row a part, with the fields of the JSON."""
-    text = io.StringIO()
-    rows = _part_fields(report)
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _fields(report: Report) -> dict[str, Any]:
-    found, layerwise, modelling = report.evaluation, report.layerwise, report.modelling
-    return {
-        "hgpart_version": version("hgpart"),
-        "model": report.model,
-        "input_shape": report.input_shape,
-        "grain": modelling.grain,
-        "linear": modelling.linear,
-        "k": report.k,
-        "eps": report.eps,
-        "speeds": report.speeds,
-        "seed": report.seed,
-        "backend": report.backend,
-        "start": report.start,
-        "batch_size": modelling.batch_size,
-        "slices": modelling.slices,
-        "training": modelling.training,
-        "norms": modelling.norms,
-        "bytes_per_element": _bytes_per_element(report),
-        "input_vertex": modelling.input_vertex,
-        "output_vertex": modelling.output_vertex,
-        "work_unit": report.work.unit,
-        "work_source": report.work.source,
-        "objective": report.objective.name,
-        "objective_value": report.objective.value(found.traffic),
-        "memory_copies": None if report.memory is None else report.memory.copies,
-        "feasible": report.feasible,
-        "interrupted": report.interrupted,
-        "imbalance": found.imbalance,
-        "max_work": _in_units(report, found.max_load),
-        "min_work": _in_units(report, found.min_load),
-        "average_work": found.average_load / report.work_units,
-        "max_over_min_work": found.max_over_min,
-        "max_over_average_work": found.max_over_average,
-        "volume_bytes": found.volume,
-        "lower_bound_bytes": report.lower_bound,
-        "gap": _gap(report),
-        "step_bytes": report.step["in all"].volume,
-        **{_key(name): flow.volume for name, flow in report.flows.items()},
-        "max_part_volume_bytes": found.max_part_volume,
-        "average_part_volume_bytes": found.average_part_volume,
-        "max_over_average_part_volume": found.max_over_average_part_volume,
-        "cut_net_bytes": found.cut_net,
-        "messages": found.message_count,
-        "layerwise_imbalance": layerwise.imbalance,
-        "layerwise_max_work": _in_units(report, layerwise.max_load),
-        "layerwise_volume_bytes": layerwise.volume,
-        "layerwise_messages": layerwise.message_count,
-        "vertices": report.blocks.vertices,
-        "nets": len(report.blocks.nets.costs),
-        "pins": int(report.blocks.nets.sizes().sum()),
-        "parts": _part_fields(report),
-        "layers": _layer_fields(report),
-        "seconds": {stage: round(seconds, 4) for stage, seconds in report.seconds.items()},
-    }
-
-
-def _part_fields(report: Report) -> list[dict[str, int | float]]:
-    found, shares = report.evaluation, report.shares
-    total = max(1, int(found.loads.sum()))
-    sent, received = found.messages.sum(axis=1), found.messages.sum(axis=0)
-    fields = [
-        {
-            "part": part,
-            "work": _in_units(report, int(found.loads[part])),
-            "work_share": int(found.loads[part]) / total,
-            "parameters": int(shares.parameters[part]),
-            "activation_bytes": int(shares.activation_bytes[part]),
-            "send_bytes": int(found.sent[part]),
-            "receive_bytes": int(found.received[part]),
-            "messages_sent": int(sent[part]),
-            "messages_received": int(received[part]),
-        }
-        for part in range(report.k)
-    ]
-    if report.each_way:
-        for part, own in enumerate(fields):
-            for name, flow in report.flows.items():
-                own[f"{_key(name)}_sent"] = int(flow.sent[part])
-                own[f"{_key(name)}_received"] = int(flow.received[part])
-    if report.memory is not None and report.memory_bytes is not None:
-        for own, needed, limit in zip(
-            fields, report.memory_bytes.tolist(), report.memory.bytes, strict=True
-        ):
-            own |= {"memory_bytes": needed, "memory_limit_bytes": limit}
-    return fields
-
-
-def _layer_fields(report: Report) -> list[dict[str, Any]]:
-    return [
-        {
-            "layer": layer.name,
-            "kind": layer.kind,
-            "tasks_by_part": tasks.tolist(),
-            "work_by_part": [_in_units(report, value) for value in work.tolist()],
-            **(
-                {"slices": [_slices_field(group) for group in groups]}
-                if report.modelling.slices > 1
-                else {}
-            ),
-        }
-        for layer, tasks, work, groups in zip(
-            report.graph.layers,
-            report.shares.layer_tasks,
-            report.shares.layer_work,
-            report.slices_of_layers,
-            strict=True,
-        )
-    ]
-
-
-def _slices_field(group: SliceShares) -> dict[str, Any]:
-    """The slices that lie alike, and the tasks that each part finishes in one of them."""
-    tasks = {str(part): count for part, count in zip(group.parts, group.tasks, strict=True)}
-    return {"slices": group.slices, "tasks": tasks}
-
-
-def _key(flow: str) -> str:
-    return f"{flow.replace(' ', '_')}_bytes"
-
-
-def _in_units(report: Report, value: int) -> int | float:
-    return value if report.work_units == 1 else value / report.work_units
-
-
-def _bytes_per_element(report: Report) -> int | None:
-    """What was asked for, or what all maps have; None where they differ."""
-    sizes = {layer.bytes_per_element for layer in report.graph.layers if layer.channels}
-    own = sizes.pop() if len(sizes) == 1 else None
-    return report.modelling.bytes_per_element or own
-
-
-def _listed(items: Iterable[Any]) -> str:
-    return "[\n" + ",\n".join(f"    {_json(item)}" for item in items) + "\n  ]"
-
-
-def _json(value: Any) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "null"
-    return json.dumps(value, allow_nan=False)
-
-
-# ------------------------------------------------------------------ for people
 
 
 def print_report(report: Report, console: Console, unit: str) -> None:
@@ -403,7 +102,7 @@ def answer(report: Report, unit: str) -> list[str]:
 def _per(report: Report) -> str:
     """What bytes are of, where a step's gradients of parameters are among them, and where not."""
     when = "each way per training step" if report.each_way else "per forward pass"
-    return f"{when} of {_samples(report)}"
+    return f"{when} of {samples_of(report)}"
 
 
 def _slices_lines(report: Report, unit: str) -> list[str]:
@@ -443,7 +142,7 @@ def _slices_lines(report: Report, unit: str) -> list[str]:
 def _objective_line(report: Report, unit: str) -> list[str]:
     objective = report.objective
     value = objective.value(report.evaluation.traffic)
-    gap = f" ({NO_BOUND})" if report.says_little else f" (gap at most {_gap(report):.1%})"
+    gap = f" ({NO_BOUND})" if report.says_little else f" (gap at most {report.gap:.1%})"
     if objective.name == "largest":
         most = _bytes(int(value), unit)
         if report.each_way:
@@ -453,12 +152,6 @@ def _objective_line(report: Report, unit: str) -> list[str]:
         share = value / max(1, report.evaluation.volume)
         return [f"A byte costs {share:.3g} on the links that it takes, on average{gap}"]
     return []
-
-
-def _gap(report: Report) -> float:
-    """Share of the objective that a better partition within eps might do without."""
-    value = report.objective.value(report.evaluation.traffic)
-    return relative_gap(value, report.objective.least(report.lower_bound, report.k))
 
 
 def _memory_line(report: Report, unit: str) -> list[str]:
@@ -646,34 +339,10 @@ def _sliced_layer_table(report: Report) -> tuple[str, Table]:
     return title, table
 
 
-def layer_shares(report: Report, view: LayerVertices) -> list[float]:
-    """Each part's share of a layer's work, or of its tasks where there is no work."""
-    held = report.shares.layer_work[view.first]
-    if not held.any():
-        held = report.shares.layer_tasks[view.at]
-    shares: list[float] = (held / max(1, int(held.sum()))).tolist()
-    return shares
-
-
 def _percent(share: float) -> str:
     if 0 < share < 0.005:
         return "<1"
     return f"{100 * share:.0f}" if share else "."
-
-
-def work_scale(report: Report) -> tuple[str, float]:
-    """The unit that loads are printed in, and how many units of work make one of it."""
-    work = report.work
-    largest = report.evaluation.max_load / report.work_units
-    prefix, size = next((pair for pair in _PREFIXES if largest >= pair[1]), ("", 1.0))
-    measured = f" for {_samples(report)}, forward and backward"
-    per = measured if work.unit == "s" else " per sample"
-    return f"{prefix}{work.unit}{per}", size * report.work_units
-
-
-def _samples(report: Report) -> str:
-    batch = report.modelling.batch_size
-    return "1 sample" if batch == 1 else f"{batch} samples"
 
 
 def _slice_samples(report: Report) -> str:

@@ -15,7 +15,7 @@ from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.report.slice_shares import SliceShares, slice_shares, way_divided, who_has
+from hgpart.report.partition.slice_shares import SliceShares, slice_shares, way_divided, who_has
 from hgpart.work.figures import Work
 
 K = 3

@@ -1,0 +1,168 @@
+"""Partition + what it is compared with -> Report: all that is said about a partition of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from hgpart.arrays import Int32, Int64
+from hgpart.compare.step_traffic import Flow, step_flows, together
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.hypergraph.metrics import Evaluation, communication_volume
+from hgpart.hypergraph.modelling import LayerVertices, Modelling
+from hgpart.hypergraph.shares import PartShares
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition.bounds.lower_bound import relative_gap
+from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.report.partition.slice_shares import (
+    SliceShares,
+    slice_shares,
+)
+from hgpart.work.figures import Work
+
+MOST_TELLING_GAP = 0.5  # with slices, of whose bounds little is known
+
+_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("u", 1e-6))
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is said about a partition of a model.
+
+    Attributes
+    ----------
+    model : str
+        The model spec.
+    input_shape : tuple of int
+        Of one sample.
+    graph, work, modelling, k, eps, speeds
+        What was partitioned, and what was asked for.
+    backend, start, seed
+        What made the partition, as in `Partition`; None where another tool did.
+    blocks : CnnHypergraph
+        The blocks that were partitioned.
+    parts : int32 array, shape (blocks.vertices,)
+    feasible : bool
+    evaluation : Evaluation
+    lower_bound : int
+        Bytes that every partition within eps sends at least.
+    shares : PartShares
+    layerwise : Evaluation
+        Of the best split between layers (`evaluate_layerwise`).
+    seconds : mapping
+        Wall time by stage, and ``total``.
+    objective, memory, memory_bytes
+        What was searched for, and what each part may need and needs, as in `Partition`.
+    interrupted : bool
+        Whether Ctrl-C ended the search.
+    any_slices, untried_slices : bool
+        Whether the number of slices was left to hgpart, or other numbers could have been tried.
+    in_slices : int or None
+        Bytes that a partition with the batch in slices sends each way at most, where it is known.
+    """
+
+    model: str
+    input_shape: tuple[int, ...]
+    graph: ChannelGraph
+    work: Work
+    modelling: Modelling
+    k: int
+    eps: float
+    speeds: tuple[float, ...] | None
+    backend: str | None
+    start: str | None
+    seed: int | None
+    blocks: CnnHypergraph
+    parts: Int32
+    feasible: bool
+    evaluation: Evaluation
+    lower_bound: int
+    shares: PartShares
+    layerwise: Evaluation
+    seconds: Mapping[str, float]
+    objective: Objective = VOLUME
+    memory: MemoryLimits | None = None
+    memory_bytes: Int64 | None = None
+    interrupted: bool = False
+    any_slices: bool = False
+    untried_slices: bool = False
+    in_slices: int | None = None
+
+    @cached_property
+    def flows(self) -> Mapping[str, Flow]:
+        """What a training step sends, by what it is."""
+        return step_flows(self.blocks, self.parts, self.k)
+
+    @property
+    def step(self) -> Mapping[str, Flow]:
+        """These, and all "in all"."""
+        return {**self.flows, "in all": together(self.flows.values())}
+
+    @cached_property
+    def slices_of_layers(self) -> tuple[tuple[SliceShares, ...], ...]:
+        """Which part has which filters of which slices, layer by layer."""
+        return slice_shares(self.blocks, self.parts)
+
+    @property
+    def work_units(self) -> int:
+        """What loads have of the unit of work: that of the figures, times the slices' weights."""
+        return self.work.units * sum(self.modelling.slice_work)
+
+    @property
+    def each_way(self) -> bool:
+        """Whether the volume is of gradients of parameters, too, which travel there and back."""
+        return self.modelling.slices > 1 and self.modelling.training
+
+    @cached_property
+    def statistics_bytes(self) -> int:
+        """Bytes each way that statistics of norms over the batch would be, with these parts."""
+        modelling = replace(self.modelling, norms="batch")
+        nets = replace(self.blocks, modelling=modelling).statistics_nets
+        between = nets.of_parts(self.blocks.weights, self.parts, self.k)
+        return communication_volume(between, np.arange(self.k, dtype=np.int32), self.k)
+
+    @property
+    def gap(self) -> float:
+        """Share of the objective that a better partition within eps might do without."""
+        value = self.objective.value(self.evaluation.traffic)
+        return relative_gap(value, self.objective.least(self.lower_bound, self.k))
+
+    @property
+    def says_little(self) -> bool:
+        """Whether the lower bound is too low to judge the partition by."""
+        gap = self.gap
+        return gap == 1 or (self.modelling.slices > 1 and gap > MOST_TELLING_GAP)
+
+    @property
+    def time(self) -> str:
+        """When the volume travels."""
+        return "each way of a training step" if self.each_way else "a forward pass"
+
+
+def layer_shares(report: Report, view: LayerVertices) -> list[float]:
+    """Each part's share of a layer's work, or of its tasks where there is no work."""
+    held = report.shares.layer_work[view.first]
+    if not held.any():
+        held = report.shares.layer_tasks[view.at]
+    shares: list[float] = (held / max(1, int(held.sum()))).tolist()
+    return shares
+
+
+def work_scale(report: Report) -> tuple[str, float]:
+    """The unit that loads are printed in, and how many units of work make one of it."""
+    work = report.work
+    largest = report.evaluation.max_load / report.work_units
+    prefix, size = next((pair for pair in _PREFIXES if largest >= pair[1]), ("", 1.0))
+    measured = f" for {samples_of(report)}, forward and backward"
+    per = measured if work.unit == "s" else " per sample"
+    return f"{prefix}{work.unit}{per}", size * report.work_units
+
+
+def samples_of(report: Report) -> str:
+    """Of the batch, as text."""
+    batch = report.modelling.batch_size
+    return "1 sample" if batch == 1 else f"{batch} samples"
