@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from hgpart.arrays import Int32
 from hgpart.compare.outcomes import Outcome, Strategy, Task, outcome_of_parts
 from hgpart.errors import ArgumentError, InfeasibleError
-from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.partition.baselines.by_slices import data_parallel, hybrid, opposed_replicas, replica
-from hgpart.partition.baselines.known_ways import numbers_of_replicas, stages_of_rooms
+from hgpart.partition.baselines.known_ways import Way, numbers_of_replicas, stages_of_rooms
 from hgpart.partition.baselines.one_weird_trick import one_weird_trick
 from hgpart.partition.number_of_slices import numbers_of_slices
 from hgpart.partition.partition import Partition
@@ -20,19 +18,17 @@ from hgpart.partition.stages import solve, solve_in_slices
 
 EFFORT_OF_REPLICAS = 0.1  # of native, for each number of replicas
 
-Way = tuple[CnnHypergraph, Int32]
-
 
 def _native(strategy: Strategy, task: Task) -> Outcome:
     problem, search = task.problem("coarse"), Search(task.seed)
     if task.slices is None:
-        found = _whole(solve_in_slices(problem, search))
+        found = uninterrupted(solve_in_slices(problem, search))
     else:
-        found = _whole(solve(problem.in_slices(task.slices), search))
+        found = uninterrupted(solve(problem.in_slices(task.slices), search))
     return outcome_of_parts(strategy, task, found.model, found.parts)
 
 
-def _whole(found: Partition) -> Partition:
+def uninterrupted(found: Partition) -> Partition:
     """What a search found, unless it was ended."""
     if found.interrupted:
         raise KeyboardInterrupt
@@ -83,7 +79,7 @@ def _hybrids(task: Task, numbers: Iterable[int]) -> Iterator[Way]:
     for replicas in numbers:
         problem = task.problem("coarse").in_slices(replicas)
         search = Search(task.seed, EFFORT_OF_REPLICAS)
-        found = _whole(solve(replica(problem, replicas), search, best_effort=True))
+        found = uninterrupted(solve(replica(problem, replicas), search, best_effort=True))
         yield hybrid(problem, replicas, found.model, found.parts)
 
 

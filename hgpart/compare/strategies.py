@@ -9,7 +9,7 @@ import numpy as np
 
 from hgpart.arrays import Int32, Int64
 from hgpart.compare.outcomes import Outcome, Strategy, Task, outcome_of_parts
-from hgpart.compare.sliced import SLICED
+from hgpart.compare.sliced import SLICED, uninterrupted
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
@@ -58,9 +58,7 @@ def _random(strategy: Strategy, task: Task) -> Outcome:
 
 def _by_backend(backend: str, grain: str) -> Callable[[Strategy, Task], Outcome]:
     def run(strategy: Strategy, task: Task) -> Outcome:
-        found = solve(task.problem(grain), Search(task.seed), backend)
-        if found.interrupted:
-            raise KeyboardInterrupt
+        found = uninterrupted(solve(task.problem(grain), Search(task.seed), backend))
         return outcome_of_parts(strategy, task, found.model, found.parts)
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from hgpart.arrays import Int64
 from hgpart.hypergraph.cnn_vertices import CnnVertices
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.nets import Nets
-from hgpart.hypergraph.parameters import vertex_parameters, vertex_statistics
+from hgpart.hypergraph.parameters import vertex_gradients, vertex_statistics
 from hgpart.sequences import Sequences, distinct_pairs, equal_rows, starts_of_runs
 
 
@@ -31,11 +32,8 @@ def map_nets(model: CnnVertices) -> Nets:
 
 def parameter_nets(model: CnnVertices) -> Nets:
     """A net for the parameters of each vertex: its slices, of which the first sums gradients."""
-    modelling = model.modelling
-    costs = np.zeros(0, dtype=np.int64)
-    if modelling.slices > 1 and modelling.training:
-        costs = vertex_parameters(model)[1]
-    return _nets_over_slices(model, costs, 2 * len(model.views) * modelling.slices)
+    first_layer = 2 * len(model.views) * model.modelling.slices
+    return _nets_over_slices(model, vertex_gradients, first_layer)
 
 
 def statistics_nets(model: CnnVertices) -> Nets:
@@ -43,15 +41,15 @@ def statistics_nets(model: CnnVertices) -> Nets:
 
     The first of them adds up sums and sums of squares.
     """
-    modelling = model.modelling
-    costs = np.zeros(0, dtype=np.int64)
-    if modelling.slices > 1 and modelling.training and modelling.norms == "batch":
-        costs = vertex_statistics(model)
-    return _nets_over_slices(model, costs, len(model.views) * (2 * modelling.slices + 1))
+    first_layer = len(model.views) * (2 * model.modelling.slices + 1)
+    return _nets_over_slices(model, vertex_statistics, first_layer)
 
 
-def _nets_over_slices(model: CnnVertices, costs: Int64, first_layer: int) -> Nets:
-    """A net over all slices of each vertex, of that cost; none where it is 0."""
+def _nets_over_slices(
+    model: CnnVertices, costs_of: Callable[[CnnVertices], Int64], first_layer: int
+) -> Nets:
+    """A net over all slices of each vertex, of that cost; none where it is 0 or a slice is all."""
+    costs = costs_of(model) if model.modelling.slices > 1 else np.zeros(0, dtype=np.int64)
     own = np.flatnonzero(costs)
     every = np.arange(len(own) + 1)
     slices = own[:, None] + np.arange(model.modelling.slices) * model.slice_vertices

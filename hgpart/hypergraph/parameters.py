@@ -41,17 +41,29 @@ def vertex_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
     return elements, in_bytes
 
 
+def vertex_gradients(model: CnnVertices) -> Int64:
+    """Bytes of the gradients that each vertex has in each slice: none where nothing is trained.
+
+    Returns
+    -------
+    int64 array, shape (model.slice_vertices,)
+    """
+    return vertex_parameters(model)[1] * model.modelling.training
+
+
 def vertex_statistics(model: CnnVertices) -> Int64:
     """Bytes of the statistics of the batch that the norms of each vertex take, in each slice.
 
-    What finishes a task has them: two numbers forward and two backward for each
-    channel that a norm of it normalises.
+    What finishes a task has them: two numbers forward and two backward for each channel that a norm
+    of it normalises. None where nothing is trained, or each slice takes its own.
 
     Returns
     -------
     int64 array, shape (model.slice_vertices,)
     """
     in_bytes = np.zeros(model.slice_vertices, dtype=np.int64)
+    if not model.modelling.training or model.modelling.norms != "batch":
+        return in_bytes
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
         if layout is not None:
             rows = model.blocks.rows[at]

@@ -122,8 +122,8 @@ def solve_in_slices(
 ) -> Partition:
     """Divide a model as `solve` does, with the batch in as many slices as save most, or fewer.
 
-    Never worse than the best known way with two slices or as many as parts. Where eps can't be met
-    with the batch whole, as of too heavy a task, it may be in slices.
+    By native never worse than the best known way with two slices or as many as parts. Where eps
+    can't be met with the batch whole, as of too heavy a task, it may be in slices.
     """
     check_backend(backend, problem.objective, problem.memory, "auto")
     found: list[Partition] = []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from hgpart.arrays import Int64
 from hgpart.errors import RunError
 from hgpart.execution.outlines import outline
 from hgpart.hypergraph.shares import part_shares
@@ -18,8 +19,6 @@ from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import DEFAULT
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.schedule_files import load_schedule as load_schedule_of
-
-WORK_SECOND = 8e10  # multiply-accumulates that a device is taken to do in a second: a fast core
 
 
 def schedule(
@@ -73,7 +72,7 @@ def schedule_among(
     """The same as `schedule` where each rank has its own part; all ranks call it."""
     placement, connection = model.placement, model.connection
     costs = costs_of(placement, micro_batches) if costs is None else costs
-    outlines = connection.gather(outline_of(placement, connection.rank))
+    outlines = connection.gather(next(outlines_here(placement)))
     return make_schedule(outlines, rule, micro_batches, costs, backward=backward)
 
 
@@ -93,7 +92,7 @@ def load_schedule(path: Path | str, placement: Placement) -> Schedule:
 def costs_of(placement: Placement, micro_batches: int) -> Costs:
     """Estimates for the plan's batch: by measured work, or so many operations a second."""
     work = placement.work
-    each = 1.0 if work.unit == "s" else 1 / WORK_SECOND
+    each = 1.0 if work.unit == "s" else Costs.work
     samples = placement.partition.modelling.batch_size / max(1, micro_batches)
     return Costs(samples=samples, work=each / work.units)
 
@@ -105,18 +104,20 @@ def all_outlines(placement: Placement) -> tuple[Outline, ...]:
         raise RunError(
             f"this process holds {len(held)} of {placement.k} parts: accepted is all of them"
         )
-    return tuple(outline_of(placement, part) for part in sorted(held))
+    return tuple(outlines_here(placement))
 
 
-def outline_of(placement: Placement, part: int) -> Outline:
-    """The chunks of one part."""
-    return outline(placement.programs[part], step_work(placement, part))
+def outlines_here(placement: Placement) -> Iterator[Outline]:
+    """The chunks of the parts that this process holds."""
+    partition = placement.partition
+    layer_work = part_shares(partition.model, partition.parts, placement.k).layer_work
+    for part in sorted(placement.programs):
+        yield outline(placement.programs[part], _step_work(placement, part, layer_work[:, part]))
 
 
-def step_work(placement: Placement, part: int) -> Mapping[str, float]:
+def _step_work(placement: Placement, part: int, shares: Int64) -> Mapping[str, float]:
     """Work of a part's steps by name, for a sample; a layer's is that of its first step."""
-    partition, names = placement.partition, placement.blueprint.names
-    shares = part_shares(partition.model, partition.parts, placement.k).layer_work[:, part]
+    names = placement.blueprint.names
     steps = dict(placement.programs[part].module.named_children())
     return {
         partial if (partial := f"{names[at]}_partial") in steps else names[at]: float(shares[at])

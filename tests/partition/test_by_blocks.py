@@ -16,7 +16,7 @@ from hgpart.work.figures import flops
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("backend", ["kahypar", "mtkahypar"])
 def test_slices_send_less_than_filters_alone(backend: str, grain: str) -> None:
-    pytest.importorskip(backend)
+    pytest.importorskip(backend, reason=f"{backend} is not installed")
     graph, k = graph_of("plain"), 2
     modelling = Modelling(grain=grain, batch_size=64)
     whole, found = (

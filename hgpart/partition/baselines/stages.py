@@ -11,7 +11,7 @@ import numpy as np
 from hgpart.arrays import Float64, Int32, Int64
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.parameters import vertex_parameters
+from hgpart.hypergraph.parameters import vertex_gradients
 from hgpart.partition.baselines.layerwise import uncuttable_runs, volume_into
 from hgpart.partition.problem.problem import Problem
 
@@ -37,10 +37,10 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
     of_vertex = runs[model.vertex_layers[: model.slice_vertices]]
     load, parameters = (
         _between(np.bincount(of_vertex, weights=each, minlength=count))
-        for each in (model.weights[: model.slice_vertices], vertex_parameters(model)[1])
+        for each in (model.weights[: model.slice_vertices], vertex_gradients(model))
     )
     replicas = _fewest_replicas(problem, load / model.modelling.slice_work[0], room)
-    least = volume_into(problem, runs, count) + (replicas - 1) * parameters
+    least = volume_into(problem.in_slices(1), runs, count) + (replicas - 1) * parameters
     least[replicas > problem.k] = np.inf
     starts = np.arange(count + 1)
     best = np.full((problem.k + 1, count + 1), np.inf)

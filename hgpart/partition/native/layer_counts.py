@@ -19,7 +19,7 @@ from hgpart.arrays import Int32, Int64
 from hgpart.cores import usable_cores
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.parameters import vertex_parameters, vertex_statistics
+from hgpart.hypergraph.parameters import vertex_gradients, vertex_statistics
 from hgpart.partition.native.annealing import Schedule
 from hgpart.partition.problem.problem import Problem
 
@@ -59,15 +59,8 @@ class CountsChain:
     schedule: Schedule
 
 
-def layer_model(problem: Problem, slack: float = 0.0) -> LayerModel:
-    """Add up what whole layers cost.
-
-    Parameters
-    ----------
-    problem : Problem
-    slack : float
-        Share of the capacities by which parts may exceed them: dividing filters makes up for it.
-    """
+def layer_model(problem: Problem) -> LayerModel:
+    """Add up what whole layers cost."""
     modelling = problem.modelling
     one = replace(problem, modelling=replace(modelling, grain="coarse", slices=1))
     model = one.hypergraph(layer_blocks(one.views))
@@ -79,19 +72,14 @@ def layer_model(problem: Problem, slack: float = 0.0) -> LayerModel:
         users = np.union1d(users_of[readers], root).tolist()
         for pair in pairwise(users):
             edges[pair] += cost
-    once = np.zeros(model.vertices, dtype=np.int64)
-    if modelling.training:
-        once = vertex_parameters(model)[1]
-    if modelling.training and modelling.norms == "batch":
-        once = once + vertex_statistics(model)
     pairs = np.array(list(edges), dtype=np.int32).reshape(-1, 2)
     return LayerModel(
         loads=model.weights * sum(modelling.slice_work),
-        parameters=once,
+        parameters=vertex_gradients(model) + vertex_statistics(model),
         makers=np.ascontiguousarray(pairs[:, 0]),
         readers=np.ascontiguousarray(pairs[:, 1]),
         maps=np.array(list(edges.values()), dtype=np.int64),
-        capacities=np.floor(problem.capacities * (1 + slack)).astype(np.int64),
+        capacities=problem.capacities,
         slices=modelling.slices,
     )
 

@@ -9,7 +9,7 @@ that, by channels of filters too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,10 +18,11 @@ from hgpart.arrays import Int32
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.partition.baselines.by_slices import in_every_slice
-from hgpart.partition.baselines.known_ways import known_ways
+from hgpart.partition.baselines.known_ways import Way, known_ways
 from hgpart.partition.native.annealing import Schedule
 from hgpart.partition.native.layer_counts import (
     CountsChain,
+    LayerModel,
     anneal_counts,
     counts_of,
     layer_model,
@@ -127,11 +128,15 @@ def _search(problem: Problem, found: Symmetry, rounds: Rounds, whole: Solution) 
     ways = list(_ways(problem, whole))
     starts = [division_of(found, *way) for way in ways]
     best = rounds.anneal(found, [(one, _no_steps(rounds)) for one in starts])
-    by_counts = [division_of(found, *one) for one in _by_counts(problem, rounds, ways)]
+    layers = layer_model(problem)
+    by_counts = [division_of(found, *one) for one in _by_counts(problem, rounds, layers, ways)]
     best = rounds.anneal(found, [(one, _no_steps(rounds)) for one in by_counts], best)
     divisions = [one.division for one in best[:KEPT]]
-    if (slack := _slack(problem)) > 0:
-        loose = list(_by_counts(problem, rounds, ways, slack))
+    largest = float(layers.loads.max()) / layers.slices  # of a layer's slices
+    if largest > COARSE * layers.capacities.min():
+        # Counts alone hardly balance; dividing filters makes up for what is too much.
+        room = np.floor(layers.capacities * (1 + SLACK)).astype(np.int64)
+        loose = _by_counts(problem, rounds, replace(layers, capacities=room), ways)
         divisions += [division_of(found, *one) for one in loose]
     steps = _at_effort(STEPS, rounds)
     for most_rows, temperatures in ROUNDS:
@@ -154,16 +159,6 @@ def _excess_and_value(problem: Problem, model: CnnHypergraph, parts: Int32) -> t
     return excess, problem.objective.value(found.traffic)
 
 
-def _slack(problem: Problem) -> float:
-    """By how much counts may be above the capacities where slices of layers are large beside them.
-
-    Dividing filters makes up for it.
-    """
-    loads = layer_model(problem).loads
-    largest = float(loads.max()) / problem.modelling.slices / float(problem.capacities.min())
-    return SLACK if largest > COARSE else 0.0
-
-
 def _no_steps(rounds: Rounds) -> Schedule:
     """Of a chain that only says what a start costs."""
     return rounds.schedule(0, COLDEST, COLDEST, PRICE, 1)
@@ -178,10 +173,9 @@ def _at_effort(steps: int, rounds: Rounds) -> int:
 
 
 def _by_counts(
-    problem: Problem, rounds: Rounds, ways: list[tuple[CnnHypergraph, Int32]], slack: float = 0.0
-) -> Iterator[tuple[CnnHypergraph, Int32]]:
+    problem: Problem, rounds: Rounds, layers: LayerModel, ways: Sequence[Way]
+) -> Iterator[Way]:
     """The best that is found of whole layers, from the counts of ways that are known."""
-    layers = layer_model(problem, slack)
     chains = [CountsChain(counts_of(*way, problem.k), _no_steps(rounds)) for way in ways]
     steps = _at_effort(COUNT_STEPS, rounds)
     best, interrupted = anneal_counts(layers, chains, rounds.clock.left)
@@ -200,7 +194,7 @@ def _by_counts(
         yield model, parts_of_counts(layers, one.counts).ravel()
 
 
-def _ways(problem: Problem, whole: Solution) -> Iterator[tuple[CnnHypergraph, Int32]]:
+def _ways(problem: Problem, whole: Solution) -> Iterator[Way]:
     yield in_every_slice(problem, whole.model, whole.parts)
     for _, model, parts in known_ways(problem):
         yield model, parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from hgpart.schedules.needs import FORWARD, Needs
@@ -41,7 +42,7 @@ def list_schedule(
     begun, ended = [0] * k, [0] * k
     working = [False] * k
     events: list[tuple[float, int, Action, bool]] = []  # time, number, action, whether it ends
-    numbers = iter(range(10**12))
+    numbers = count()
     order: list[Action] = []
 
     def begin(part: int, now: float) -> None:
@@ -78,8 +79,8 @@ def list_schedule(
                 heapq.heappush(events, (arrival[one], next(numbers), one, False))
 
     arrival: dict[Action, float] = {}
-    for action, count in missing.items():
-        if not count:
+    for action, needed in missing.items():
+        if not needed:
             heapq.heappush(events, (0.0, next(numbers), action, False))
     while events:
         now = events[0][0]
