@@ -11,8 +11,9 @@ from partitioned_models import graph_of
 from hgpart.errors import InfeasibleError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition import Partition, partition_graph, stages
-from hgpart.partition.number_of_slices import known_in_slices
+from hgpart.partition.number_of_slices import known_in_slices, promising
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
 from hgpart.work.figures import flops
 
 
@@ -67,3 +68,13 @@ def test_nothing_is_known_where_nothing_is_trained_or_divided(modelling: Modelli
     problem = Problem(graph, flops(graph), modelling, 2, 0.1)
     assert known_in_slices(problem) is None
     assert known_in_slices(replace(problem, modelling=Modelling(), k=1)) is None
+
+
+@pytest.mark.parametrize(("name", "k", "least", "most"), [("tied", 2, 2, 2), ("plain", 3, 8, 32)])
+def test_the_number_that_promises_most_is_the_fewest_that_are_as_good(
+    name: str, k: int, least: int, most: int
+) -> None:
+    """Halves of the batch are as good as any, or leave thirds of the work to no one."""
+    graph = graph_of(name)
+    problem = Problem(graph, flops(graph), Modelling(batch_size=32), k, 0.1)
+    assert least <= promising(problem, Search(effort=0.3)) <= most

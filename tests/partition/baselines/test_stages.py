@@ -1,0 +1,50 @@
+"""Stages of replicas are the cheapest of all cuts into stages that are within their room."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from partitioned_models import graph_of
+
+from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.partition.baselines.stages import replicated_stages
+from hgpart.partition.problem.problem import Problem
+from hgpart.work.figures import flops
+
+
+def every_way(problem: Problem, model: CnnHypergraph) -> Iterator[np.ndarray]:
+    """All cuts of the layers into stages, and all numbers of parts for each of them."""
+    layers, slices = model.slice_vertices, problem.modelling.slices
+    for stages in range(1, problem.k + 1):
+        for cuts in itertools.combinations(range(1, layers), stages - 1):
+            for parts in itertools.product(range(1, problem.k + 1), repeat=stages):
+                if sum(parts) > problem.k:
+                    continue
+                stage_of = np.searchsorted(cuts, np.arange(layers), "right")
+                first = np.cumsum([0, *parts])[stage_of]
+                turn = np.arange(slices)[:, None] * np.array(parts)[stage_of] // slices
+                yield (first + turn).astype(np.int32).ravel()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("k", [2, 3])
+def test_none_of_all_cuts_into_stages_sends_less(k: int, training: bool) -> None:
+    graph = graph_of("residual")
+    modelling = Modelling(batch_size=12, slices=6, training=training)
+    problem = Problem(graph, flops(graph), modelling, k, 0.3)
+    room = float(problem.capacities.min())
+    found = replicated_stages(problem, room)
+    assert found is not None
+    model, parts = found
+    evaluation = evaluate_parts(model, parts, k)
+    assert evaluation.max_load <= room
+    volumes = [
+        one.volume
+        for one in (evaluate_parts(model, way, k) for way in every_way(problem, model))
+        if one.max_load <= room
+    ]
+    assert evaluation.volume == min(volumes)
