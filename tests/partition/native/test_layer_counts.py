@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import numpy as np
@@ -99,6 +100,22 @@ def test_slices_of_a_chain_send_what_their_counts_cost(k: int, random: Random) -
     parts = parts_of_counts(layers, counts).ravel()
     volume = evaluate_parts(model, parts, k).volume
     assert volume == pytest.approx(cost_of(layers, counts), rel=1e-12)
+
+
+def test_the_best_of_all_counts_is_found() -> None:
+    graph = graph_of("plain")
+    problem = Problem(graph, flops(graph), Modelling(batch_size=12, slices=3), 2, 0.3)
+    layers = layer_model(problem)
+    every = (
+        np.array([own, [layers.slices - count for count in own]], dtype=np.int32).ravel()
+        for own in itertools.product(range(layers.slices + 1), repeat=len(layers.loads))
+    )
+    least = min(cost_of(layers, one) for one in every if excess_of(layers, one) == 0)
+    start = some_counts(problem, Random(0))
+    (found,), _ = anneal_counts(
+        layers, [CountsChain(start, Schedule(0, 20_000, 1e-1, 1e-5, 4.0, 1))]
+    )
+    assert found.cost == pytest.approx(least, rel=1e-12)
 
 
 def test_counts_that_do_not_add_up_are_refused() -> None:

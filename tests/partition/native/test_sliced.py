@@ -20,6 +20,7 @@ from hgpart.partition import partition_graph
 from hgpart.partition.baselines.by_slices import data_parallel, in_every_slice
 from hgpart.partition.baselines.stages import replicated_stages
 from hgpart.partition.bounds.lower_bound import lower_bound
+from hgpart.partition.native import sliced
 from hgpart.partition.native.annealing import Schedule, anneal
 from hgpart.partition.native.goal import goal_of
 from hgpart.partition.native.search import native_partition
@@ -241,9 +242,13 @@ def test_copies_of_a_model_that_a_part_has_no_room_for_are_not_chosen() -> None:
     assert found.evaluation.volume > free.evaluation.volume
 
 
-def test_counts_of_slices_find_what_moves_of_slices_do_not() -> None:
-    """Without them it ended at 47,936 bytes; the best of the ways that are known sends 104,448."""
+@pytest.mark.parametrize("without", ["ROUNDS", "COUNT_ROUNDS"])
+def test_counts_and_slices_each_find_more_than_is_known(
+    without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best of the ways that are known sends 104,448 bytes."""
+    monkeypatch.setattr(sliced, without, ())
     graph, modelling = graph_of("plain"), Modelling(batch_size=32, slices=16)
     found = partition_graph(graph, flops(graph), 3, 0.1, modelling=modelling, effort=0.05)
     assert found.feasible
-    assert found.evaluation.volume <= 44_672
+    assert found.evaluation.volume < 50_000
