@@ -61,6 +61,7 @@ class Bench:
         self.sent: dict[str, float] = {}
 
     def model(self) -> nn.Module:
+        """A new one, the same each time."""
         return hgpart.load_model(self.name, seed=0)[0]
 
     def ways(self, wanted: re.Pattern[str]) -> Mapping[str, Step]:
@@ -78,9 +79,11 @@ class Bench:
         return found
 
     def alone(self, images: Tensor, labels: Tensor, works: bool) -> Step:
+        """Where one of the processes does it by itself."""
         return self.whole(self.model(), images, labels) if works else lambda: None
 
     def whole(self, model: nn.Module, images: Tensor, labels: Tensor) -> Step:
+        """A step of a module that is wholly here."""
         sgd = torch.optim.SGD(model.parameters(), lr=0.01)
 
         def step() -> None:
@@ -109,6 +112,7 @@ class Bench:
         return found
 
     def torch_pipeline(self, module: nn.Module, rule: Callable[..., object], m: int) -> Step:
+        """A stage of it in each process."""
         stage = PipelineStage(module, self.rank, PROCESSES, torch.device("cpu"))
         schedule: object = rule(stage, m, loss_fn=cross_entropy)
         sgd = torch.optim.SGD(module.parameters(), lr=0.01)
@@ -148,14 +152,13 @@ class Bench:
                 modelling=hgpart.Modelling(batch_size=self.batch),
             )
             plan = hgpart.make_plan(partition, graph, work, self.name, (3, self.size, self.size))
-            shared = DistributedModel(
-                hgpart.place(model, plan, parts=[self.rank]), self.connection
-            )
+            shared = DistributedModel(hgpart.place(model, plan, parts=[self.rank]), self.connection)
             for name, (rule, m) in names.items():
                 found[name] = self.placed(name, shared, rule, m)
         return found
 
     def placed(self, name: str, model: DistributedModel, rule: str, m: int) -> Step:
+        """A part of it in each process."""
         sgd = torch.optim.SGD([{"params": [*model.parameters()]}], lr=0.01)
         schedule = schedule_among(model, rule, m)
 
@@ -174,7 +177,9 @@ def chain_of(model: nn.Module) -> list[nn.Module]:
     """The model as a sequence, a level deep."""
     children = model.children()
     return [
-        one for child in children for one in (child if isinstance(child, nn.Sequential) else [child])
+        one
+        for child in children
+        for one in (child if isinstance(child, nn.Sequential) else [child])
     ]
 
 
@@ -190,9 +195,8 @@ def cuts(model: nn.Module, size: int) -> list[int]:
             work.append(counter.get_total_flops())
     so_far = [*accumulate(work)]
     places = {total: at for at, total in enumerate(so_far, start=1)}  # behind what has no work
-    return sorted(
-        at for _, at in sorted((abs(total / so_far[-1] - 0.5), at) for total, at in places.items())[:3]
-    )
+    nearest = sorted((abs(total / so_far[-1] - 0.5), at) for total, at in places.items())
+    return sorted(at for _, at in nearest[:3])
 
 
 def measure(asked: argparse.Namespace) -> None:
@@ -228,7 +232,7 @@ def measure(asked: argparse.Namespace) -> None:
             rows[-1] += [f"{sum(sent for *_, sent in every) / 1e6:.1f}"]
             rows[-1] += [f"{os.getloadavg()[0]:.1f}"]
         if connection.rank == 0:
-            with open(asked.csv, "a", newline="") as file:
+            with Path(asked.csv).open("a", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows(rows)
             for row in sorted(rows, key=lambda row: -float(row[8])):
                 print(*row[3:], sep="  ", flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -15,6 +15,7 @@ from hgpart.errors import PlacementError, RunError
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram, pack, receive, send
 from hgpart.execution.transfers import Transfer
+from hgpart.execution.weight_gradients import WeightGradient, add_map_gradients
 
 
 class Instruction(Protocol):
@@ -103,10 +104,14 @@ class Compute:
                 outputs.append(output)
                 gradients.append(gradient)
         # What is compiled can run its graph once only: all of it is done now then.
-        if outputs and (weights or self._compiled(run)):
+        if outputs and (self._compiled(run) or (weights and not self._has_products(run))):
             torch.autograd.backward(outputs, gradients)
         elif outputs:
-            self._maps(run, outputs, gradients, [leaf for _, leaf in leaves])
+            left = add_map_gradients(outputs, gradients, [leaf for _, leaf in leaves])
+            if weights:
+                self._add(run, left)
+            else:
+                run.saved[self] = left
         for slot, leaf in leaves:
             if leaf.grad is not None:
                 run.add_gradient(slot, leaf.grad)
@@ -114,22 +119,22 @@ class Compute:
     def _compiled(self, run: PartState) -> bool:
         return getattr(self.find(run.module), "_compiled_call_impl", None) is not None
 
-    def _maps(
-        self, run: PartState, outputs: list[Tensor], gradients: list[Tensor], leaves: list[Tensor]
-    ) -> None:
-        """The gradients of what it read, and all that `backward_weights` needs for the others."""
-        learned = [one for one in self.find(run.module).parameters() if one.requires_grad]
-        if leaves:
-            keep = bool(learned)
-            torch.autograd.backward(outputs, gradients, retain_graph=keep, inputs=leaves)
-        if learned:
-            run.saved[self] = (outputs, gradients, learned)
+    def _has_products(self, run: PartState) -> bool:
+        """Whether it may have gradients that are computed for several batches at once."""
+        parameters = self.find(run.module).parameters()
+        return run.products is not None and any(one.dim() == 2 for one in parameters)
+
+    def _add(self, run: PartState, left: Sequence[WeightGradient]) -> None:
+        for at, one in enumerate(left):
+            product = None if run.products is None else one.product()
+            if product is None or run.products is None:
+                one.add()
+            else:
+                run.products.setdefault((self, at, product.weight), []).append(product)
 
     def backward_weights(self, run: PartState) -> None:
         """The gradients of its parameters, where `backward` was to leave them out."""
-        if self in run.saved:
-            outputs, gradients, learned = run.saved.pop(self)
-            torch.autograd.backward(outputs, gradients, inputs=learned)
+        self._add(run, run.saved.pop(self, ()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from hgpart.execution.events import Doing, Span
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer, Wire
+from hgpart.execution.weight_gradients import Product
 
 
 class PartState:
@@ -33,6 +34,9 @@ class PartState:
         Seconds, for messages.
     spans : list of Span
         What it waited for and sent, in order.
+    products : dict, optional
+        If there is one, what gradients of weights are left for the end of a step, where those of
+        all its micro-batches are computed at once: a large matrix is then gone through once.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class PartState:
         self.traffic = Traffic.none(k)
         self.waited = 0.0
         self.spans: list[Span] = []
+        self.products: dict[Any, list[Product]] | None = None
         self._wire = wire
         self._gradients: dict[int, Tensor] = {}
         self._own: set[int] = set()  # slots whose gradient nobody else holds

@@ -15,6 +15,7 @@ from hgpart.execution.instructions import prepare
 from hgpart.execution.program import PartProgram
 from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import Wire
+from hgpart.execution.weight_gradients import Product, add_products
 from hgpart.schedules.schedule import Action, Direction
 
 Score = Callable[[int, tuple[Tensor, ...]], Any]
@@ -69,6 +70,7 @@ class StepRun:
         self._wires, self._batches, self._score = wires, [*batches], score
         self._last = len(prepare(program).forward) - 1
         self._runs: dict[int, PartRun] = {}
+        self._products: dict[Any, list[Product]] = {}
 
     def run(self, actions: Sequence[Action]) -> None:
         """Do what the part is to do, in the caller's grad mode."""
@@ -77,9 +79,17 @@ class StepRun:
         for action in actions:
             begin = perf_counter_ns()
             self._do(action, learns)
+            if action is actions[-1]:
+                self._add_products()
             self._note(action, begin, perf_counter_ns())
             if last[action.micro_batch] is action and (learns or not torch.is_grad_enabled()):
                 del self._runs[action.micro_batch]
+
+    def _add_products(self) -> None:
+        """What nobody waits for comes last."""
+        for products in self._products.values():
+            add_products(products)
+        self._products.clear()
 
     def _note(self, action: Action, begin: int, end: int) -> None:
         self.events.append(Event(action, Doing.RUN, begin, end))
@@ -108,6 +118,7 @@ class StepRun:
         run = PartRun(self._program, self._wires[micro_batch], self._device, self._k)
         # Of all micro-batches.
         run.traffic, run.timing, run.spans = self.traffic, self.timing, self._spans
+        run.products = self._products if len(self._batches) > 1 else None
         run.begin(self._batches[micro_batch])
         self._batches[micro_batch] = {}
         self._runs[micro_batch] = run

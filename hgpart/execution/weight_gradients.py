@@ -1,0 +1,180 @@
+"""A step's autograd graph -> the gradients of what it read, and apart from them its weights'.
+
+Gradients of maps are what others wait for; those of weights can wait. They begin where weights meet
+maps: what lies between there and the step's results is gone through once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+ACCUMULATES = "torch::autograd::AccumulateGrad"
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """The gradient of a matrix that samples are multiplied by: it may be that of many of them.
+
+    Attributes
+    ----------
+    weight : Tensor
+        Outputs x inputs.
+    bias : Tensor or None
+    inputs : Tensor
+        Samples x inputs.
+    gradients : Tensor
+        Samples x outputs.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    inputs: Tensor
+    gradients: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class WeightGradient:
+    """What is left to do for some weights when the gradients of maps are known.
+
+    Attributes
+    ----------
+    edges : sequence of GradientEdge
+        Where these weights meet maps.
+    gradients : sequence of Tensor
+        Of these edges.
+    weights : sequence of Tensor
+    """
+
+    edges: Sequence[GradientEdge]
+    gradients: Sequence[Tensor]
+    weights: Sequence[Tensor]
+
+    def add(self) -> None:
+        """Add to the gradients of the weights."""
+        torch.autograd.backward(self.edges, self.gradients, inputs=self.weights)
+
+    def product(self) -> Product | None:
+        """The same as a matrix product, if it is one."""
+        if len(self.edges) != 1:
+            return None
+        node = self.edges[0].node
+        if node.name() == "AddmmBackward0":
+            (bias, _), _, (transposed, _) = node.next_functions
+            inputs = "_saved_mat1"
+        elif node.name() == "MmBackward0":
+            bias, (transposed, _) = None, node.next_functions[1]
+            inputs = "_saved_self"
+        else:
+            return None
+        weight = _weight(transposed.next_functions[0][0]) if transposed is not None else None
+        if transposed is None or transposed.name() != "TBackward0" or weight is None:
+            return None
+        if bias is not None and _weight(bias) is None:
+            return None
+        return Product(weight, _weight(bias), getattr(node, inputs), self.gradients[0])
+
+
+def add_products(products: Sequence[Product]) -> None:
+    """Add up the gradients of one matrix over all samples, by one product."""
+    first = products[0]
+    gradients = torch.cat([one.gradients for one in products])
+    torch.autograd.backward(
+        [first.weight], [gradients.T @ torch.cat([one.inputs for one in products])]
+    )
+    if first.bias is not None:
+        torch.autograd.backward([first.bias], [gradients.sum(0)])
+
+
+def add_map_gradients(
+    outputs: Sequence[Tensor], gradients: Sequence[Tensor], leaves: Sequence[Tensor]
+) -> list[WeightGradient]:
+    """Add to the gradients of leaves; return what is left to do for all other leaves.
+
+    Parameters
+    ----------
+    outputs, gradients : sequence of Tensor
+        Results of the graph, and their gradients.
+    leaves : sequence of Tensor
+        Its leaves that are maps.
+    """
+    heads = [get_gradient_edge(one) for one in outputs]
+    meetings = _meetings(heads, {id(leaf) for leaf in leaves})
+    weights = [weight for _, some in meetings for weight in some]
+    apart = len({id(one) for one in weights}) == len(weights)
+    asked = [edge for edges, _ in meetings for edge in edges] if apart else []
+    found: Sequence[Tensor | None] = ()
+    if leaves or asked:
+        wanted: list[Any] = [*leaves, *asked]  # the stubs know of one kind at a time
+        found = torch.autograd.grad(
+            outputs, wanted, gradients, retain_graph=bool(weights), allow_unused=True
+        )
+    for leaf, gradient in zip(leaves, found, strict=False):
+        leaf.grad = gradient
+    if not apart:  # some weight meets maps in several places
+        return [WeightGradient(heads, gradients, [*{id(one): one for one in weights}.values()])]
+    return [*_left(meetings, iter(found[len(leaves) :]))]
+
+
+Meeting = tuple[list[GradientEdge], list[Tensor]]  # and the weights behind it
+
+
+def _left(
+    meetings: Sequence[Meeting], gradients: Iterator[Tensor | None]
+) -> Iterator[WeightGradient]:
+    for edges, weights in meetings:
+        pairs = [(edge, given) for edge in edges if (given := next(gradients)) is not None]
+        if pairs:
+            yield WeightGradient([edge for edge, _ in pairs], [one for _, one in pairs], weights)
+
+
+def _meetings(heads: Sequence[GradientEdge], maps: set[int]) -> list[Meeting]:
+    """The nodes that have maps and weights behind them, and weights that no map is before."""
+    order = _behind_first(heads)
+    has_map: dict[Node, bool] = {}
+    weights: dict[Node, dict[int, Tensor]] = {}  # behind a node without maps
+    own: dict[Node, dict[int, Tensor]] = {}  # that meet maps in a node
+    for node in order:
+        following = [behind for behind, _ in node.next_functions if behind is not None]
+        leaf = getattr(node, "variable", None) if node.name() == ACCUMULATES else None
+        has_map[node] = id(leaf) in maps or any(has_map[one] for one in following)
+        some = {id(leaf): leaf} if leaf is not None and id(leaf) not in maps else {}
+        for one in following:
+            some.update(weights[one])
+        weights[node], own[node] = ({}, some) if has_map[node] else (some, {})
+    uses: dict[Node, dict[int, GradientEdge]] = {}
+    for edge in heads:
+        uses.setdefault(edge.node, {})[edge.output_nr] = edge
+        own[edge.node] = own[edge.node] or weights[edge.node]
+    for node in order:
+        for behind, number in node.next_functions:
+            if behind is not None and own[behind]:
+                uses.setdefault(behind, {})[number] = GradientEdge(behind, number)
+    return [([*uses[node].values()], [*own[node].values()]) for node in order if own[node]]
+
+
+def _behind_first(heads: Sequence[GradientEdge]) -> list[Node]:
+    """All nodes of a graph, each after those that it goes on to."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    todo = [(edge.node, False) for edge in reversed(heads)]
+    while todo:
+        node, done = todo.pop()
+        if done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            todo.append((node, True))
+            todo += [(behind, False) for behind, _ in node.next_functions if behind is not None]
+    return order
+
+
+def _weight(node: Node | None) -> Tensor | None:
+    """The leaf that a node accumulates for."""
+    found = getattr(node, "variable", None) if node is not None else None
+    return found if isinstance(found, Tensor) else None
