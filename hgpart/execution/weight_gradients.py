@@ -49,11 +49,14 @@ class WeightGradient:
     gradients : sequence of Tensor
         Of these edges.
     weights : sequence of Tensor
+    meets : bool
+        Whether no other weights, and none of these again, are behind the edges.
     """
 
     edges: Sequence[GradientEdge]
     gradients: Sequence[Tensor]
     weights: Sequence[Tensor]
+    meets: bool = True
 
     def add(self) -> None:
         """Add to the gradients of the weights."""
@@ -61,9 +64,9 @@ class WeightGradient:
 
     def product(self) -> Product | None:
         """The same as a matrix product, if it is one."""
-        if len(self.edges) != 1:
-            return None
         node = self.edges[0].node
+        if not self.meets or len(self.edges) != 1:
+            return None
         if node.name() == "AddmmBackward0":
             (bias, _), _, (transposed, _) = node.next_functions
             inputs = "_saved_mat1"
@@ -72,10 +75,10 @@ class WeightGradient:
             inputs = "_saved_self"
         else:
             return None
-        weight = _weight(transposed.next_functions[0][0]) if transposed is not None else None
-        if transposed is None or transposed.name() != "TBackward0" or weight is None:
+        if transposed is None or transposed.name() != "TBackward0":
             return None
-        if bias is not None and _weight(bias) is None:
+        weight = _weight(transposed.next_functions[0][0])
+        if weight is None or (bias is not None and _weight(bias) is None):
             return None
         return Product(weight, _weight(bias), getattr(node, inputs), self.gradients[0])
 
@@ -105,9 +108,9 @@ def add_map_gradients(
     """
     heads = [get_gradient_edge(one) for one in outputs]
     meetings = _meetings(heads, {id(leaf) for leaf in leaves})
-    weights = [weight for _, some in meetings for weight in some]
+    weights = [weight for one in meetings for weight in one.weights]
     apart = len({id(one) for one in weights}) == len(weights)
-    asked = [edge for edges, _ in meetings for edge in edges] if apart else []
+    asked = [edge for one in meetings for edge in one.edges] if apart else []
     found: Sequence[Tensor | None] = ()
     if leaves or asked:
         wanted: list[Any] = [*leaves, *asked]  # the stubs know of one kind at a time
@@ -117,23 +120,31 @@ def add_map_gradients(
     for leaf, gradient in zip(leaves, found, strict=False):
         leaf.grad = gradient
     if not apart:  # some weight meets maps in several places
-        return [WeightGradient(heads, gradients, [*{id(one): one for one in weights}.values()])]
+        distinct = {id(one): one for one in weights}
+        return [WeightGradient(heads, gradients, [*distinct.values()], meets=False)]
     return [*_left(meetings, iter(found[len(leaves) :]))]
 
 
-Meeting = tuple[list[GradientEdge], list[Tensor]]  # and the weights behind it
+@dataclass(frozen=True, eq=False)
+class _Meeting:
+    """See `WeightGradient`."""
+
+    edges: Sequence[GradientEdge]
+    weights: Sequence[Tensor]
+    meets: bool
 
 
 def _left(
-    meetings: Sequence[Meeting], gradients: Iterator[Tensor | None]
+    meetings: Sequence[_Meeting], gradients: Iterator[Tensor | None]
 ) -> Iterator[WeightGradient]:
-    for edges, weights in meetings:
-        pairs = [(edge, given) for edge in edges if (given := next(gradients)) is not None]
+    for one in meetings:
+        pairs = [(edge, given) for edge in one.edges if (given := next(gradients)) is not None]
         if pairs:
-            yield WeightGradient([edge for edge, _ in pairs], [one for _, one in pairs], weights)
+            edges, known = zip(*pairs, strict=True)
+            yield WeightGradient(edges, known, one.weights, one.meets)
 
 
-def _meetings(heads: Sequence[GradientEdge], maps: set[int]) -> list[Meeting]:
+def _meetings(heads: Sequence[GradientEdge], maps: set[int]) -> list[_Meeting]:
     """The nodes that have maps and weights behind them, and weights that no map is before."""
     order = _behind_first(heads)
     has_map: dict[Node, bool] = {}
@@ -155,7 +166,11 @@ def _meetings(heads: Sequence[GradientEdge], maps: set[int]) -> list[Meeting]:
         for behind, number in node.next_functions:
             if behind is not None and own[behind]:
                 uses.setdefault(behind, {})[number] = GradientEdge(behind, number)
-    return [([*uses[node].values()], [*own[node].values()]) for node in order if own[node]]
+    return [
+        _Meeting([*uses[node].values()], [*own[node].values()], has_map[node])
+        for node in order
+        if own[node]
+    ]
 
 
 def _behind_first(heads: Sequence[GradientEdge]) -> list[Node]:

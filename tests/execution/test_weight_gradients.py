@@ -1,0 +1,125 @@
+"""Gradients of maps, and apart from them those of weights, against autograd's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hgpart.execution.weight_gradients import add_map_gradients, add_products
+
+
+class Tied(nn.Module):
+    """One matrix, twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.line(self.line(x).relu())
+
+
+class Chain(nn.Module):
+    """Two layers with weights in one step, and a weight that no map is before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 4, bias=False)
+        self.scale = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).tanh()) * self.scale.exp()
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU()),
+    "no bias": lambda: nn.Linear(6, 4, bias=False),
+    "three dimensions": lambda: nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Linear(3, 4)),
+    "convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 3)), nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3), nn.ReLU(), nn.MaxPool1d(2)
+    ),
+    "tied": Tied,
+    "chain": Chain,
+    "frozen": lambda: nn.Sequential(nn.Linear(6, 4).requires_grad_(False), nn.Linear(4, 3)),
+}
+
+
+def twins(name: str) -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    one, other = MODELS[name]().double(), MODELS[name]().double()
+    other.load_state_dict(one.state_dict())
+    return one, other
+
+
+@pytest.mark.parametrize("needs_map", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_both_halves_are_autograds(name: str, needs_map: bool) -> None:
+    model, plain = twins(name)
+    x = torch.rand(5, 6, dtype=torch.float64)
+    leaf, wanted = (x.clone().requires_grad_(needs_map) for _ in range(2))
+    result, expected = model(leaf), plain(wanted)
+    gradient = torch.rand_like(expected)
+    torch.autograd.backward([expected], [gradient])
+    left = add_map_gradients([result], [gradient], [leaf] if needs_map else [])
+    if needs_map:
+        torch.testing.assert_close(leaf.grad, wanted.grad, rtol=0, atol=0)
+    assert all(one.grad is None for one in model.parameters())
+    for one in left:
+        one.add()
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        if theirs.grad is not None:
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["linear", "no bias", "three dimensions"])
+def test_a_matrix_gets_the_gradient_of_several_batches_at_once(name: str) -> None:
+    model, plain = twins(name)
+    products, seen = [], []
+    matrix = next(one for one in model.modules() if isinstance(one, nn.Linear))
+    matrix.weight.register_hook(lambda gradient: seen.append(gradient.shape))
+    for size in (3, 1, 2):
+        x = torch.rand(size, 6, dtype=torch.float64)
+        result = model(leaf := x.clone().requires_grad_())
+        gradient = torch.rand_like(result)
+        torch.autograd.backward([plain(x)], [gradient])
+        (left,) = add_map_gradients([result], [gradient], [leaf])
+        product = left.product()
+        assert product is not None
+        products.append(product)
+    add_products(products)
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-14, atol=1e-14)
+    assert seen == [matrix.weight.shape]  # hooks are called, once
+
+
+@pytest.mark.parametrize("name", ["convolution", "tied", "chain"])
+def test_what_is_no_one_product_is_not_taken_for_one(name: str) -> None:
+    model, _ = twins(name)
+    result = model(leaf := torch.rand(5, 6, dtype=torch.float64).requires_grad_())
+    left = add_map_gradients([result], [torch.ones_like(result)], [leaf])
+    matrices = [one for one in left if one.product() is not None]
+    assert len(matrices) == {"convolution": 0, "tied": 0, "chain": 2}[name]
+
+
+def test_several_results_one_of_which_is_behind_another() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(4, 4).double(), nn.Linear(4, 4).double()
+    x = torch.rand(3, 4, dtype=torch.float64)
+    found = []
+    for apart in (True, False):
+        for one in (first, second):
+            one.zero_grad()
+        middle = first(leaf := x.clone().requires_grad_())
+        outputs, gradients = [middle, second(middle)], [torch.ones(3, 4).double()] * 2
+        if apart:
+            for one in add_map_gradients(outputs, gradients, [leaf]):
+                one.add()
+        else:
+            torch.autograd.backward(outputs, gradients)
+        found.append([leaf.grad, first.weight.grad, first.bias.grad, second.weight.grad])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-14, atol=1e-14)
