@@ -30,13 +30,12 @@ class Scheduling:
     def sums(self) -> str:
         """The rule that sums have their order by.
 
-        One micro-batch leaves any rule that of ``sequential``, unless backward is in halves.
+        One micro-batch leaves any rule that of ``sequential``.
 
         >>> Scheduling("greedy", 1).sums, Scheduling("greedy", 2).sums
         ('sequential', 'greedy')
         """
-        one_order = self.micro_batches == 1 and self.rule != "zero-bubble"
-        return "sequential" if one_order else self.rule
+        return "sequential" if self.micro_batches == 1 else self.rule
 
     def sizes(self, batch_size: int) -> tuple[int, ...]:
         """Samples of each micro-batch; see `micro_batch_sizes`."""

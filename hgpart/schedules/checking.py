@@ -68,6 +68,8 @@ def _out_of_order(schedule: Schedule) -> Iterator[str]:
                     before.append(Action(part, FORWARD, action.micro_batch - 1, last))
             if action.direction is Direction.WEIGHTS:
                 before.append(action._replace(direction=Direction.MAPS))
+                earlier = action._replace(chunk=action.chunk - 1)
+                before += [earlier] if earlier in at else []  # it may be whole there
             elif action.chunk:
                 earlier = action._replace(chunk=action.chunk - 1)
                 other = {Direction.BACKWARD: Direction.MAPS, Direction.MAPS: Direction.BACKWARD}

@@ -78,6 +78,8 @@ class Needs:
         part, direction, micro_batch, at = action
         if direction is WEIGHTS:
             yield Action(part, MAPS, micro_batch, at)
+            if at:  # one order for layers that share their weights
+                yield Action(part, WEIGHTS, micro_batch, at - 1)
         else:
             for transfer in self.chunks(part, direction)[at].awaits:
                 sender, chunk = self.senders[direction is not FORWARD, transfer]

@@ -6,13 +6,22 @@ from typing import Any
 
 from hgpart.schedules.needs import FORWARD, Needs
 from hgpart.schedules.rules.list_scheduling import list_schedule
+from hgpart.schedules.rules.zero_bubble import zero_bubble
 from hgpart.schedules.schedule import Action
+from hgpart.schedules.simulation import times
 
 
 def greedy(needs: Needs) -> list[Action]:
-    """Backward first, earlier micro-batches first; keep as many as it takes to fill the gaps."""
+    """Backward first, earlier micro-batches first; keep as many as it takes to fill the gaps.
+
+    Backward is whole, or in halves as in `zero_bubble`, whichever ends earlier by the costs.
+    """
 
     def priority(one: Action) -> Any:
         return one.direction is FORWARD, one.micro_batch, one.chunk
 
-    return list_schedule(needs, priority, needs.in_flight)
+    def end(order: list[Action]) -> float:
+        return max((until for _, until in times(needs.outlines, order, needs.costs)), default=0.0)
+
+    whole = list_schedule(needs, priority, needs.in_flight)
+    return min(whole, zero_bubble(needs), key=end) if needs.backward else whole

@@ -258,10 +258,13 @@ def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
     refused("dtype float32, not float64", WholeModel(network().double()), TrainingOptions(8, 16))
     divided = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("greedy", 2))
     refused("micro-batches 1, not 2", divided, TrainingOptions(8, 16))
-    halves = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("zero-bubble"))
-    refused("schedule sequential, not zero-bubble", halves, TrainingOptions(8, 16))
+    other = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("gpipe", 2))
     wider = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     refused("another model: 1.weight", WholeModel(wider), TrainingOptions(8, 16))
+    folder = tmp_path / "divided"
+    train(divided, data, TrainingOptions(1, 16), Checkpointing(folder, 1))
+    with pytest.raises(CheckpointError, match="schedule greedy, not gpipe"):
+        train(other, data, TrainingOptions(2, 16), Checkpointing(folder, 1, resume=True))
 
 
 def test_what_an_older_checkpoint_does_not_say_is_as_it_was_then(data, tmp_path):
