@@ -159,14 +159,19 @@ OneProcess = Annotated[
     bool, typer.Option("--one-process", help="A thread for each part, not a process.")
 ]
 MicroBatches = Annotated[
-    int, typer.Option(help="That a batch is divided into, so that no part need wait for another.")
+    int | None,
+    typer.Option(
+        help="That a batch is divided into, so that no part need wait for another; left out, those "
+        "of the schedule's file, or else 1."
+    ),
 ]
 ScheduleRule = Annotated[
     str,
     typer.Option(
         "--schedule",
-        metavar="RULE",
-        help="When each part does what: sequential, gpipe, 1f1b, zero-bubble or greedy.",
+        metavar="RULE|FILE",
+        help="When each part does what: sequential, gpipe, 1f1b, zero-bubble, greedy, or a file of "
+        "'hgpart show --schedule RULE -o FILE'.",
     ),
 ]
 Weights = Annotated[

@@ -16,9 +16,12 @@ from hgpart.cli.stages import Stages
 from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from hgpart.placement import Placement
     from hgpart.plan import Plan
     from hgpart.run.connection import Connection
+    from hgpart.run.schedule_wanted import Scheduling
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,25 @@ class Placing:
         devices = (str(connection.device),) * self.plan.k
         return self._placed(devices, connection.rank)
 
+    def check_step(self, scheduling: Scheduling, batch_size: int, training: bool) -> None:
+        """Refuse, before any process is started, what its part would be refused in.
+
+        The parts' programs are made for that only where something may be wrong: for a schedule's
+        file, and for norms in training with a single sample.
+        """
+        sizes = scheduling.sizes(batch_size)
+        if scheduling.file is None and not (training and 1 in sizes):
+            return
+        from hgpart.placement import place
+        from hgpart.run.scheduling import wanted_schedule
+
+        with Stages() as stage, stage("check"), redirect_stdout(sys.stderr):
+            module = self._module("meta").train(training)
+            placement = place(module, self.plan, ["meta"] * self.plan.k)
+            for size in set(sizes):
+                placement.blueprint.check_norms(size)
+            wanted_schedule(placement, scheduling, training)
+
     @contextmanager
     def connected(self, transport: str, timeout: float) -> Iterator[Connection]:
         """Be one of the ranks that torchrun, or `start_ranks`, has started."""
@@ -72,22 +94,25 @@ class Placing:
     def _placed(self, devices: Sequence[str], part: int | None) -> Placement:
         with Stages() as stage:
             with stage("import"):
-                import torch
-
                 from hgpart.placement import place
-                from hgpart.zoo import load_model
             # What the model's own code prints must not get between the figures of --json -.
             with stage("load"), redirect_stdout(sys.stderr):
                 # With a file of weights no process needs room for more than its slices.
-                device = "cpu" if self.weights is None else "meta"
-                module, _ = load_model(self.model, seed=self.seed, device=device)
-                module = module.to(getattr(torch, self.dtype))
+                module = self._module("cpu" if self.weights is None else "meta")
             with stage("place"), redirect_stdout(sys.stderr):
                 parts = None if part is None else [part]
                 placement = place(module, self.plan, devices, parts=parts)
                 if self.weights is not None:
                     placement.load_checkpoint(self.weights)
             return placement
+
+    def _module(self, device: str) -> nn.Module:
+        import torch
+
+        from hgpart.zoo import load_model
+
+        module, _ = load_model(self.model, seed=self.seed, device=device)
+        return module.to(getattr(torch, self.dtype))
 
 
 @contextmanager

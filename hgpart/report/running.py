@@ -73,7 +73,7 @@ def run_json(report: RunReport) -> str:
         "backend": report.transport,
         "batch_size": measured.batch_size,
         "micro_batches": report.scheduling.micro_batches,
-        "schedule": report.scheduling.rule,
+        "schedule": report.scheduling.name,
         "steps": measured.steps,
         "backward": measured.backward,
         "seconds": measured.seconds,
@@ -156,7 +156,7 @@ def in_micro_batches(scheduling: Scheduling) -> str:
     (' in 4 micro-batches (gpipe)', '')
     """
     count = scheduling.micro_batches
-    return f" in {count} micro-batches ({scheduling.rule})" if count > 1 else ""
+    return f" in {count} micro-batches ({scheduling.name})" if count > 1 else ""
 
 
 def _shares(timing: Timing, seconds: float) -> dict[str, float]:

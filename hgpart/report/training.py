@@ -64,7 +64,7 @@ def training_json(report: TrainingReport) -> str:
         "processes": report.processes,
         **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
         "micro_batches": report.scheduling.micro_batches,
-        "schedule": report.scheduling.rule,
+        "schedule": report.scheduling.name,
         "momentum": options.momentum if options.optimizer == "sgd" else None,
         "weight_decay": options.weight_decay,
         "seed": options.seed,

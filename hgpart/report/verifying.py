@@ -34,7 +34,7 @@ def verification_json(about: Mapping[str, Any], verification: Verification) -> s
         "k": verification.k,
         "batch_size": verification.batch_size,
         "micro_batches": 1 if scheduling is None else scheduling.micro_batches,
-        "schedule": None if scheduling is None else scheduling.rule,
+        "schedule": None if scheduling is None else scheduling.name,
         "training": verification.training,
         "dtype": _type(verification),
         "tolerance": verification.tolerance,

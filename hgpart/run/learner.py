@@ -16,7 +16,7 @@ from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.schedule_wanted import Scheduling
-from hgpart.run.scheduling import schedule, schedule_among
+from hgpart.run.scheduling import wanted_among, wanted_schedule
 from hgpart.schedules.schedule import Schedule
 
 LossFunction = Callable[[Any, Any], Tensor]  # of results and targets: a mean over samples
@@ -165,8 +165,7 @@ class PlacedModel(WholeModel):
         """What a step is done by, in the present mode and grad mode."""
         mode = self.placement.training, torch.is_grad_enabled()
         if mode not in self._schedules:
-            wanted = self.scheduling.rule, self.scheduling.micro_batches
-            self._schedules[mode] = schedule(self.placement, *wanted, backward=mode[1])
+            self._schedules[mode] = wanted_schedule(self.placement, self.scheduling, mode[1])
         return self._schedules[mode]
 
     @property
@@ -241,8 +240,7 @@ class RankModel:
         """What a step is done by, in the present mode and grad mode; all call it."""
         mode = self.model.placement.training, torch.is_grad_enabled()
         if mode not in self._schedules:
-            wanted = self.scheduling.rule, self.scheduling.micro_batches
-            self._schedules[mode] = schedule_among(self.model, *wanted, backward=mode[1])
+            self._schedules[mode] = wanted_among(self.model, self.scheduling, mode[1])
         return self._schedules[mode]
 
     @property

@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from hgpart.arrays import Int64
-from hgpart.errors import RunError
+from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.outlines import outline
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
 from hgpart.run.distributed import DistributedModel
-from hgpart.schedules import make_schedule
+from hgpart.run.schedule_wanted import Scheduling
+from hgpart.schedules import check_micro_batches, check_rule, make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import DEFAULT
 from hgpart.schedules.schedule import Schedule
-from hgpart.schedules.schedule_files import load_schedule as load_schedule_of
+from hgpart.schedules.schedule_files import read_schedule
 
 
 def schedule(
@@ -56,6 +57,8 @@ def schedule(
     RunError
         If this process does not hold all parts.
     """
+    check_rule(rule)
+    check_micro_batches(micro_batches)
     costs = costs_of(placement, micro_batches) if costs is None else costs
     outlines = all_outlines(placement)
     return make_schedule(outlines, rule, micro_batches, costs, backward=backward)
@@ -86,7 +89,37 @@ def load_schedule(path: Path | str, placement: Placement) -> Schedule:
     PlanError
         If it is for another placement.
     """
-    return load_schedule_of(path, all_outlines(placement))
+    return read_schedule(path).of(all_outlines(placement))
+
+
+def wanted_schedule(placement: Placement, wanted: Scheduling, backward: bool) -> Schedule:
+    """What is wanted, by a rule as `schedule` or from a file as `load_schedule`.
+
+    Raises
+    ------
+    ArgumentError
+        If there are to be backward passes, and the file has none.
+    """
+    if wanted.file is None:
+        return schedule(placement, wanted.rule, wanted.micro_batches, backward=backward)
+    return _for_mode(wanted.file.of(all_outlines(placement)), wanted, backward)
+
+
+def wanted_among(model: DistributedModel, wanted: Scheduling, backward: bool) -> Schedule:
+    """The same as `wanted_schedule` where each rank has its own part; all ranks call it."""
+    if wanted.file is None:
+        return schedule_among(model, wanted.rule, wanted.micro_batches, backward=backward)
+    outlines = model.connection.gather(next(outlines_here(model.placement)))
+    return _for_mode(wanted.file.of(outlines), wanted, backward)
+
+
+def _for_mode(schedule: Schedule, wanted: Scheduling, backward: bool) -> Schedule:
+    if backward and not schedule.backward:
+        raise ArgumentError(
+            f"{wanted.name} is a schedule without backward passes: accepted in training is one "
+            "that has some"
+        )
+    return schedule if backward else schedule.forward_only
 
 
 def costs_of(placement: Placement, micro_batches: int) -> Costs:

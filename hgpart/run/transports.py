@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hgpart.errors import ArgumentError
 
 TRANSPORTS = ("gloo", "nccl")  # by way of the hosts, from GPU to GPU
@@ -11,3 +13,14 @@ def check_transport(transport: str) -> None:
     """Raise an ArgumentError for what --backend does not know."""
     if transport not in TRANSPORTS:
         raise ArgumentError(f"backend {transport!r}: accepted are {' and '.join(TRANSPORTS)}")
+
+
+def check_carries(transport: str, devices: Iterable[str]) -> None:
+    """Raise an ArgumentError if it can't carry messages between such devices."""
+    if transport == "nccl":
+        for device in devices:
+            if not device.startswith("cuda"):
+                raise ArgumentError(
+                    f"backend nccl on device {device}: accepted are GPUs, as in --devices cuda, "
+                    "and backend gloo on any device"
+                )

@@ -22,7 +22,7 @@ from hgpart.placement.expected import float_type
 from hgpart.run.learner import held_by_parts
 from hgpart.run.reference import accumulated
 from hgpart.run.schedule_wanted import Scheduling
-from hgpart.run.scheduling import schedule
+from hgpart.run.scheduling import wanted_schedule
 
 # The parts add the same terms in another order, so results differ by rounding: by the type's
 # epsilon (2e-16, 1e-7), times what the layers make of it. These leave room for a factor of half
@@ -172,7 +172,7 @@ def verify(
             found = _passes(placement, inputs, seed)
         else:
             expected = _steps(model, partial(accumulated, model, inputs, sizes=sizes), sizes, seed)
-            order = schedule(placement, scheduling.rule, scheduling.micro_batches)
+            order = wanted_schedule(placement, scheduling, backward=True)
             step = partial(placement.step, inputs, schedule=order)
             found = _steps(placement, step, sizes, seed)
     if found.keys() != expected.keys():

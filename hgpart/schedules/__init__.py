@@ -18,13 +18,19 @@ from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule import Schedule
 
-__all__ = ["check_rule", "make_schedule"]
+__all__ = ["check_micro_batches", "check_rule", "make_schedule"]
 
 
 def check_rule(rule: str) -> None:
     """Raise an ArgumentError if there is no such rule."""
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise ArgumentError(f"schedule {rule!r}: accepted are {', '.join(RULES)}")
+
+
+def check_micro_batches(micro_batches: int) -> None:
+    """Raise an ArgumentError if it is no number of micro-batches."""
+    if not isinstance(micro_batches, Integral) or micro_batches < 1:
+        raise ArgumentError(f"{micro_batches!r} micro-batches: accepted is 1 or more")
 
 
 def make_schedule(
@@ -54,7 +60,6 @@ def make_schedule(
         If there is no such rule, or the number of micro-batches is none.
     """
     check_rule(rule)
-    if not isinstance(micro_batches, Integral) or micro_batches < 1:
-        raise ArgumentError(f"{micro_batches!r} micro-batches: accepted is 1 or more")
+    check_micro_batches(micro_batches)
     needs = Needs(tuple(outlines), micro_batches, costs, backward)
     return Schedule(rule, micro_batches, tuple(outlines), tuple(RULES[rule](needs)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from hgpart.errors import PlanError
@@ -34,29 +36,71 @@ def save_schedule(path: Path | str, schedule: Schedule) -> None:
         file.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def load_schedule(path: Path | str, outlines: Sequence[Outline]) -> Schedule:
-    """Read a file that is for parts with these chunks, and check it.
+@dataclass(frozen=True, eq=False)
+class ScheduleFile:
+    """A file of `save_schedule` that was read, whatever placement it is for.
+
+    Attributes
+    ----------
+    path : Path or str
+    rule : str
+        What made it.
+    micro_batches, k : int
+    order : tuple of Action
+    """
+
+    path: Path | str
+    rule: str
+    micro_batches: int
+    k: int
+    order: tuple[Action, ...]
+    fields: JsonObject
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells the order of all actions from others."""
+        order = [f"{action.part}:{action}" for action in self.order]
+        return sha256(repr(order).encode()).hexdigest()[:16]
+
+    def of(self, outlines: Sequence[Outline]) -> Schedule:
+        """The schedule, if it is one of parts with these chunks.
+
+        Raises
+        ------
+        FormatError
+            If it is no valid one.
+        PlanError
+            If it is for another placement.
+        """
+        if self.fields.string("chunks") != outlines_fingerprint(outlines):
+            raise PlanError(
+                f"{self.path} is a schedule of another plan (k={self.k}): accepted is one "
+                "that was made for this placement, in the same mode"
+            )
+        schedule = Schedule(self.rule, self.micro_batches, tuple(outlines), self.order)
+        found = problems(schedule)
+        if found:
+            raise self.fields.wrong("order", f"a valid order ({found[0]})")
+        return schedule
+
+
+def read_schedule(path: Path | str) -> ScheduleFile:
+    """Read a file without a placement.
 
     Raises
     ------
     FormatError
-        If it is no schedule, or no valid one.
-    PlanError
-        If it is for another placement.
+        If it is no schedule.
     """
     fields = read_json(path, "a file of save_schedule", FORMAT)
-    rule, micro_batches = fields.string("rule"), fields.whole("micro_batches", 1, LARGEST)
-    if fields.string("chunks") != outlines_fingerprint(outlines):
-        raise PlanError(
-            f"{path} is a schedule of another plan (k={fields.whole('k', 1)}): accepted is one "
-            "that was made for this placement, in the same mode"
-        )
-    order = tuple(_action(fields, text) for text in fields.items("order"))
-    schedule = Schedule(rule, micro_batches, tuple(outlines), order)
-    found = problems(schedule)
-    if found:
-        raise fields.wrong("order", f"a valid order ({found[0]})")
-    return schedule
+    return ScheduleFile(
+        path,
+        fields.string("rule"),
+        fields.whole("micro_batches", 1, LARGEST),
+        fields.whole("k", 1),
+        tuple(_action(fields, text) for text in fields.items("order")),
+        fields,
+    )
 
 
 def _action(fields: JsonObject, text: object) -> Action:

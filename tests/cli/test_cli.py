@@ -118,14 +118,19 @@ def test_a_seed_gives_the_same_partition_every_time(tmp_path):
 def test_a_schedule_is_drawn(capsys, tmp_path):
     plan = tmp_path / "plan.json"
     hgpart(*LENET, "--batch-size", 8, "-o", plan)
-    hgpart("show", plan, "--schedule", "gpipe", "--micro-batches", 3)
+    kept = tmp_path / "schedule.json"
+    hgpart("show", plan, "--schedule", "gpipe", "--micro-batches", 3, "-o", kept)
     drawn = capsys.readouterr().out.partition("\ngpipe: 3 micro-batches on 2 parts, idle ")[2]
     first, second = drawn.splitlines()[1:3]
     assert (first[:3], second[:3]) == ("0 |", "1 |")
     assert set(first + second) > set("012abc")
+    hgpart("show", plan, "--schedule", kept)
+    assert capsys.readouterr().out.endswith(drawn)
     fails(capsys, ["show", plan, "--schedule", "zigzag"], 3, "schedule 'zigzag': accepted are seq")
     said = "--micro-batches 3 without a schedule to draw: accepted with --schedule RULE"
     fails(capsys, ["show", plan, "--micro-batches", 3], 3, said)
+    said = "without a schedule to draw: accepted with --schedule RULE"
+    fails(capsys, ["show", plan, "-o", kept], 3, said)
     said = "9 micro-batches of a batch of 8: accepted are 1 to 8"
     fails(capsys, ["show", plan, "--schedule", "greedy", "--micro-batches", 9], 3, said)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from traces import assert_is_trace
 
-from hgpart import load_model
+from hgpart import load_model, place, save_schedule, schedule
 from hgpart.cli import main, run
 from hgpart.cli.processes import device_of_each
 from hgpart.errors import ArgumentError, OutputError
@@ -118,19 +118,81 @@ def test_in_micro_batches(capfd, plans, tmp_path, rule, carrier):
     assert f"2 steps of 8 samples in 3 micro-batches ({rule}), forward" in capfd.readouterr().out
 
 
+@pytest.fixture(scope="module")
+def schedules(plans):
+    """A file for two parts and three micro-batches, and some that are not."""
+    folder = plans / "schedules"
+    folder.mkdir()
+    for k in (1, 2):
+        drawn = ("--schedule", "zero-bubble", "--micro-batches", 3, "-o", folder / f"{k}.json")
+        assert run([*map(str, ["show", plans / f"{k}.json", *drawn])]) == 0
+    text = (folder / "2.json").read_text()
+    (folder / "spoiled.json").write_text(text.replace('"0:F0.0", ', ""))
+    placement = place(load_model("lenet5")[0].eval(), load_plan(plans / "2.json"))
+    save_schedule(folder / "forward.json", schedule(placement, "greedy", 3, backward=False))
+    return folder
+
+
+@pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
+@pytest.mark.parametrize("backward", [False, True])
+def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):
+    """It says the micro-batches; without backward passes its forward passes are run."""
+    file = schedules / "2.json"
+    options = ("--steps", 2, "--json", tmp_path / "run.json")
+    options += ("--backward",) * backward + ("--one-process",) * (carrier == "threads")
+    assert hgpart_run(plans, 2, *options, "--schedule", file) == 0
+    found = json.loads((tmp_path / "run.json").read_text())
+    check_figures(found, plans, 2, steps=2, backward=backward)
+    assert (found["micro_batches"], found["schedule"]) == (3, str(file))
+    assert f"2 steps of 8 samples in 3 micro-batches ({file}), forward" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "status", "said"),
     [
-        (("--micro-batches", 9), "9 micro-batches of a batch of 8: accepted are 1 to 8"),
-        (("--micro-batches", 0), "0 micro-batches of a batch of 8: accepted are 1 to 8"),
-        (("--schedule", "zigzag"), "schedule 'zigzag': accepted are sequential, gpipe, 1f1b, zero"),
+        (("--micro-batches", 9), 3, "9 micro-batches of a batch of 8: accepted are 1 to 8"),
+        (("--micro-batches", 0), 3, "0 micro-batches of a batch of 8: accepted are 1 to 8"),
+        (("--schedule", "zigzag"), 3, "schedule 'zigzag': accepted are sequential, gpipe, 1f1b, z"),
+        (("--schedule", "2.json", "--micro-batches", 2), 3, "2.json: accepted is 3, which it was"),
+        (("--schedule", "2.json", "--batch-size", 2), 3, "3 micro-batches of a batch of 2: accept"),
+        (("--schedule", "1.json"), 12, "1.json is a schedule of another plan (k=1): accepted is"),
+        (("--schedule", "spoiled.json"), 6, "a valid order (part 0 does not do F0.0)"),
+        (("--schedule", "../2.json"), 6, "../2.json, line 2: found"),
+        (("--schedule", "forward.json", "--backward"), 3, "is a schedule without backward passes"),
+        (("--backend", "nccl"), 3, "backend nccl on device cpu: accepted are GPUs, as in --devic"),
     ],
 )
 def test_what_no_schedule_can_do_is_refused_before_any_process_starts(
-    capfd, plans, monkeypatch, options, said
+    capfd, plans, schedules, monkeypatch, options, status, said
 ):
+    monkeypatch.chdir(schedules)
     monkeypatch.setattr("hgpart.cli.commands.run.start_ranks", lambda *_: pytest.fail("started"))
-    fails(capfd, ArgumentError.exit_status, said, hgpart_run(plans, 2, *options))
+    fails(capfd, status, said, hgpart_run(plans, 2, *options))
+
+
+NORM_OF_VECTORS = """
+from torch import nn
+
+def network():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+"""
+
+
+def test_a_norm_with_one_value_per_channel_is_refused_before_any_process_starts(
+    capfd, tmp_path, monkeypatch
+):
+    (tmp_path / "models.py").write_text(NORM_OF_VECTORS)
+    model, plan = f"{tmp_path / 'models.py'}:network", str(tmp_path / "plan.json")
+    made = ["--k", "2", "--effort", "0", "--input-shape", "1,8,8", "--batch-size", "3", "-o", plan]
+    assert run(["partition", model, *made]) == 0
+    capfd.readouterr()
+    for command in ("run", "train"):
+        name = f"hgpart.cli.commands.{command}.start_ranks"
+        monkeypatch.setattr(name, lambda *_: pytest.fail("started"))
+        options = ["--backward"] if command == "run" else ["--batch-size", "3"]
+        options += ["--steps", "1", "--micro-batches", "2"]
+        said = "2 has one value per channel in a batch or micro-batch of 1: accepted are more"
+        fails(capfd, 13, said, run([command, model, "--plan", plan, *options]))
 
 
 def test_in_one_process(capfd, plans):

@@ -257,8 +257,9 @@ def test_losses_that_no_backward_pass_begins_with_are_refused(loss_of, message):
         placement.step(inputs, None, lambda result, _: loss_of(result), order)
     with pytest.raises(ArgumentError, match="schedule 'greedy': accepted is what hgpart"):
         placement.step(inputs, None, lambda result, _: result.mean(), "greedy")
-    with pytest.raises(ArgumentError, match=r"2\.5 micro-batches: accepted is 1 or more"):
-        schedule(placement, "greedy", 2.5)
+    for wrong in (2.5, "3", 0):
+        with pytest.raises(ArgumentError, match=f"{wrong!r} micro-batches: accepted is 1 or more"):
+            schedule(placement, "greedy", wrong)
 
 
 def test_what_is_refused(tmp_path):

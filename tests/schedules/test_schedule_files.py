@@ -12,14 +12,14 @@ from hgpart.errors import FormatError, PlanError
 from hgpart.schedules import make_schedule
 from hgpart.schedules.drawing import draw_schedule
 from hgpart.schedules.rules import RULES
-from hgpart.schedules.schedule_files import load_schedule, save_schedule
+from hgpart.schedules.schedule_files import read_schedule, save_schedule
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_file_gives_the_schedule_back(tmp_path: Path, rule: str) -> None:
     made = make_schedule(halves(3), rule, 3, EVEN)
     save_schedule(tmp_path / "schedule.json", made)
-    found = load_schedule(tmp_path / "schedule.json", halves(3))
+    found = read_schedule(tmp_path / "schedule.json").of(halves(3))
     assert (found.rule, found.micro_batches, found.order) == (rule, 3, made.order)
     assert found.messages == made.messages
 
@@ -27,7 +27,7 @@ def test_a_file_gives_the_schedule_back(tmp_path: Path, rule: str) -> None:
 def test_a_schedule_of_another_plan_is_refused(tmp_path: Path) -> None:
     save_schedule(tmp_path / "schedule.json", make_schedule(halves(3), "greedy", 2, EVEN))
     with pytest.raises(PlanError, match=r"is a schedule of another plan \(k=2\): accepted is one"):
-        load_schedule(tmp_path / "schedule.json", pipeline(2))
+        read_schedule(tmp_path / "schedule.json").of(pipeline(2))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_spoiled_file_is_refused(tmp_path: Path, old: str, new: str, said: str
     assert old in text
     path.write_text(text.replace(old, new))
     with pytest.raises(FormatError, match=said):
-        load_schedule(path, halves(3))
+        read_schedule(path).of(halves(3))
 
 
 def test_micro_batches_that_nothing_is_done_for_take_no_time(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_micro_batches_that_nothing_is_done_for_take_no_time(tmp_path: Path) -> 
     path.write_text(path.read_text().replace('"micro_batches": 2', f'"micro_batches": {2**20}'))
     begun = process_time()
     with pytest.raises(FormatError, match=r"actions, where forward passes alone have \d+"):
-        load_schedule(path, halves(3))
+        read_schedule(path).of(halves(3))
     assert process_time() - begun < 1
 
 

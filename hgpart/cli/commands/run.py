@@ -33,8 +33,8 @@ from hgpart.cli.processes import (
 )
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
-from hgpart.run.schedule_wanted import Scheduling
-from hgpart.run.transports import check_transport
+from hgpart.run.schedule_wanted import Scheduling, scheduling_of
+from hgpart.run.transports import check_carries, check_transport
 from hgpart.schedules.rules import DEFAULT
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run(
     backward: Annotated[
         bool, typer.Option("--backward", help="A backward pass in each step, too.")
     ] = False,
-    micro_batches: MicroBatches = 1,
+    micro_batches: MicroBatches = None,
     schedule: ScheduleRule = DEFAULT,
     devices: Devices = "cpu",
     transport: Transport = "gloo",
@@ -89,7 +89,7 @@ def run(
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     checked_unit(unit)
     check_timeout(timeout)
-    scheduling = Scheduling(schedule, micro_batches)
+    scheduling = scheduling_of(schedule, micro_batches)
     loaded = load_plan(plan)
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed)
     samples = batch_size or loaded.modelling.batch_size
@@ -101,6 +101,8 @@ def run(
         with placing.connected(transport, timeout) as connection:
             report = wanted.steps_of(placing.part_of(connection), connection, transport)
     else:
+        check_carries(transport, placing.devices)
+        placing.check_step(scheduling, samples, backward)
         start_ranks(context, loaded.k)
         return
     if report is not None:  # not before the others are done, who would fail with what fails here

@@ -23,7 +23,7 @@ from hgpart.cli.options import (
 from hgpart.cli.outputs import check_outputs, check_page_package, show_report
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import ArgumentError
-from hgpart.run.schedule_wanted import Scheduling
+from hgpart.run.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.plan import Plan
     from hgpart.report import Report
+    from hgpart.schedules.costs import Costs
+    from hgpart.schedules.schedule import Schedule
 
 
 def show(
@@ -47,12 +49,21 @@ def show(
     schedule: Annotated[
         str | None,
         typer.Option(
-            metavar="RULE",
+            metavar="RULE|FILE",
             help="Draw what each part does when in a step of training: sequential, gpipe, 1f1b, "
-            "zero-bubble or greedy.",
+            "zero-bubble, greedy, or a file of -o.",
         ),
     ] = None,
-    micro_batches: MicroBatches = 1,
+    micro_batches: MicroBatches = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The schedule, for --schedule of run, train and verify.",
+        ),
+    ] = None,
     unit: Unit = "MB",
     json: JsonFile = None,
     csv: CsvFile = None,
@@ -65,15 +76,15 @@ def show(
     As a graph it is the parts' shares of the layers, and what each takes of the others.
     """
     files = {"--csv": csv, "--html": html, "--graphml": graphml, "--dot": dot}
-    check_outputs({"--json": json, **files})
+    check_outputs({"--json": json, "--output": output, **files})
     if html is not None:
         check_page_package()
-    if schedule is None and micro_batches != 1:
-        raise ArgumentError(
-            f"--micro-batches {micro_batches} without a schedule to draw: accepted with "
-            "--schedule RULE"
-        )
-    scheduling = None if schedule is None else Scheduling(schedule, micro_batches)
+    for option, value in (("--micro-batches", micro_batches), ("--output", output)):
+        if schedule is None and value is not None:
+            raise ArgumentError(
+                f"{option} {value} without a schedule to draw: accepted with --schedule RULE"
+            )
+    scheduling = None if schedule is None else scheduling_of(schedule, micro_batches)
     with Stages() as stage:
         with stage("import"):
             from hgpart.plan import load_plan
@@ -86,10 +97,10 @@ def show(
         module, _, _, graph = traced_model(stage, loaded.model, loaded.input_shape)
         with stage("evaluate"):
             report = plan_report(loaded, graph)
-        drawing = None
+        planned = None
         if scheduling is not None:
             with stage("schedule"), redirect_stdout(sys.stderr):
-                drawing = _drawn(module, loaded, scheduling)
+                planned = _planned(module, loaded, scheduling)
     report = replace(report, seconds=stage.all_seconds())
     if html is not None:
         from hgpart.report.page import plan_page, write_page
@@ -101,22 +112,25 @@ def show(
 
         write_graph(dependencies(report.blocks, loaded.parts), graphml, dot)
     show_report(report, unit, json, csv)
-    if drawing is not None and json != "-":
-        print(f"\n{drawing}", end="")
+    if planned is not None:
+        from hgpart.schedules.drawing import draw_schedule
+        from hgpart.schedules.schedule_files import save_schedule
+
+        if output is not None:
+            save_schedule(output, planned[0])
+        if json != "-":
+            print(f"\n{draw_schedule(*planned)}", end="")
 
 
-def _drawn(module: nn.Module, plan: Plan, scheduling: Scheduling) -> str:
-    """The order of a training step, by its costs."""
+def _planned(module: nn.Module, plan: Plan, scheduling: Scheduling) -> tuple[Schedule, Costs]:
+    """The order of a training step, and its costs."""
     from hgpart.placement import place
-    from hgpart.run.scheduling import costs_of
-    from hgpart.run.scheduling import schedule as make_schedule
-    from hgpart.schedules.drawing import draw_schedule
+    from hgpart.run.scheduling import costs_of, wanted_schedule
 
     # Without weights: only the parts' programs are wanted.
     placement = place(module.train(), plan, ["meta"] * plan.k)
-    costs = costs_of(placement, scheduling.micro_batches)
-    made = make_schedule(placement, scheduling.rule, scheduling.micro_batches, costs)
-    return draw_schedule(made, costs)
+    made = wanted_schedule(placement, scheduling, backward=True)
+    return made, costs_of(placement, scheduling.micro_batches)
 
 
 def _trusted_model(loaded: Plan, path: Path, trust: bool) -> str:

@@ -30,8 +30,8 @@ from hgpart.cli.placing import Placing, progress
 from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
-from hgpart.run.schedule_wanted import Scheduling
-from hgpart.run.transports import check_transport
+from hgpart.run.schedule_wanted import Scheduling, scheduling_of
+from hgpart.run.transports import check_carries, check_transport
 from hgpart.schedules.rules import DEFAULT
 from hgpart.terminal import warn
 
@@ -75,7 +75,7 @@ def train(
         int, typer.Option(help="Of the first weights, the order of the samples and dropout.")
     ] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
-    micro_batches: MicroBatches = 1,
+    micro_batches: MicroBatches = None,
     schedule: ScheduleRule = DEFAULT,
     devices: Devices = "cpu",
     transport: Transport = "gloo",
@@ -119,7 +119,7 @@ def train(
             weight_decay=weight_decay,
             seed=seed,
         )
-        scheduling = Scheduling(schedule, micro_batches)
+        scheduling = scheduling_of(schedule, micro_batches)
         scheduling.sizes(batch_size)
         with stage("read"):
             loaded = load_plan(plan)
@@ -149,6 +149,8 @@ def train(
             model_here = DistributedModel(placement, connection)
             report = wanted.train(RankModel(model_here, scheduling), placement)
     else:
+        check_carries(transport, placing.devices)
+        placing.check_step(scheduling, batch_size, training=True)
         start_ranks(context, loaded.k)
         return
     if report is not None:  # not before the others are done, who would fail with what fails here

@@ -28,7 +28,7 @@ from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
-from hgpart.run.schedule_wanted import Scheduling
+from hgpart.run.schedule_wanted import Scheduling, scheduling_of
 from hgpart.schedules.rules import DEFAULT
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def verify(
         int, typer.Option(help="Of the weights, the partition, the batch and dropout.")
     ] = 0,
     batch_size: Annotated[int, typer.Option(help="Samples of the batch.")] = 2,
-    micro_batches: MicroBatches = 1,
+    micro_batches: MicroBatches = None,
     schedule: ScheduleRule = DEFAULT,
     input_shape: InputShape = None,
     dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
@@ -92,7 +92,7 @@ def verify(
     if batch_size < 1:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
     checked_unit(unit)
-    scheduling = Scheduling(schedule, micro_batches)
+    scheduling = scheduling_of(schedule, micro_batches)
     scheduling.sizes(batch_size)
     called = scheduling == Scheduling()  # like the model, at once
     with Stages() as stage:

@@ -25,12 +25,14 @@ from hgpart.placement import place
 from hgpart.placement.cutting.slices import Slice
 from hgpart.plan import make_plan
 from hgpart.run.learner import PlacedModel, WholeModel
-from hgpart.run.schedule_wanted import Scheduling
+from hgpart.run.schedule_wanted import Scheduling, scheduling_of
+from hgpart.run.scheduling import schedule
 from hgpart.run.training import checkpoints as checkpoint_files
 from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
 from hgpart.run.training.data import Data, InMemory, load_data
 from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
 from hgpart.run.training.resuming import UNSAID, Checkpointing
+from hgpart.schedules.schedule_files import save_schedule
 
 
 def network(dtype=torch.float32):
@@ -259,6 +261,9 @@ def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
     divided = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("greedy", 2))
     refused("micro-batches 1, not 2", divided, TrainingOptions(8, 16))
     other = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("gpipe", 2))
+    save_schedule(tmp_path / "order", schedule(other.placement, "gpipe", 1))
+    written = PlacedModel(other.placement, scheduling_of(str(tmp_path / "order"), None))
+    refused("schedule sequential, not file [0-9a-f]{16}: only", written, TrainingOptions(8, 16))
     wider = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     refused("another model: 1.weight", WholeModel(wider), TrainingOptions(8, 16))
     folder = tmp_path / "divided"
