@@ -36,6 +36,35 @@ class Forked(nn.Module):
         return {"maps": maps, "heads": tuple(head(maps) for head in self.heads)}
 
 
+class Twice(nn.Module):
+    """A norm that is called twice: the second call finds what the first has left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)
+        self.second, self.head = nn.Conv2d(6, 6, 3), nn.Conv2d(6, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.first(x)).relu()
+        return self.head(self.norm(self.second(x)).relu())
+
+
+class Counts(nn.Module):
+    """A buffer that a later part of the pass reads, and that the next pass finds changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 3)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.scale.clone()
+        x = self.first(x) * before
+        x = self.second(x.relu()) + before
+        self.scale += 0.5
+        return x
+
+
 def model_of(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """A model in float64 and a batch of two for it."""
     torch.manual_seed(1)
@@ -46,6 +75,11 @@ def model_of(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return model.double(), tuple(torch.randn(one.shape, dtype=torch.float64) for one in inputs)
 
 
+def batch_of(inputs: Sequence[torch.Tensor], samples: int) -> list[torch.Tensor]:
+    """As many samples of the same shapes."""
+    return [torch.randn(samples, *one.shape[1:], dtype=one.dtype) for one in inputs]
+
+
 def placed(
     model: nn.Module,
     inputs: Sequence[torch.Tensor],
@@ -54,6 +88,7 @@ def placed(
     grain: str = "coarse",
     output_vertex: bool = True,
     parts: Sequence[int] | None = None,
+    norms: str = "micro-batch",
 ) -> Placement:
     learned = tuple(one.requires_grad for one in model.parameters())
     key = (str(model), model.training, learned, *((one.shape, one.dtype) for one in inputs))
@@ -63,4 +98,4 @@ def placed(
     modelling = Modelling(grain=grain, batch_size=4, output_vertex=output_vertex)
     partition = partition_of_kind(kind, graph, flops(graph), k, 0.1, modelling=modelling)
     split = PartitionedModel(traced, graph, flops(graph), partition, partition.evaluation, {})
-    return place(model, split, parts=parts)
+    return place(model, split, parts=parts, norms=norms)

@@ -101,6 +101,14 @@ Norms = Annotated[
         "and then they travel.",
     ),
 ]
+StepNorms = Annotated[
+    str,
+    typer.Option(
+        "--norms",
+        metavar="micro-batch|batch",
+        help="What updates running statistics: each micro-batch, or all of the batch at once.",
+    ),
+]
 Inference = Annotated[
     bool,
     typer.Option(

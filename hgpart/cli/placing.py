@@ -38,6 +38,8 @@ class Placing:
     seed : int
         Of random weights.
     dtype : str
+    norms : str
+        As `hgpart.place` takes it.
     """
 
     model: str
@@ -46,11 +48,14 @@ class Placing:
     weights: Path | None
     seed: int
     dtype: str = "float32"
+    norms: str = "micro-batch"
 
     def __post_init__(self) -> None:
         """Check the plan before any process is started."""
+        from hgpart.placement.state.batch_statistics import check_norms
         from hgpart.plan import check_runnable
 
+        check_norms(self.norms)
         check_runnable(self.plan.modelling)
 
     def here(self) -> Placement:
@@ -66,17 +71,18 @@ class Placing:
         """Refuse, before any process is started, what its part would be refused in.
 
         The parts' programs are made for that only where something may be wrong: for a schedule's
-        file, and for norms in training with a single sample.
+        file, and in training for norms of a single sample or of the batch.
         """
         sizes = scheduling.sizes(batch_size)
-        if scheduling.file is None and not (training and 1 in sizes):
+        norms = training and (1 in sizes or self.norms == "batch")
+        if scheduling.file is None and not norms:
             return
         from hgpart.placement import place
         from hgpart.run.scheduling import wanted_schedule
 
         with Stages() as stage, stage("check"), redirect_stdout(sys.stderr):
             module = self._module("meta").train(training)
-            placement = place(module, self.plan, ["meta"] * self.plan.k)
+            placement = place(module, self.plan, ["meta"] * self.plan.k, norms=self.norms)
             for size in set(sizes):
                 placement.blueprint.check_norms(size)
             wanted_schedule(placement, scheduling, training)
@@ -101,7 +107,7 @@ class Placing:
                 module = self._module("cpu" if self.weights is None else "meta")
             with stage("place"), redirect_stdout(sys.stderr):
                 parts = None if part is None else [part]
-                placement = place(module, self.plan, devices, parts=parts)
+                placement = place(module, self.plan, devices, parts=parts, norms=self.norms)
                 if self.weights is not None:
                     placement.load_checkpoint(self.weights)
             return placement

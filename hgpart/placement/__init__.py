@@ -10,7 +10,8 @@ tensors), `placement` (the module); `expected` is what its passes should send, `
 In `cutting`: `ownership` (who computes what), `cut_graph` (one layer's share as a torch.fx graph;
 `node_facts`, `layouts`, `held_constants`, `reindexing`, `same_index`, `products` and `replacements`
 say how operators are cut), `steps`, and `slices` (what a part holds of the model's state). In
-`state`: `original_state`, `weight_files` and `traced_values` (a state_dict of the whole model).
+`state`: `original_state`, `weight_files` and `traced_values` (a state_dict of the whole model),
+`batch_statistics` (what norms update once a batch).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.modes import skeleton
 from hgpart.placement.placement import Placement
+from hgpart.placement.state.batch_statistics import check_norms
 from hgpart.plan import Plan, check_runnable, restore
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 
@@ -42,6 +44,7 @@ def place(
     devices: Sequence[torch.device | str] | None = None,
     *,
     parts: Iterable[int] | None = None,
+    norms: str = "micro-batch",
 ) -> Placement:
     """Turn a partition of a model into submodules on devices.
 
@@ -55,15 +58,21 @@ def place(
         As in ``["cuda:0", "cuda:1", "cpu"]``; the CPU for every part when left out.
     parts : iterable of int, optional
         The parts that this process holds; all when left out.
+    norms : {"micro-batch", "batch"}
+        What running statistics are updated by in a step in micro-batches: each of them, one after
+        the other, or all of the batch, once. Either way each is normalised by its own statistics.
 
     Raises
     ------
+    ArgumentError
+        If norms are to be of something else.
     PlanError
         If the plan is for another model.
     PlacementError
         If there is not one device for each part, or a device is not there. If the model's forward
         pass does what no traced graph holds or, in training, has gradients that a placement loses.
-        If the batch is in slices, which can't be run yet.
+        If the batch is in slices, which can't be run yet; if norms are to be of the batch, and some
+        have running statistics that are no batch norm's.
 
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
@@ -72,6 +81,7 @@ def place(
     >>> torch.allclose(placed(images), model(images), atol=1e-5)
     True
     """
+    check_norms(norms)
     check_runnable(plan.modelling if isinstance(plan, Plan) else plan.partition.modelling)
     if isinstance(plan, Plan):
         traced, graph, partition = _restored(model, plan)
@@ -82,7 +92,7 @@ def place(
     if not held or held[0] < 0 or held[-1] >= partition.k:
         raise PlacementError(f"parts {held}: accepted are some of 0 to {partition.k - 1}")
     trainable = {name for name, value in model.named_parameters() if value.requires_grad}
-    blueprint = Blueprint(NodeFacts(traced, graph), partition, work, frozenset(trainable))
+    blueprint = Blueprint(NodeFacts(traced, graph), partition, work, frozenset(trainable), norms)
     placement = Placement(model, blueprint, held, _checked(devices, partition.k))
     placement.train(model.training)
     if model.training and trainable:

@@ -57,12 +57,15 @@ class Blueprint:
         That it divides.
     trainable : frozenset of str
         Names of the parameters that gradients are wanted for.
+    norms : str
+        What running statistics are updated by: each ``micro-batch``, or the ``batch``.
     """
 
     facts: NodeFacts
     partition: Partition
     work: Work
     trainable: frozenset[str]
+    norms: str = "micro-batch"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Blueprint:
         """Itself: it does not change, and torch can't copy the shapes of a traced graph."""

@@ -16,6 +16,7 @@ from hgpart.placement.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.draws import draw_module
 from hgpart.placement.part_builder import PartBuilder
+from hgpart.placement.state.batch_statistics import check_deferrable, defer
 from hgpart.placement.state.original_state import Original
 
 
@@ -65,6 +66,10 @@ def build_programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
     if blueprint.draws:
         draws = draw_module(blueprint.facts, blueprint.draws)
     slices = {part: builder.program.slices for part, builder in builders.items()}
+    if blueprint.norms == "batch":
+        check_deferrable(blueprint.traced)
+        for part, program in programs.items():
+            defer(program, slices[part], blueprint.traced)
     idle = tuple(_idle(blueprint, slices)) if 0 in slices else ()
     return Programs(blueprint, blueprint.transfers, programs, slices, draws, idle)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -41,6 +42,7 @@ from hgpart.placement.mode_programs import (
     with_unused,
 )
 from hgpart.placement.modes import carried_over, skeleton
+from hgpart.placement.state.batch_statistics import batch_of
 from hgpart.placement.state.original_state import hooked, original_state
 from hgpart.placement.state.traced_values import check_values
 from hgpart.placement.state.weight_files import opened_weights
@@ -123,6 +125,11 @@ class Placement(nn.Module):
     def work(self) -> Work:
         """What it divides."""
         return self.blueprint.work
+
+    @property
+    def norms(self) -> str:
+        """What running statistics are updated by, ``micro-batch`` or ``batch``."""
+        return self.blueprint.norms
 
     @property
     def programs(self) -> Mapping[int, PartProgram]:
@@ -256,7 +263,9 @@ class Placement(nn.Module):
             value.requires_grad for value in inputs if isinstance(value, torch.Tensor)
         )
         self._last = self.training, wanted
-        return self.build_results(self.runtime.run(values))
+        with self.batch():
+            results = self.runtime.run(values)
+        return self.build_results(results)
 
     def step(
         self,
@@ -267,8 +276,8 @@ class Placement(nn.Module):
     ) -> Any:
         """Run a batch in micro-batches; in grad mode, add to the gradients of the parameters.
 
-        Random masks are drawn once, for the whole batch; statistics of norms are those of the
-        micro-batches, one after the other.
+        Random masks are drawn once, for the whole batch; norms take the statistics of each
+        micro-batch, and update running ones as `place` was told.
 
         Parameters
         ----------
@@ -308,8 +317,13 @@ class Placement(nn.Module):
         batches = self.divided(inputs, sizes)
         self._last = self.training, False
         score = score_of(self.build_results, targets, loss_fn, sizes)
-        scores = self.runtime.step(schedule, batches, score)
+        with self.batch():
+            scores = self.runtime.step(schedule, batches, score)
         return scores if loss_fn is None else reduce(add, scores)
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Where micro-batches of one batch are run: what norms update once, they do at its end."""
+        return batch_of(self.programs) if self.norms == "batch" else nullcontext()
 
     def divided(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
         """The values of placeholders for each micro-batch, inputs that are None left out."""
@@ -394,9 +408,9 @@ class Placement(nn.Module):
         traced = _traced(self._skeleton[0], first.traced.example, self.dtype, mode)
         graph = channel_graph(traced)
         partition, work = carried_over(first.partition, first.work, first.graph, graph)
-        made = build_programs(
-            Blueprint(NodeFacts(traced, graph), partition, work, first.trainable), self._held
-        )
+        facts = NodeFacts(traced, graph)
+        blueprint = replace(first, facts=facts, partition=partition, work=work)
+        made = build_programs(blueprint, self._held)
         new = {
             held.name
             for part, slices in made.slices.items()

@@ -31,6 +31,8 @@ class RunReport:
     planned_forward, planned_backward : int64 arrays, shape (k, k)
         Bytes of a step by the plan, from the part of the row to the part of the column.
     scheduling : Scheduling
+    norms : str
+        What updates running statistics, ``micro-batch`` or ``batch``.
     """
 
     model: str
@@ -40,6 +42,7 @@ class RunReport:
     planned_forward: Int64
     planned_backward: Int64
     scheduling: Scheduling = field(default_factory=Scheduling)
+    norms: str = "micro-batch"
 
     def difference(self) -> str | None:
         """Say where other bytes travelled than the plan says, if any did."""
@@ -74,6 +77,7 @@ def run_json(report: RunReport) -> str:
         "batch_size": measured.batch_size,
         "micro_batches": report.scheduling.micro_batches,
         "schedule": report.scheduling.name,
+        "norms": report.norms,
         "steps": measured.steps,
         "backward": measured.backward,
         "seconds": measured.seconds,
@@ -128,10 +132,11 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     )
     passes = "forward and backward" if measured.backward else "forward"
     several = f"{k} processes, {report.transport}"
+    divided = in_micro_batches(report.scheduling, report.norms)
     processes = "one process" if report.transport == "threads" else several
     console.print(
         f"{report.model} on {k} device{'s' * (k > 1)} ({processes}), {measured.steps} steps of "
-        f"{measured.batch_size} samples{in_micro_batches(report.scheduling)}, {passes}"
+        f"{measured.batch_size} samples{divided}, {passes}"
     )
     console.print()
     _print_parts(report, console, unit)
@@ -149,14 +154,15 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     console.print(f"Between devices: {forward} {unit} forward{back} in a step, {planned}")
 
 
-def in_micro_batches(scheduling: Scheduling) -> str:
+def in_micro_batches(scheduling: Scheduling, norms: str = "micro-batch") -> str:
     """Say how a batch is divided, if it is.
 
     >>> in_micro_batches(Scheduling("gpipe", 4)), in_micro_batches(Scheduling("gpipe"))
     (' in 4 micro-batches (gpipe)', '')
     """
     count = scheduling.micro_batches
-    return f" in {count} micro-batches ({scheduling.name})" if count > 1 else ""
+    of_batch = ", norms of the batch" if norms == "batch" else ""
+    return f" in {count} micro-batches ({scheduling.name}{of_batch})" if count > 1 else ""
 
 
 def _shares(timing: Timing, seconds: float) -> dict[str, float]:

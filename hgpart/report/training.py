@@ -36,6 +36,8 @@ class TrainingReport:
     volume_bytes : int
         The plan's communication volume, of a forward pass of a batch of this training.
     scheduling : Scheduling
+    norms : str
+        What updates running statistics, ``micro-batch`` or ``batch``.
     """
 
     model: str
@@ -46,6 +48,7 @@ class TrainingReport:
     result: TrainingResult
     volume_bytes: int
     scheduling: Scheduling = field(default_factory=Scheduling)
+    norms: str = "micro-batch"
 
 
 def training_json(report: TrainingReport) -> str:
@@ -65,6 +68,7 @@ def training_json(report: TrainingReport) -> str:
         **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
         "micro_batches": report.scheduling.micro_batches,
         "schedule": report.scheduling.name,
+        "norms": report.norms,
         "momentum": options.momentum if options.optimizer == "sgd" else None,
         "weight_decay": options.weight_decay,
         "seed": options.seed,
@@ -97,9 +101,10 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
     console.print(", ".join(facts), style="bold")
     before = len(result.losses) - steps
     resumed = f", {before} of them before it was resumed" if before else ""
+    divided = in_micro_batches(report.scheduling, report.norms)
     console.print(
         f"{report.model} on {report.data}, {len(result.losses)} steps of "
-        f"{report.result.options.batch_size} samples{in_micro_batches(report.scheduling)}{resumed}"
+        f"{report.result.options.batch_size} samples{divided}{resumed}"
     )
     if result.losses:
         console.print()

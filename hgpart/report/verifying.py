@@ -35,6 +35,7 @@ def verification_json(about: Mapping[str, Any], verification: Verification) -> s
         "batch_size": verification.batch_size,
         "micro_batches": 1 if scheduling is None else scheduling.micro_batches,
         "schedule": None if scheduling is None else scheduling.name,
+        "norms": verification.norms,
         "training": verification.training,
         "dtype": _type(verification),
         "tolerance": verification.tolerance,
@@ -78,7 +79,7 @@ def print_verification(
     if len(failures) > MOST_FAILURES:
         console.print(f"  and {len(failures) - MOST_FAILURES} more")
     scheduling = verification.scheduling
-    divided = "" if scheduling is None else in_micro_batches(scheduling)
+    divided = "" if scheduling is None else in_micro_batches(scheduling, verification.norms)
     mode = "training" if verification.training else "evaluation"
     facts = [f"{name} {value}" for name, value in about.items() if name != "model"]
     console.print(

@@ -115,7 +115,8 @@ class DistributedModel(nn.Module):
         post = self._post(there, (batch,))
         wires = post.wires()
         step = self._begun(wires, [{**here, **drawn, "batch_size": batch}])
-        step.run(there.sequences[self.connection.rank])
+        with self.placement.batch():
+            step.run(there.sequences[self.connection.rank])
         self._finish(post, "forward")
         if torch.is_grad_enabled():
             self._pass = step, wires, schedule.backward_only, batch
@@ -196,7 +197,8 @@ class DistributedModel(nn.Module):
             score = score_of(self.placement.build_results, targets, loss_fn, sizes)
         post = self._post(schedule, sizes)
         step = self._begun(post.wires(), batches, score)
-        step.run(schedule.sequences[self.connection.rank])
+        with self.placement.batch():
+            step.run(schedule.sequences[self.connection.rank])
         self._finish(post, "backward" if schedule.backward else "forward")
         if not self.makes_result:
             return None

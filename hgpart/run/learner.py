@@ -27,6 +27,7 @@ class Learner(Protocol):
 
     processes: int  # that the model is divided among
     scheduling: Scheduling  # of a step
+    norms: str  # what updates running statistics, as `hgpart.place` takes it
     first: bool  # whether this process is the one that writes and prints
     device: torch.device  # where labels go
     dtype: torch.dtype  # of the images
@@ -74,6 +75,7 @@ class WholeModel:
 
     processes = 1
     scheduling = Scheduling("sequential")
+    norms = "micro-batch"
     reads_inputs = makes_result = first = True
 
     def __init__(self, model: nn.Module) -> None:
@@ -133,7 +135,7 @@ class PlacedModel(WholeModel):
 
     def __init__(self, placement: Placement, scheduling: Scheduling | None = None) -> None:
         super().__init__(placement)
-        self.placement = placement
+        self.placement, self.norms = placement, placement.norms
         self.scheduling = scheduling or Scheduling()
         self._schedules: dict[tuple[bool, bool], Schedule] = {}
         self.device = placement.devices[placement.output_part]
@@ -193,6 +195,7 @@ class RankModel:
 
     def __init__(self, model: DistributedModel, scheduling: Scheduling | None = None) -> None:
         self.model, self.dtype = model, model.placement.dtype
+        self.norms = model.placement.norms
         self.scheduling = scheduling or Scheduling()
         self._schedules: dict[tuple[bool, bool], Schedule] = {}
         self.processes = model.connection.k

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from inspect import signature
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,22 +22,33 @@ def accumulated(
     targets: Tensor,
     loss_fn: Callable[[Any, Tensor], Tensor],
     sizes: Sequence[int],
+    norms: str = "micro-batch",
 ) -> None:
     """Add up gradients over micro-batches, as without parts and schedules.
 
     Each micro-batch's loss counts by its number of samples. What random operators draw is what
-    they draw for the whole batch, sliced: a first pass over it notes that.
+    they draw for the whole batch, sliced: a first pass over it notes that. Running statistics are
+    updated by each micro-batch, or where `norms` is ``batch`` by what they were given together.
     """
     if len(sizes) == 1:
         _backward(loss_fn(model(*inputs), targets))
         return
     with _as_it_was(model), torch.no_grad(), _Note() as note:
         model(*inputs)
+    given = list[_Given]()
+    counters: dict[str, Tensor] = {}
     for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
         some = slice(start, start + size)
-        with _Repeat(note.drawn, start, size, sum(sizes)):
+        with _Repeat(note.drawn, start, size, sum(sizes)), ExitStack() as modes:
+            if norms == "batch":
+                given.append(modes.enter_context(_Given()))
             result = model(*(_some(one, some, sum(sizes)) for one in inputs))
         _backward(loss_fn(result, targets[some]) * (size / sum(sizes)))
+        counters = counters or {name: one.clone() for name, one in _counters(model)}
+    if norms == "batch":
+        _update_once(given)
+        for name, one in _counters(model):
+            one.copy_(counters[name])
 
 
 def _backward(loss: Tensor) -> None:
@@ -56,6 +70,43 @@ def _as_it_was(model: nn.Module) -> Iterator[None]:
     finally:
         for one, value in zip(model.buffers(), before, strict=True):
             one.copy_(value)
+
+
+def _counters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The numbers of batches that norms have seen."""
+    for name, one in model.named_buffers():
+        if name.rpartition(".")[2] == "num_batches_tracked":
+            yield name, one
+
+
+class _Given(TorchFunctionMode):
+    """Keeps what norms of batches are given, in order; they change no running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[dict[str, Any]] = []
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is functional.batch_norm:
+            call = signature(func).bind(*args, **(kwargs or {})).arguments
+            if call.get("training") and call["running_mean"] is not None:
+                self.calls.append({**call, "input": call["input"].detach()})
+                return func(**{**call, "running_mean": None, "running_var": None})
+        return func(*args, **(kwargs or {}))
+
+
+def _update_once(given: Sequence[_Given]) -> None:
+    """Give each norm at once what it was given of all micro-batches."""
+    for calls in zip(*(one.calls for one in given), strict=True):
+        whole = torch.cat([call["input"] for call in calls])
+        with torch.no_grad():
+            functional.batch_norm(**{**calls[0], "input": whole})
 
 
 def _is_random(func: Any) -> bool:

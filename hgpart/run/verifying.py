@@ -56,6 +56,8 @@ class Verification:
     k, batch_size : int
     scheduling : Scheduling or None
         By which micro-batches were run; None if the placement was called like the model.
+    norms : str
+        What updates running statistics, ``micro-batch`` or ``batch``.
     training : bool
         The mode of both.
     dtype : torch.dtype
@@ -76,6 +78,7 @@ class Verification:
     k: int
     batch_size: int
     scheduling: Scheduling | None
+    norms: str
     training: bool
     dtype: torch.dtype
     tolerance: float
@@ -171,7 +174,8 @@ def verify(
             expected = _passes(model, inputs, seed)
             found = _passes(placement, inputs, seed)
         else:
-            expected = _steps(model, partial(accumulated, model, inputs, sizes=sizes), sizes, seed)
+            whole = partial(accumulated, model, inputs, sizes=sizes, norms=placement.norms)
+            expected = _steps(model, whole, sizes, seed)
             order = wanted_schedule(placement, scheduling, backward=True)
             step = partial(placement.step, inputs, schedule=order)
             found = _steps(placement, step, sizes, seed)
@@ -186,6 +190,7 @@ def verify(
         k=placement.k,
         batch_size=batch_size,
         scheduling=scheduling,
+        norms=placement.norms,
         training=model.training,
         dtype=dtype,
         tolerance=tolerance,

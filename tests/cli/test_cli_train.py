@@ -9,8 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+import torch
+from torch.utils._pytree import tree_leaves_with_path
 
 from hgpart.cli import run
 from hgpart.run.learner import WholeModel
@@ -225,6 +228,78 @@ def test_resuming_in_processes_warns_of_a_damaged_checkpoint(plans, digits, tmp_
     assert "4 of them before it was resumed" in output
     expected = on_one_device(TrainingOptions(10, 16, seed=5), digits)
     assert json.loads(file.read_text())["losses"] == pytest.approx(expected.losses, rel=1e-4)
+
+
+NORMS = """
+from torch import nn
+
+def network(norm=nn.BatchNorm2d):
+    norms = norm(4, track_running_stats=True), norm(6, track_running_stats=True)
+    convolutions = nn.Conv2d(1, 4, 3), norms[0], nn.ReLU(), nn.Conv2d(4, 6, 3), norms[1]
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(6 * 16, 10))
+
+def instances():
+    return network(nn.InstanceNorm2d)
+"""
+
+
+@pytest.fixture
+def norms(tmp_path):
+    (tmp_path / "models.py").write_text(NORMS)
+    found = {}
+    for name in ("network", "instances"):
+        found[name] = f"{tmp_path / 'models.py'}:{name}", tmp_path / f"{name}.json"
+        options = ("--k", 2, "--effort", 0, "--eps", 0.5, "--input-shape", "1,8,8")
+        hgpart("partition", found[name][0], *options, "-o", found[name][1])
+    return found
+
+
+@pytest.mark.full
+def test_statistics_of_batches_are_the_same_in_processes(norms, tmp_path):
+    """And other ones than those of the micro-batches in turn."""
+    model, plan = norms["network"]
+    common = ("train", model, "--plan", plan, "--steps", 3, "--batch-size", 7)
+    common += ("--micro-batches", 3, "--checkpoint")
+    hgpart(*common, tmp_path / "threads", "--norms", "batch", "--one-process")
+    hgpart(*common, tmp_path / "in turn", "--one-process")
+    process = started(*common, tmp_path / "processes", "--norms", "batch")
+    assert process.communicate(timeout=100)[1] == ""
+    state = {
+        name: [
+            (kind, leaf)
+            for part in range(2)
+            for kind, leaf in tree_leaves_with_path(
+                torch.load(tmp_path / name / "step-000003" / f"part-{part}.pt")
+            )
+            if isinstance(leaf, torch.Tensor)
+        ]
+        for name in ("threads", "in turn", "processes")
+    }
+    names = [kind for kind, _ in state["threads"]]
+    assert names == [kind for kind, _ in state["processes"]]
+
+    def same(one, other):
+        return [bool(torch.equal(*pair)) for pair in zip(one, other, strict=True)]
+
+    tensors = {name: [tensor for _, tensor in found] for name, found in state.items()}
+    assert all(same(tensors["threads"], tensors["processes"]))
+    assert not all(same(tensors["threads"], tensors["in turn"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "status", "said"),
+    [
+        ("network", "slice", 3, "norms 'slice': accepted are micro-batch and batch"),
+        ("instances", "batch", 13, "1 updates running statistics by aten.instance_norm.default: "),
+    ],
+)
+def test_norms_are_refused_before_any_process_starts(name, asked, status, said, norms, capsys):
+    model, plan = norms[name]
+    capsys.readouterr()
+    given = ("train", model, "--plan", plan, "--steps", 1, "--norms", asked)
+    with patch("hgpart.cli.commands.train.start_ranks", side_effect=AssertionError):
+        assert run([str(argument) for argument in given]) == status
+    assert said in capsys.readouterr().err
 
 
 TWO_MODELS = """

@@ -66,6 +66,8 @@ def test_micro_batches(capfd):
     assert verify("--k", 3, *options, "--micro-batches", 3, "--json", "-") == 0
     found = json.loads(capfd.readouterr().out)
     assert (found["passed"], found["micro_batches"], found["schedule"]) == (True, 3, "zero-bubble")
+    assert verify("--k", 3, *options, "--micro-batches", 3, "--norms", "batch") == 0
+    assert "3 micro-batches (zero-bubble, norms of the batch), f" in capfd.readouterr().out
     said = "5 micro-batches of a batch of 4: accepted are 1 to 4"
     fails(capfd, ArgumentError.exit_status, said, verify("--k", 3, *options, "--micro-batches", 5))
 

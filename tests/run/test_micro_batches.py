@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from partitioned_models import MODELS
-from placed_models import model_of, placed
+from placed_models import Counts, Twice, batch_of, model_of, placed
 from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError, PlanError
@@ -17,11 +17,6 @@ from hgpart.run.scheduling import all_outlines, load_schedule, schedule
 from hgpart.run.verifying import verify
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import save_schedule
-
-
-def batch_of(inputs, samples):
-    """As many samples of the same shapes."""
-    return [torch.randn(samples, *one.shape[1:], dtype=one.dtype) for one in inputs]
 
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
@@ -46,35 +41,6 @@ def test_one_part_and_evaluation():
     model.eval()
     placement.eval()
     assert verify(model, placement, inputs, scheduling=Scheduling("greedy", 3)).failures == ()
-
-
-class Twice(nn.Module):
-    """A norm that is called twice: the second call finds what the first has left."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)
-        self.second, self.head = nn.Conv2d(6, 6, 3), nn.Conv2d(6, 4, 1)
-
-    def forward(self, x):
-        x = self.norm(self.first(x)).relu()
-        return self.head(self.norm(self.second(x)).relu())
-
-
-class Counts(nn.Module):
-    """A buffer that a later part of the pass reads, and that the next pass finds changed."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 3)
-        self.register_buffer("scale", torch.ones(()))
-
-    def forward(self, x):
-        before = self.scale.clone()
-        x = self.first(x) * before
-        x = self.second(x.relu()) + before
-        self.scale += 0.5
-        return x
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -17,6 +17,7 @@ from hgpart.cli.options import (
     OneProcess,
     PlanFile,
     ScheduleRule,
+    StepNorms,
     Timeout,
     Transport,
     Unit,
@@ -56,6 +57,7 @@ def run(
     ] = False,
     micro_batches: MicroBatches = None,
     schedule: ScheduleRule = DEFAULT,
+    norms: StepNorms = "micro-batch",
     devices: Devices = "cpu",
     transport: Transport = "gloo",
     one_process: OneProcess = False,
@@ -91,7 +93,7 @@ def run(
     check_timeout(timeout)
     scheduling = scheduling_of(schedule, micro_batches)
     loaded = load_plan(plan)
-    placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed)
+    placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, norms=norms)
     samples = batch_size or loaded.modelling.batch_size
     scheduling.sizes(samples)
     wanted = _Run(placing, steps, samples, backward, scheduling, unit, json, timeline)
@@ -156,6 +158,7 @@ class _Run:
             planned.forward_bytes,
             planned.backward_bytes,
             self.scheduling,
+            self.placing.norms,
         )
 
     def show(self, report: RunReport) -> None:

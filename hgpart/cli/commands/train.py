@@ -19,6 +19,7 @@ from hgpart.cli.options import (
     OneProcess,
     PlanFile,
     ScheduleRule,
+    StepNorms,
     Timeout,
     Transport,
     Unit,
@@ -77,6 +78,7 @@ def train(
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     micro_batches: MicroBatches = None,
     schedule: ScheduleRule = DEFAULT,
+    norms: StepNorms = "micro-batch",
     devices: Devices = "cpu",
     transport: Transport = "gloo",
     one_process: OneProcess = False,
@@ -133,7 +135,7 @@ def train(
             checkpointing = Checkpointing(
                 checkpoint, every, resume, warn, loaded.fingerprint, about
             )
-    placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype)
+    placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype, norms)
     wanted = _Run(placing, data, options, scheduling, checkpointing, unit, json)
     if one_process:
         from hgpart.run.learner import PlacedModel
@@ -194,6 +196,7 @@ class _Run:
             result=result,
             volume_bytes=self._volume(placement),
             scheduling=self.scheduling,
+            norms=self.placing.norms,
         )
 
     def _volume(self, placement: Placement) -> int:

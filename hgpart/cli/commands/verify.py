@@ -20,6 +20,7 @@ from hgpart.cli.options import (
     Model,
     Partitioner,
     ScheduleRule,
+    StepNorms,
     Unit,
     checked_unit,
     names,
@@ -68,6 +69,7 @@ def verify(
     batch_size: Annotated[int, typer.Option(help="Samples of the batch.")] = 2,
     micro_batches: MicroBatches = None,
     schedule: ScheduleRule = DEFAULT,
+    norms: StepNorms = "micro-batch",
     input_shape: InputShape = None,
     dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
     evaluation: Annotated[
@@ -104,12 +106,14 @@ def verify(
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
+            from hgpart.placement.state.batch_statistics import check_norms
             from hgpart.plan import check_runnable, load_plan
             from hgpart.report.placement import print_placement
             from hgpart.report.verifying import print_verification, verification_json
             from hgpart.run.verifying import verify as verify_placement
             from hgpart.zoo import load_model
         check_kind(partition)
+        check_norms(norms)
         loaded = load_plan(plan) if plan is not None else None
         if loaded is not None:
             check_runnable(loaded.modelling)
@@ -139,7 +143,7 @@ def verify(
         with redirect_stdout(sys.stderr):
             divided = loaded or _divided(stage, module, shape, divide)
             with stage("place"):
-                placement = place(module, divided, of_each).to(getattr(torch, dtype))
+                placement = place(module, divided, of_each, norms=norms).to(getattr(torch, dtype))
             torch.manual_seed(seed)
             batch = torch.randn(batch_size, *shape, dtype=getattr(torch, dtype))
             with stage("verify"):

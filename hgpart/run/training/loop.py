@@ -177,6 +177,7 @@ def _train(
         "batch size": options.batch_size,
         "micro-batches": learner.scheduling.micro_batches,
         "schedule": learner.scheduling.sums,
+        "norms": learner.norms,
         "seed": options.seed,
         "data seed": data.seed,
         "dtype": str(learner.dtype).removeprefix("torch."),

@@ -27,7 +27,7 @@ from hgpart.run.training.checkpoints import (
 Settings = Mapping[str, str | int]
 FINGERPRINT = "model fingerprint"
 # What older checkpoints were written with, and do not say.
-UNSAID: Settings = {"micro-batches": 1, "schedule": "sequential"}
+UNSAID: Settings = {"micro-batches": 1, "schedule": "sequential", "norms": "micro-batch"}
 
 
 @dataclass(frozen=True)

@@ -260,6 +260,8 @@ def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
     refused("dtype float32, not float64", WholeModel(network().double()), TrainingOptions(8, 16))
     divided = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("greedy", 2))
     refused("micro-batches 1, not 2", divided, TrainingOptions(8, 16))
+    of_batch = PlacedModel(place(network(), plan(2, "coarse"), norms="batch"))
+    refused("norms micro-batch, not batch", of_batch, TrainingOptions(8, 16))
     other = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("gpipe", 2))
     save_schedule(tmp_path / "order", schedule(other.placement, "gpipe", 1))
     written = PlacedModel(other.placement, scheduling_of(str(tmp_path / "order"), None))

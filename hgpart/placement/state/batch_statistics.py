@@ -1,0 +1,190 @@
+"""Programs of parts -> the same, whose norms have running statistics of batches, not micro-batches.
+
+Each micro-batch is normalised by its own statistics; the running ones are updated when all of a
+batch are done, by the mean and variance of all that the norm was given, as torchgpipe's
+DeferredBatchNorm does (Kim et al., arXiv 2004.09910, section 3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+
+import torch
+from torch import Tensor, fx, nn
+
+from hgpart.errors import ArgumentError, PlacementError
+from hgpart.execution.program import PartProgram
+from hgpart.operators.calls import argument, module_of, only_updated
+from hgpart.operators.table import operator_of
+from hgpart.placement.cutting.slices import Slice
+from hgpart.tracing.traced_model import TracedModel
+from hgpart.tracing.traced_nodes import is_norms_statistic
+
+aten = torch.ops.aten
+
+NORMS = ("micro-batch", "batch")
+COUNTER = "num_batches_tracked"
+
+
+def check_norms(norms: str) -> None:
+    """Raise an ArgumentError if running statistics can't be of that."""
+    if norms not in NORMS:
+        raise ArgumentError(f"norms {norms!r}: accepted are {' and '.join(NORMS)}")
+
+
+class OnceABatch(nn.Module):
+    """What a step leaves to the end of a batch, in the place of an operator.
+
+    Attributes
+    ----------
+    operands : tuple of str
+        What it takes of the operator's arguments.
+    """
+
+    operands: tuple[str, ...]
+
+    def begin(self) -> None:
+        """Forget a batch that came to no end."""
+
+    def finish(self) -> None:
+        """All micro-batches of a batch are done."""
+
+
+class BatchNorm(OnceABatch):
+    """Batch norm in training."""
+
+    operands = "input", "weight", "bias", "running_mean", "running_var"
+
+    def __init__(self, momentum: float, eps: float) -> None:
+        super().__init__()
+        self.momentum, self.eps = momentum, eps
+        self._found: list[tuple[int, Tensor, Tensor]] = []  # values per channel, mean, variance
+        self._running: tuple[Tensor, Tensor] | None = None
+
+    def forward(
+        self,
+        operand: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor,
+        running_var: Tensor,
+    ) -> Tensor:
+        """Normalise a micro-batch."""
+        own = torch.zeros_like(running_mean), torch.zeros_like(running_var)
+        cudnn = torch.backends.cudnn.enabled
+        made: Tensor = aten.batch_norm(
+            operand, weight, bias, *own, True, 1.0, self.eps, cudnn
+        )  # by its momentum, `own` is what it has found
+        self._note(made.numel() // len(running_mean), own, (running_mean, running_var))
+        return made
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _note(self, count: int, own: tuple[Tensor, Tensor], running: tuple[Tensor, Tensor]) -> None:
+        self._found.append((count, *own))
+        self._running = running
+
+    def begin(self) -> None:
+        """Forget a batch that came to no end."""
+        self._found.clear()
+        self._running = None
+
+    def finish(self) -> None:
+        """Update running statistics; their variance is the unbiased one."""
+        if self._running is None:  # of no micro-batch here
+            return
+        running_mean, running_var = self._running
+        total = sum(count for count, _, _ in self._found)
+        mean, squares = torch.zeros_like(running_mean), torch.zeros_like(running_var)
+        for count, own, _ in self._found:
+            mean += own * (count / total)
+        for count, own, variance in self._found:
+            squares += variance * (count - 1) + (own - mean).square() * count
+        running_mean.lerp_(mean, self.momentum)
+        running_var.lerp_(squares / (total - 1), self.momentum)
+        self.begin()
+
+
+class Update(OnceABatch):
+    """A new value of a counter, from the first micro-batch."""
+
+    operands = "self", "src"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done = False
+
+    def forward(self, buffer: Tensor, value: Tensor) -> Tensor:
+        """Copy it, once."""
+        if not self._done:
+            buffer.copy_(value)
+        self._done = True
+        return buffer
+
+    def begin(self) -> None:
+        """The next micro-batch is the first."""
+        self._done = False
+
+
+def check_deferrable(traced: TracedModel) -> None:
+    """Raise a PlacementError if something else than batch norms has running statistics."""
+    for node in traced.graph_module.graph.nodes:
+        if only_updated(node) and operator_of(node).cut != "norm":
+            raise PlacementError(
+                f"{module_of(node) or node.name} updates running statistics by {node.target}: "
+                "accepted with norms of the batch are batch norms"
+            )
+
+
+def defer(program: PartProgram, slices: Mapping[str, Slice], traced: TracedModel) -> None:
+    """Let a part's steps update statistics, and count batches, once a batch."""
+    counters = {
+        f"{traced.buffers[placeholder].rpartition('.')[0]}.{COUNTER}".removeprefix(".")
+        for placeholder, new in traced.updates.items()
+        if is_norms_statistic(new)
+    }
+    for name, step in program.module.named_children():
+        if not isinstance(step, fx.GraphModule):
+            continue
+        for node in list(step.graph.nodes):
+            later: OnceABatch | None = None
+            if operator_of(node).is_batch_norm and argument(node, "training"):
+                if argument(node, "running_mean") is not None:
+                    later = BatchNorm(argument(node, "momentum"), argument(node, "eps"))
+            elif _is_written(node):
+                held = slices.get(f"{name}.{node.args[0].target}")
+                later = Update() if held is not None and held.name in counters else None
+            if later is not None:
+                attribute = f"once_a_batch_{len(list(step.children()))}"
+                step.add_submodule(attribute, later)
+                with step.graph.inserting_before(node):
+                    operands = tuple(argument(node, operand) for operand in later.operands)
+                    called = step.graph.call_module(attribute, operands)
+                called.meta = dict(node.meta)
+                node.replace_all_uses_with(called)
+                step.graph.erase_node(node)
+        step.recompile()
+
+
+def _is_written(node: fx.Node) -> bool:
+    """Whether it gives a buffer a new value."""
+    operator = node.target
+    writes = isinstance(operator, torch._ops.OpOverload) and operator._schema.is_mutable
+    return writes and getattr(node.args[0], "op", None) == "get_attr"
+
+
+@contextmanager
+def batch_of(programs: Mapping[int, PartProgram]) -> Iterator[None]:
+    """Where all micro-batches of one batch are run."""
+    waiting = [
+        one
+        for one in chain.from_iterable(program.module.modules() for program in programs.values())
+        if isinstance(one, OnceABatch)
+    ]
+    for one in waiting:
+        one.begin()
+    yield
+    with torch.no_grad():
+        for one in waiting:
+            one.finish()
