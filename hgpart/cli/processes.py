@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
@@ -18,6 +19,15 @@ def started_as_rank() -> bool:
 def on_several_machines() -> bool:
     """Whether ranks were started on other machines, too, as far as is known."""
     return os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE")
+
+
+def check_one_clock(timeline: Path | None, one_process: bool) -> None:
+    """Raise an ArgumentError if a timeline would be of clocks that have nothing in common."""
+    if timeline is not None and not one_process and on_several_machines():
+        raise ArgumentError(
+            "--timeline of processes on several machines, which have no clock in common: accepted "
+            "is one machine, with LOCAL_WORLD_SIZE as WORLD_SIZE"
+        )
 
 
 def start_ranks(context: typer.Context, k: int) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
+from itertools import chain
 from operator import add
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from hgpart.execution.events import Event
+from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
@@ -53,6 +54,10 @@ class Learner(Protocol):
 
         Returns the loss where the result is, if there is a loss function.
         """
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What was done here when in the last step."""
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """Part, slice and tensor of all parameters and buffers here."""
@@ -103,6 +108,11 @@ class WholeModel:
         if torch.is_grad_enabled():
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Nothing is measured."""
+        return ()
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """All parameters and buffers; one that has several names counts under the first."""
@@ -275,6 +285,12 @@ class RankModel:
         done: list[Totals] = self.gather(self._done)
         timings = tuple(timing for each in done for timing in each.timings)
         return Totals(timings, reduce(add, (each.traffic for each in done)))
+
+
+def timeline_of(learner: Learner, events: Sequence[Sequence[Event]]) -> Timeline:
+    """What all parts did when, of the events of each step here; all processes call it."""
+    of_all: list[Sequence[Sequence[Event]]] = learner.gather(events)
+    return tuple(tuple(chain(*step)) for step in zip(*of_all, strict=True))
 
 
 def held_by_parts(placement: Placement) -> Iterator[tuple[int, Slice, Tensor]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
 from hgpart.run.connection import Connection
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.learner import Learner, PlacedModel, RankModel
+from hgpart.run.learner import Learner, PlacedModel, RankModel, timeline_of
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import costs_of
 from hgpart.schedules.simulation import bubble
@@ -121,7 +120,7 @@ def measure(
         seconds,
         learner.totals(),
         bubble(planned, costs_of(placement, learner.scheduling.micro_batches)),
-        tuple(tuple(chain(*of_all)) for of_all in zip(*learner.gather(events), strict=True)),
+        timeline_of(learner, events),
     )
 
 

@@ -14,6 +14,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves_with_path
+from traces import assert_is_trace
 
 from hgpart.cli import run
 from hgpart.run.learner import WholeModel
@@ -110,6 +111,21 @@ def test_losses_are_those_of_one_device(plan, kind, dtype, tolerance, plans, dig
     assert shown["volume_bytes"] * 20 == shown["forward_bytes"]
     if dtype == "float32":
         assert shown["volume_bytes"] == json.loads(plans[plan].read_text())["volume_bytes"]
+
+
+@pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
+def test_a_timeline_of_the_last_steps(carrier, plans, tmp_path, monkeypatch):
+    options = ("--steps", 3, "--batch-size", 4, "--micro-batches", 2)
+    given = ("train", "lenet5", "--plan", plans["coarse"], *options)
+    given += ("--timeline", tmp_path / "times.json", *(("--one-process",) * (carrier == "threads")))
+    if carrier == "threads":
+        monkeypatch.setattr("hgpart.run.training.loop.TIMELINE_STEPS", 2)
+        hgpart(*given)
+    else:
+        assert started(*given).communicate(timeout=100)[1] == ""
+    events = assert_is_trace(tmp_path / "times.json", parts=2)
+    steps = {event["args"]["step"] for event in events}
+    assert steps == ({0, 1} if carrier == "threads" else {0, 1, 2})
 
 
 @pytest.mark.full

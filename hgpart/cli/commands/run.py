@@ -27,8 +27,8 @@ from hgpart.cli.options import (
 from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.placing import Placing, progress
 from hgpart.cli.processes import (
+    check_one_clock,
     device_of_each,
-    on_several_machines,
     start_ranks,
     started_as_rank,
 )
@@ -75,11 +75,7 @@ def run(
 ) -> None:
     """Run a model on the devices of a plan: throughput, waiting and what travels."""
     check_outputs({"--json": json, "--timeline": timeline})
-    if timeline is not None and not one_process and on_several_machines():
-        raise ArgumentError(
-            "--timeline of processes on several machines, which have no clock in common: accepted "
-            "is one machine, with LOCAL_WORLD_SIZE as WORLD_SIZE"
-        )
+    check_one_clock(timeline, one_process)
     check_transport(transport)
     if steps < 1:
         raise ArgumentError(f"--steps {steps}: accepted is 1 or more")

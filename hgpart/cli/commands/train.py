@@ -28,7 +28,7 @@ from hgpart.cli.options import (
 )
 from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.placing import Placing, progress
-from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
+from hgpart.cli.processes import check_one_clock, device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
 from hgpart.run.schedule_wanted import Scheduling, scheduling_of
@@ -96,9 +96,17 @@ def train(
     timeout: Timeout = 300.0,
     unit: Unit = "MB",
     json: JsonFile = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What each part did when in the last 100 steps, for Perfetto and chrome://tracing.",
+        ),
+    ] = None,
 ) -> None:
     """Train a model on the devices of a plan, with the losses that one device would have."""
-    check_outputs({"--json": json})
+    check_outputs({"--json": json, "--timeline": timeline})
+    check_one_clock(timeline, one_process)
     if resume and checkpoint is None:
         raise ArgumentError("--resume needs the folder of --checkpoint FOLDER, and writes again")
     check_transport(transport)
@@ -136,7 +144,7 @@ def train(
                 checkpoint, every, resume, warn, loaded.fingerprint, about
             )
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype, norms)
-    wanted = _Run(placing, data, options, scheduling, checkpointing, unit, json)
+    wanted = _Run(placing, data, options, scheduling, checkpointing, unit, json, timeline)
     if one_process:
         from hgpart.run.learner import PlacedModel
 
@@ -170,6 +178,7 @@ class _Run:
     checkpointing: Checkpointing | None
     unit: str
     json: str | None
+    timeline: Path | None
 
     def train(self, learner: Learner, placement: Placement) -> TrainingReport | None:
         """Train; returns what came of it in the first process."""
@@ -184,7 +193,10 @@ class _Run:
             def on_step(done: int, loss: float) -> None:
                 bar.update(task, completed=done, description=f"loss {loss:.4f}")
 
-            result = run_training(learner, data, self.options, self.checkpointing, on_step)
+            kept = self.timeline is not None
+            result = run_training(
+                learner, data, self.options, self.checkpointing, on_step, timeline=kept
+            )
         if not learner.first:
             return None
         return TrainingReport(
@@ -205,8 +217,12 @@ class _Run:
         return int(placement.expected_traffic(sizes, backward=False).forward_bytes.sum())
 
     def show(self, report: TrainingReport) -> None:
-        """Write the file, and print."""
+        """Write the files, and print."""
+        from hgpart.report.timeline import write_timeline
         from hgpart.report.training import print_training, training_json
+
+        if self.timeline is not None:
+            write_timeline(self.timeline, report.result.timeline, report.model, report.devices)
 
         if tables_wanted(self.json, training_json(report)):
             print_training(report, plain_console(), self.unit)

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hgpart.errors import ArgumentError, CheckpointError, RunError
+from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Totals
-from hgpart.run.learner import Learner
+from hgpart.run.learner import Learner, timeline_of
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
@@ -30,6 +31,7 @@ RATES = {
     "sgd": {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0},
     "adam": {"lr": 0.001, "weight_decay": 0.0},
 }
+TIMELINE_STEPS = 100  # that a timeline has at most, the last ones
 LARGEST_RATE = 1e30  # what torch makes of it by division is a float32 still
 
 
@@ -116,6 +118,8 @@ class TrainingResult:
         Of these steps.
     options : TrainingOptions
         As it was trained with: no rate is None.
+    timeline : Timeline
+        Of the last steps, `TIMELINE_STEPS` at most, if it was wanted; else empty.
     """
 
     losses: tuple[float, ...]
@@ -124,6 +128,7 @@ class TrainingResult:
     samples_per_second: float | None
     totals: Totals
     options: TrainingOptions
+    timeline: Timeline = ()
 
 
 def train(
@@ -132,6 +137,8 @@ def train(
     options: TrainingOptions,
     checkpointing: Checkpointing | None = None,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
+    *,
+    timeline: bool = False,
 ) -> TrainingResult:
     """Train with cross entropy, then test.
 
@@ -147,6 +154,8 @@ def train(
     checkpointing : Checkpointing, optional
     on_step : callable
         Told the number of steps done and the last loss.
+    timeline : bool
+        Whether to keep what each part did when.
 
     Raises
     ------
@@ -161,7 +170,7 @@ def train(
         if checkpointing is not None and learner.first
         else nullcontext()
     ):
-        return _train(learner, data, options, checkpointing, on_step)
+        return _train(learner, data, options, checkpointing, on_step, timeline)
 
 
 def _train(
@@ -170,6 +179,7 @@ def _train(
     options: TrainingOptions,
     checkpointing: Checkpointing | None,
     on_step: Callable[[int, float], None],
+    timeline: bool,
 ) -> TrainingResult:
     settings: dict[str, str | int] = {
         "optimizer": options.optimizer,
@@ -198,8 +208,10 @@ def _train(
     # Nobody waits for a loss that another process has before the next step is done.
     behind = min(1, learner.processes - 1)
     waiting: deque[Callable[[], float]] = deque()
+    events: deque[tuple[Event, ...]] = deque(maxlen=TIMELINE_STEPS if timeline else 0)
     for step in range(before, options.steps):
         waiting.append(_step(learner, optimizer, data, step, options.batch_size))
+        events.append(tuple(learner.events))
         last_one = step + 1 == options.steps
         saves = checkpointing is not None and ((step + 1) % checkpointing.every == 0 or last_one)
         while len(waiting) > (0 if saves or last_one else behind):
@@ -216,6 +228,7 @@ def _train(
         samples_per_second=steps * options.batch_size / seconds if steps else None,
         totals=totals,
         options=options,
+        timeline=timeline_of(learner, events),
     )
 
 
