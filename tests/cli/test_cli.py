@@ -124,8 +124,10 @@ def test_a_schedule_is_drawn(capsys, tmp_path):
     first, second = drawn.splitlines()[1:3]
     assert (first[:3], second[:3]) == ("0 |", "1 |")
     assert set(first + second) > set("012abc")
-    hgpart("show", plan, "--schedule", kept)
+    page = tmp_path / "page.html"
+    hgpart("show", plan, "--schedule", kept, "--html", page)
     assert capsys.readouterr().out.endswith(drawn)
+    assert "A step of training by gpipe, the batch in 3 micro-batches" in page.read_text()
     fails(capsys, ["show", plan, "--schedule", "zigzag"], 3, "schedule 'zigzag': accepted are seq")
     said = "--micro-batches 3 without a schedule to draw: accepted with --schedule RULE"
     fails(capsys, ["show", plan, "--micro-batches", 3], 3, said)

@@ -14,6 +14,7 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 from torch import nn
+from toy_outlines import EVEN, halves
 
 from hgpart.compare.comparison import (
     CONTESTED,
@@ -36,6 +37,11 @@ from hgpart.partitioned_model import evaluate_layerwise
 from hgpart.report import UNITS, Report, as_json, page
 from hgpart.report.page import comparison_page, plan_page, write_page
 from hgpart.report.page.figures import layer_figure, lines_figure, load_figure, traffic_figure
+from hgpart.report.page.planned_step import step_figure
+from hgpart.schedules import make_schedule
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.rules import RULES
+from hgpart.schedules.simulation import times
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import flops
 
@@ -392,6 +398,7 @@ def test_plotly_knows_every_property_of_the_figures(comparison, report):
         load_figure(dataclasses.replace(report, speeds=(1.0, 1.0, 2.0, 4.0))),
         traffic_figure(report, "MB"),
         layer_figure(report),
+        step_figure(make_schedule(halves(3), "zero-bubble", 3, EVEN), EVEN),
     ):
         plotly.graph_objects.Figure(figure.data, figure.layout)  # raises for any other
 
@@ -441,6 +448,45 @@ def test_heat_maps_are_the_records(report):
     layers = report.shares.layer_work[1:6]
     np.testing.assert_allclose(shares[1:6], 100 * layers / layers.sum(axis=1)[:, None], rtol=1e-5)
     assert figure.layout["yaxis"]["ticktext"][1] == "layer&lt;0&gt;&amp;"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_picture_of_a_step_has_all_that_its_parts_do(rule, report):
+    costs = Costs(work=1.0, message=0.25)
+    planned = make_schedule(halves(3), rule, 3, costs)
+    figure = step_figure(planned, costs)
+    drawn = {part: set() for part in range(planned.k)}
+    for look in figure.data:
+        columns = (look[name] for name in ("y", "base", "x", "text", "customdata"))
+        for part, begin, seconds, micro_batch, (label, end) in zip(*columns, strict=True):
+            assert float(end) == pytest.approx(begin + seconds, rel=1e-3)
+            letter, chunks = re.fullmatch(r"([FBMW])\d+\.(\d+(?:-\d+)?)", label).groups()
+            first, _, last = chunks.partition("-")
+            for chunk in range(int(first), int(last or first) + 1):
+                drawn[part].add(f"{letter}{micro_batch}.{chunk}")
+            did = [
+                (start, stop)
+                for action, (start, stop) in zip(
+                    planned.order, times(planned.outlines, planned.order, costs), strict=True
+                )
+                if action.part == part and begin - 1e-6 <= start < begin + seconds - 1e-6
+            ]
+            assert sum(stop - start for start, stop in did) == pytest.approx(seconds)
+    for part, sequence in enumerate(planned.sequences):  # but for chunks that take no time
+        timed = {str(one) for one in sequence if costs.action(one.direction, planned.chunk(one))}
+        assert timed <= drawn[part] <= {*map(str, sequence)}
+    lightness = {luminance(look["marker"]["color"]) // 8 for look in figure.data}
+    assert len(lightness) == len(figure.data)
+    html = plan_page(report, "MB", (planned, costs))
+    assert 'id="step" role="img" aria-label="What each part does when' in html
+    said = " ".join(Page(html).text)
+    assert f"A step of training by {rule}, the batch in 3 micro-batches, simulated" in said
+
+
+def luminance(colour):
+    """Of Rec. 601, from 0 to 255."""
+    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
+    return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
 # ------------------------------------------------------------------ in a browser

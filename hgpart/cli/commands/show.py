@@ -105,7 +105,7 @@ def show(
     if html is not None:
         from hgpart.report.page import plan_page, write_page
 
-        write_page(plan_page(report, unit), html)
+        write_page(plan_page(report, unit, planned), html)
     if graphml is not None or dot is not None:
         from hgpart.hypergraph.dependencies import dependencies
         from hgpart.report.graphs import write_graph

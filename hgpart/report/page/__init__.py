@@ -25,6 +25,7 @@ from hgpart.report.page.figures import (
     slices_figure,
     traffic_figure,
 )
+from hgpart.report.page.planned_step import step_figure
 from hgpart.report.page.tables import (
     comparison_glossary,
     comparison_table,
@@ -34,6 +35,9 @@ from hgpart.report.page.tables import (
     summary_table,
 )
 from hgpart.report.partition.printing import answer
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.simulation import bubble
 
 # Nothing outside the file is asked for, whatever it holds.
 _POLICY = (
@@ -107,7 +111,9 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
     return _page(f"{comparison.model}: strategies compared", body, figures)
 
 
-def plan_page(report: Report, unit: str = "MB") -> str:
+def plan_page(
+    report: Report, unit: str = "MB", planned: tuple[Schedule, Costs] | None = None
+) -> str:
     """The page of one plan: the answer, loads, traffic, and what each part has of each layer.
 
     Parameters
@@ -115,6 +121,8 @@ def plan_page(report: Report, unit: str = "MB") -> str:
     report : Report
     unit : str
         What bytes are shown in, one of `hgpart.report.UNITS`.
+    planned : (Schedule, Costs), optional
+        What each part is to do when in a step, drawn by these costs.
 
     Raises
     ------
@@ -130,6 +138,9 @@ def plan_page(report: Report, unit: str = "MB") -> str:
         *([] if report.backend is None else [f"by {report.backend}, seed {report.seed}"]),
     ]
     sections, figures = _plan_sections(report, unit)
+    if planned is not None:
+        figures["step"] = step_figure(*planned)
+        sections += _step_section(*planned, figures["step"])
     body = [_header(subject, answer(report, unit)), *sections]
     return _page(f"{report.model} on {report.k} devices", body, figures)
 
@@ -202,6 +213,20 @@ def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Figu
             "</section>",
         ]
     return sections, figures
+
+
+def _step_section(schedule: Schedule, costs: Costs, figure: Figure) -> list[str]:
+    count = schedule.micro_batches
+    divided = f"the batch in {count} micro-batches" if count > 1 else "the batch at once"
+    return [
+        "<section><h2>What each part does when</h2>",
+        f"<p>A step of training by {escape(schedule.rule)}, {divided}, simulated with estimated "
+        f"costs: parts have nothing to do in {100 * bubble(schedule, costs):.0f} % of the time. A "
+        "row is a part, a box what it does of one micro-batch, whose number is in it, where there "
+        "is room.</p>",
+        _plot("step", figure, "What each part does when in a step"),
+        "</section>",
+    ]
 
 
 def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:

@@ -159,7 +159,7 @@ def load_figure(report: Report) -> Figure:
     )
     layout = {
         "barmode": "group",
-        "xaxis": {"title": {"text": "part"}, **_part_ticks(report.k)},
+        "xaxis": {"title": {"text": "part"}, **part_ticks(report.k)},
         "yaxis": {"title": {"text": unit}, "tickformat": ",~r", "rangemode": "tozero"},
         "meta": {"legend": "above"},
     }
@@ -178,7 +178,7 @@ def traffic_figure(report: Report, unit: str) -> Figure:
         "<extra></extra>",
         "%{z:,.3~r}",
     )
-    axis = {"range": [-0.5, k - 0.5], "constrain": "domain", **_part_ticks(k)}
+    axis = {"range": [-0.5, k - 0.5], "constrain": "domain", **part_ticks(k)}
     layout = {
         "xaxis": {**axis, "title": {"text": "receives"}, "side": "top"},
         "yaxis": {
@@ -248,7 +248,7 @@ def _layers_by_parts(data: list[dict[str, Any]], names: Sequence[str], k: int) -
             "title": {"text": "part"},
             "side": "top",
             "range": [-0.5, k - 0.5],
-            **_part_ticks(k),
+            **part_ticks(k),
         },
         "yaxis": {
             "range": [rows - 0.5, -0.5],
@@ -271,7 +271,7 @@ def _heat_map(
     largest = max((value for value in values.ravel().tolist() if not np.isnan(value)), default=1)
     trace: dict[str, Any] = {
         "type": "heatmap",
-        "z": [[_shortened(value) for value in row] for row in values.tolist()],
+        "z": [[shortened(value) for value in row] for row in values.tolist()],
         "customdata": details,
         "colorscale": "Cividis",
         "zmin": 0,
@@ -294,14 +294,15 @@ def _heat_map(
     return [trace]
 
 
-def _shortened(value: float) -> float | None:
+def shortened(value: float) -> float | None:
     """Six digits are more than a colour or a label shows: the page is smaller without the others.
 
-    >>> _shortened(1 / 3), _shortened(float("nan"))
+    >>> shortened(1 / 3), shortened(float("nan"))
     (0.333333, None)
     """
     return None if np.isnan(value) else float(f"{value:.6g}")
 
 
-def _part_ticks(k: int) -> dict[str, Any]:
+def part_ticks(k: int) -> dict[str, Any]:
+    """A tick for each part, while there is room."""
     return {"dtick": 1, "tick0": 0} if k <= MAX_TICKED_PARTS else {"tickmode": "auto"}
