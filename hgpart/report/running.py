@@ -90,6 +90,8 @@ def run_json(report: RunReport) -> str:
         * measured.steps
         * measured.backward,
         "as_planned": report.difference() is None,
+        "busiest_share": measured.busiest,
+        "most_samples_per_second": measured.samples_per_second / measured.busiest,
         "bubble": measured.bubble,
         "simulated_bubble": measured.simulated_bubble,
     }
@@ -142,6 +144,11 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     _print_parts(report, console, unit)
     console.print()
     if k > 1:
+        most = measured.samples_per_second / measured.busiest
+        console.print(
+            f"The busiest device works {100 * measured.busiest:.1f} % of the time: without waiting "
+            f"it would do {most:,.1f} samples/s, which no schedule of this plan exceeds"
+        )
         console.print(
             f"Bubble, the share of all devices' time without work: {100 * measured.bubble:.1f} %, "
             f"{100 * measured.simulated_bubble:.1f} % by the schedule's own costs (simulated)"

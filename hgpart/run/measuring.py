@@ -55,6 +55,11 @@ class Measurement:
         return self.steps * self.batch_size / self.seconds
 
     @property
+    def busiest(self) -> float:
+        """Share of the time in which the part that works longest does."""
+        return max(timing.busy for timing in self.totals.timings) / self.seconds
+
+    @property
     def bubble(self) -> float:
         """Share of all parts' time in which they did not work: they waited, or had no step."""
         timings = self.totals.timings

@@ -19,6 +19,7 @@ from hgpart.errors import ArgumentError, OutputError
 from hgpart.placement import Placement
 from hgpart.plan import load_plan
 from hgpart.run.heartbeats import Heartbeats
+from hgpart.schedules.rules import RULES
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +102,14 @@ def test_in_processes(capfd, plans, tmp_path):
     assert found["bubble"] == pytest.approx(
         1 - sum(part["busy_share"] for part in found["parts"]) / 2
     )
+    busiest = max(part["busy_share"] for part in found["parts"])
+    assert found["busiest_share"] == pytest.approx(busiest)
+    most = found["most_samples_per_second"]
+    assert most == pytest.approx(found["samples_per_second"] / busiest)
+    assert lines[-3] == (
+        f"The busiest device works {100 * busiest:.1f} % of the time: without waiting it would do "
+        f"{most:,.1f} samples/s, which no schedule of this plan exceeds"
+    )
     assert f"{100 * found['simulated_bubble']:.1f} % by the schedule's own costs (sim" in lines[-2]
     assert_is_trace(tmp_path / "times.json", parts=2)
     assert lines[-1].endswith("in a step, to the byte as the plan says")
@@ -116,6 +125,23 @@ def test_in_micro_batches(capfd, plans, tmp_path, rule, carrier):
     check_figures(found, plans, 2, steps=2, backward=True)
     assert (found["backend"], found["micro_batches"], found["schedule"]) == (carrier, 3, rule)
     assert f"2 steps of 8 samples in 3 micro-batches ({rule}), forward" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "rule", ["greedy", *(pytest.param(one, marks=pytest.mark.full) for one in [*RULES][:-1])]
+)
+def test_forward_passes_in_micro_batches(capfd, plans, tmp_path, rule, carrier):
+    options = ("--steps", 2, "--micro-batches", 3, "--schedule", rule)
+    options += ("--one-process",) * (carrier == "threads") + ("--timeline", tmp_path / "t.json")
+    assert hgpart_run(plans, 2, *options, "--json", tmp_path / "run.json") == 0
+    found = json.loads((tmp_path / "run.json").read_text())
+    check_figures(found, plans, 2, steps=2, backward=False)
+    assert (found["backend"], found["micro_batches"], found["schedule"]) == (carrier, 3, rule)
+    events = assert_is_trace(tmp_path / "t.json", parts=2)
+    assert {(event["args"]["direction"], event["args"]["micro_batch"]) for event in events} == {
+        ("forward", micro_batch) for micro_batch in range(3)
+    }
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,11 @@ from placed_models import Counts, Twice, batch_of, model_of, placed
 from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError, PlanError
+from hgpart.execution.step_run import StepRun
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import all_outlines, load_schedule, schedule
 from hgpart.run.verifying import verify
+from hgpart.schedules.costs import Costs
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import save_schedule
 
@@ -130,6 +132,31 @@ def test_a_step_without_gradients_returns_results_or_the_loss():
     torch.testing.assert_close(loss, model(*inputs).mean().detach())
     assert all(parameter.grad is None for parameter in placement.parameters())
     assert not placement.runtime.last.traffic.backward_bytes.any()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_forward_passes_keep_few_micro_batches(rule, monkeypatch):
+    """As many as the schedule says, however many a batch has, where messages are soon there."""
+    costs = Costs(byte=0.0, message=0.0)
+    model, inputs = model_of("residual")
+    inputs = batch_of(inputs, 24)
+    placement = placed(model, inputs)
+    orders = [schedule(placement, rule, count, costs, backward=False) for count in (12, 24)]
+    keeps = [order.alive for order in orders]
+    assert keeps[0] == keeps[1]
+    assert max(keeps[1]) <= 6
+    assert max(schedule(placement, "gpipe", 24).alive) == 24
+    kept, finish = {}, StepRun._finish_forward
+
+    def count(step, micro_batch, learns):
+        part = step._program.part
+        kept[part] = max(kept.get(part, 0), len(step._runs))
+        finish(step, micro_batch, learns)
+
+    monkeypatch.setattr(StepRun, "_finish_forward", count)
+    with torch.no_grad():
+        placement.step(inputs, schedule=orders[1])
+    assert kept == dict(enumerate(keeps[1]))
 
 
 def test_an_error_in_a_step_comes_out_and_the_placement_stays_usable():
