@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -154,6 +155,9 @@ class Toy(nn.Module):
             {name: pieces[at] for name, pieces in split.items()} | {"batch_size": size}
             for at, size in enumerate(sizes)
         ]
+
+    def batch(self):
+        return nullcontext()  # it has no norms
 
     def build_results(self, results):
         return torch.cat(results, 1)
@@ -325,26 +329,28 @@ def main(mode, *arguments):
                     agree_in_micro_batches(connection, seed, rule, micro_batches)
             message_of_several_tensors(connection)
         elif mode in ("forever", "stopped"):  # until one is killed; says when it is at work
+            folder, rule, *victim = arguments
             _, placed = toy(connection)
             outlines = connection.gather(outline(placed.program, {}))
-            schedule = make_schedule(outlines, "greedy", 2, Costs())
-            x = torch.zeros(2, WIDTHS[0], dtype=torch.float64)
+            schedule = None if rule == "called" else make_schedule(outlines, rule, 3, Costs())
+            x = torch.zeros(3, WIDTHS[0], dtype=torch.float64)
             for step in range(1_000_000):
-                if mode == "forever":
+                if schedule is not None:
                     placed.step([x], None, lambda result, _: result.sum(), schedule)
                 else:
                     result = placed(x)
                     placed.backward(None if result is None else result.sum())
-                if mode == "stopped" and step == 2 and rank == int(arguments[1]):
+                if mode == "stopped" and step == 2 and rank == int(victim[0]):
                     os.kill(os.getpid(), signal.SIGSTOP)
                 if step == 2:
-                    Path(arguments[0], f"{rank}.pid").write_text(str(os.getpid()))
+                    Path(folder, f"{rank}.pid").write_text(str(os.getpid()))
         elif mode == "elastic":  # rank 1 is killed in the first attempt
             attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-            agree(connection, seed=int(attempt))
+            agree_in_micro_batches(connection, int(attempt), arguments[0], 3)
             if rank == 1 and attempt == "0":
                 os.kill(os.getpid(), signal.SIGKILL)
             agree(connection, seed=5)
+            agree_in_micro_batches(connection, 5, arguments[0], 3)
             if rank == 0:
                 print("agreed in attempt", attempt)
         elif mode == "silent":

@@ -16,7 +16,10 @@ import pytest
 
 from hgpart.errors import RunError
 from hgpart.run.launch import launch
+from hgpart.schedules.rules import DEFAULT, RULES
 
+# Each by itself where tests are to be full, else the default.
+EACH_RULE = [pytest.param(rule, marks=[pytest.mark.full] * (rule != DEFAULT)) for rule in RULES]
 RANKS = str(Path(__file__).parents[1] / "toy_ranks.py")
 
 
@@ -42,10 +45,11 @@ def test_parts_in_processes_do_what_the_model_does(capfd):
     assert capfd.readouterr().out == "all agree\n"
 
 
-def test_a_rank_that_is_killed_is_named(capfd, tmp_path):
+@pytest.mark.parametrize("rule", EACH_RULE)
+def test_a_rank_that_is_killed_is_named(capfd, tmp_path, rule):
     killer = kill_when_all_work(tmp_path, k=2, victim=0)
     with pytest.raises(RunError, match=r"^rank 0 was ended by SIGKILL"):
-        launch(RANKS, ["forever", str(tmp_path)], 2)
+        launch(RANKS, ["forever", str(tmp_path), rule], 2)
     killer.join()
     for rank in range(2):
         with pytest.raises(ProcessLookupError):
@@ -78,7 +82,7 @@ def started(*arguments):
 
 @pytest.mark.full
 def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
-    ranks = started("forever", tmp_path)
+    ranks = started("forever", tmp_path, "greedy")
     kill_when_all_work(tmp_path, k=3, victim=2).join()
     said = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in ranks[:2]]
     ranks[2].communicate()
@@ -89,10 +93,17 @@ def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
     )
 
 
-@pytest.mark.parametrize("victim", [2, pytest.param(0, marks=pytest.mark.full)])
-def test_one_that_is_stopped_is_named_by_all(tmp_path, victim):
+@pytest.mark.parametrize(
+    ("rule", "victim"),
+    [
+        ("called", 2),
+        pytest.param("called", 0, marks=pytest.mark.full),
+        *(pytest.param(rule, 1, marks=pytest.mark.full) for rule in RULES),
+    ],
+)
+def test_one_that_is_stopped_is_named_by_all(tmp_path, rule, victim):
     """Two of three named the one that they waited for, or that had left as it waited in vain."""
-    ranks = started("stopped", tmp_path, victim)
+    ranks = started("stopped", tmp_path, rule, victim)
     others = [rank for number, rank in enumerate(ranks) if number != victim]
     said = [rank.communicate(timeout=60)[1].splitlines()[-1] for rank in others]
     ranks[victim].kill()
@@ -115,9 +126,10 @@ def test_out_of_memory_is_one_clear_line(capfd):
 
 
 @pytest.mark.full
-def test_torchrun_starts_them_again(tmp_path):
+@pytest.mark.parametrize("rule", RULES)
+def test_torchrun_starts_them_again(tmp_path, rule):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc-per-node", "2", "--max-restarts", "1", RANKS, "elastic"]
+    torchrun += ["--nproc-per-node", "2", "--max-restarts", "1", RANKS, "elastic", rule]
     done = subprocess.run(torchrun, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "agreed in attempt 1\n"
