@@ -21,6 +21,7 @@ from hgpart.run.learner import WholeModel
 from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import load_data
 from hgpart.run.training.loop import TrainingOptions, train
+from hgpart.schedules.rules import RULES
 from hgpart.zoo import load_model
 
 OPTIONS = {
@@ -173,6 +174,11 @@ def ranks_of(launcher):
     return found
 
 
+def in_micro_batches(rule):
+    """Options; none without a rule."""
+    return () if rule is None else ("--micro-batches", 3, "--schedule", rule)
+
+
 def wait_for_checkpoint(process, folder):
     while not checkpoints(folder):
         assert process.poll() is None, process.communicate()
@@ -181,9 +187,10 @@ def wait_for_checkpoint(process, folder):
 
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_killed_rank_loses_nothing_but_the_steps_since(plans, digits, tmp_path):
-    folder = tmp_path / "checkpoints"
-    endless = ("--steps", 10**6, "--checkpoint", folder, "--every", 7)
+@pytest.mark.parametrize("rule", [None, *RULES])
+def test_a_killed_rank_loses_nothing_but_the_steps_since(rule, plans, digits, tmp_path):
+    folder, divided = tmp_path / "checkpoints", in_micro_batches(rule)
+    endless = ("--steps", 10**6, "--checkpoint", folder, "--every", 7, *divided)
     process = started("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, *endless)
     try:
         wait_for_checkpoint(process, folder)
@@ -200,7 +207,7 @@ def test_a_killed_rank_loses_nothing_but_the_steps_since(plans, digits, tmp_path
     file = tmp_path / "figures.json"
     hgpart(  # on another plan, in one process
         *("train", "lenet5", "--plan", plans["fine"], *ON_DIGITS, "--one-process", "--resume"),
-        *("--steps", done + 3, "--checkpoint", folder, "--json", file),
+        *("--steps", done + 3, "--checkpoint", folder, "--json", file, *divided),
     )
     shown = json.loads(file.read_text())
     assert (shown["steps"], shown["steps_now"]) == (done + 3, 3)
@@ -208,10 +215,19 @@ def test_a_killed_rank_loses_nothing_but_the_steps_since(plans, digits, tmp_path
     assert shown["losses"][:20] == pytest.approx(expected.losses, rel=1e-4)
 
 
-def test_ctrl_c_leaves_whole_checkpoints_only(plans, digits, tmp_path):
+@pytest.mark.parametrize(
+    ("rule", "carrier"),
+    [
+        (None, "threads"),
+        *(pytest.param(rule, "threads", marks=pytest.mark.full) for rule in RULES),
+        *(pytest.param(rule, "gloo", marks=pytest.mark.full) for rule in RULES),
+    ],
+)
+def test_ctrl_c_leaves_whole_checkpoints_only(rule, carrier, plans, digits, tmp_path):
     folder, file = tmp_path / "checkpoints", tmp_path / "figures.json"
     process = started(
-        *("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, "--one-process"),
+        *("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, *in_micro_batches(rule)),
+        *("--one-process",) * (carrier == "threads"),
         *("--steps", 10**6, "--checkpoint", folder, "--every", 1, "--json", file),
     )
     try:

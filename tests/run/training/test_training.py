@@ -32,6 +32,7 @@ from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
 from hgpart.run.training.data import Data, InMemory, load_data
 from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
 from hgpart.run.training.resuming import UNSAID, Checkpointing
+from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import save_schedule
 
 
@@ -218,6 +219,21 @@ def test_a_resumed_training_has_the_same_losses(options, before, after, data, tm
     assert result.losses == pytest.approx(expected.losses, rel=1e-4)
     assert result.accuracy == expected.accuracy
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000020", "step-000016"]
+
+
+@pytest.mark.parametrize("norms", ["batch", pytest.param("micro-batch", marks=pytest.mark.full)])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_training_by_any_rule_is_resumed_to_the_same_losses(rule, norms, data, tmp_path):
+    def learner():
+        placement = place(network(), plan(3, "fine"), norms=norms)
+        return PlacedModel(placement, Scheduling(rule, 3))
+
+    options, data = replace(OPTIONS["adam"], steps=7), replace(data, test=None)
+    expected = train(learner(), data, options)
+    interrupted(learner(), data, options, tmp_path, at=5, every=3)
+    torch.manual_seed(99)  # a new process
+    result = train(learner(), data, options, Checkpointing(tmp_path, 3, resume=True))
+    assert (result.steps, result.losses) == (4, expected.losses)
 
 
 def test_the_last_that_is_whole_is_resumed_with_a_warning(data, tmp_path):
