@@ -78,4 +78,4 @@ def scheduling_of(schedule: str, micro_batches: int | None) -> Scheduling:
             f"{micro_batches} micro-batches by {schedule}: accepted is {file.micro_batches}, "
             "which it was made for"
         )
-    return Scheduling(file.rule, file.micro_batches, file)
+    return Scheduling(file.rule, file.micro_batches, file=file)
