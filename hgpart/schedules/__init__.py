@@ -15,16 +15,28 @@ from hgpart.errors import ArgumentError
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.needs import Needs
 from hgpart.schedules.outline import Outline
-from hgpart.schedules.rules import RULES
+from hgpart.schedules.rules import IN_FLIGHT, RULES, STREAMS
 from hgpart.schedules.schedule import Schedule
 
-__all__ = ["check_micro_batches", "check_rule", "make_schedule"]
+__all__ = ["check_in_flight", "check_micro_batches", "check_rule", "make_schedule"]
 
 
 def check_rule(rule: str) -> None:
     """Raise an ArgumentError if there is no such rule."""
-    if not isinstance(rule, str) or rule not in RULES:
-        raise ArgumentError(f"schedule {rule!r}: accepted are {', '.join(RULES)}")
+    if not isinstance(rule, str) or rule not in (*RULES, *STREAMS):
+        raise ArgumentError(f"schedule {rule!r}: accepted are {', '.join((*RULES, *STREAMS))}")
+
+
+def check_in_flight(rule: str, in_flight: int | None) -> None:
+    """Raise an ArgumentError for batches in flight where a rule has none, or for too few."""
+    if in_flight is None:
+        return
+    if rule not in STREAMS:
+        raise ArgumentError(
+            f"{in_flight!r} batches in flight by {rule}: accepted with {', '.join(STREAMS)}"
+        )
+    if not isinstance(in_flight, Integral) or in_flight < 1:
+        raise ArgumentError(f"{in_flight!r} batches in flight: accepted is 1 or more")
 
 
 def check_micro_batches(micro_batches: int) -> None:
@@ -40,26 +52,39 @@ def make_schedule(
     costs: Costs,
     *,
     backward: bool = True,
+    in_flight: int | None = None,
 ) -> Schedule:
-    """Order what parts do in a step.
+    """Order what parts do in a step, or with a stream of batches.
 
     Parameters
     ----------
     outlines : sequence of Outline
         Of each part.
     rule : str
-        One of `hgpart.schedules.rules.RULES`.
+        One of `hgpart.schedules.rules.RULES`, or of a stream, `STREAMS`.
     micro_batches : int
+        Of a stream, its batches.
     costs : Costs
     backward : bool
-        Whether a step has backward passes.
+        Whether a step has backward passes, as a stream has.
+    in_flight : int, optional
+        Batches of a stream that each part may have begun at a time; 2 when left out.
 
     Raises
     ------
     ArgumentError
-        If there is no such rule, or the number of micro-batches is none.
+        If there is no such rule, the number of micro-batches is none, or a rule of streams is to do
+        without backward passes, or another has batches in flight.
     """
     check_rule(rule)
+    check_in_flight(rule, in_flight)
     check_micro_batches(micro_batches)
+    if rule in STREAMS:
+        if not backward:
+            raise ArgumentError(f"schedule {rule!r} without backward passes: accepted is with them")
+        limit = IN_FLIGHT if in_flight is None else in_flight
+        stream = Needs(tuple(outlines), micro_batches, costs, limit=limit)
+        order = tuple(STREAMS[rule](stream))
+        return Schedule(rule, micro_batches, tuple(outlines), order, limit)
     needs = Needs(tuple(outlines), micro_batches, costs, backward)
     return Schedule(rule, micro_batches, tuple(outlines), tuple(RULES[rule](needs)))

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from hgpart.schedules.schedule import Action, Direction, Message, Schedule
 
 FORWARD = Direction.FORWARD
+PASSES = (FORWARD, Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS)
+SILENT = (Direction.WEIGHTS, Direction.UPDATE)  # which await and send nothing
 
 
 def problems(schedule: Schedule) -> list[str]:
@@ -21,7 +23,10 @@ def problems(schedule: Schedule) -> list[str]:
 
 
 def _incomplete(schedule: Schedule) -> Iterator[str]:
-    """Whether each chunk of each micro-batch is done once, backward whole or in two halves."""
+    """Whether each chunk of each micro-batch is done once, backward whole or in two halves.
+
+    In a stream whole, and whether each part updates its weights once for each batch.
+    """
     least = schedule.micro_batches * sum(len(outline.forward) for outline in schedule.outlines)
     if len(schedule.order) < least:  # before anything grows with a number that a file says
         yield f"{len(schedule.order)} actions, where forward passes alone have {least}"
@@ -47,7 +52,12 @@ def _incomplete(schedule: Schedule) -> Iterator[str]:
                     Action(part, half, micro_batch, chunk)
                     for half in (Direction.MAPS, Direction.WEIGHTS)
                 }
-                wanted |= halves if halves & counts.keys() else {whole}
+                halved = schedule.in_flight is None and halves & counts.keys()
+                wanted |= halves if halved else {whole}
+        if schedule.in_flight is not None:
+            wanted |= {
+                Action(part, Direction.UPDATE, batch, 0) for batch in range(schedule.micro_batches)
+            }
         done = {action for action in counts if action.part == part}
         for action in sorted(wanted - done):
             yield f"part {part} does not do {action}"
@@ -66,7 +76,13 @@ def _out_of_order(schedule: Schedule) -> Iterator[str]:
                 before.append(action._replace(micro_batch=action.micro_batch - 1))
                 if schedule.outlines[part].serial and action.direction is FORWARD:
                     before.append(Action(part, FORWARD, action.micro_batch - 1, last))
-            if action.direction is Direction.WEIGHTS:
+            if action.direction is Direction.UPDATE:
+                before += [
+                    one
+                    for one in sequence
+                    if one.micro_batch == action.micro_batch and one.direction in PASSES
+                ]
+            elif action.direction is Direction.WEIGHTS:
                 before.append(action._replace(direction=Direction.MAPS))
                 earlier = action._replace(chunk=action.chunk - 1)
                 before += [earlier] if earlier in at else []  # it may be whole there
@@ -98,7 +114,7 @@ def _stuck(schedule: Schedule) -> Iterator[str]:
             while actions and _arrived(schedule, actions[0], channels, there, expected):
                 action = actions.popleft()
                 moved = True
-                if action.direction is Direction.WEIGHTS:
+                if action.direction in SILENT:
                     continue
                 for receiver, transfers in schedule.chunk(action).messages.items():
                     backward = action.direction is not FORWARD
@@ -129,7 +145,7 @@ def _arrived(
                 (receiver, message.micro_batch, message.backward, transfer)
                 for transfer in message.transfers
             }
-    if action.direction is Direction.WEIGHTS:
+    if action.direction in SILENT:
         return True
     backward = action.direction is not FORWARD
     return all(
@@ -139,7 +155,7 @@ def _arrived(
 
 
 def _kept(schedule: Schedule) -> Iterator[str]:
-    """Whether a part keeps the maps of as many micro-batches as the schedule says."""
+    """Whether a part keeps the maps of as many micro-batches as the schedule says, and may."""
     for part, sequence in enumerate(schedule.sequences):
         most = 0
         for now in range(len(sequence)):
@@ -148,3 +164,5 @@ def _kept(schedule: Schedule) -> Iterator[str]:
             most = max(most, len(begun & coming))
         if most != schedule.alive[part]:
             yield f"part {part} keeps {most} micro-batches, not {schedule.alive[part]}"
+        if schedule.in_flight is not None and most > schedule.in_flight:
+            yield f"part {part} has {most} batches in flight, accepted are {schedule.in_flight}"

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from hgpart.schedules.outline import Chunk
 from hgpart.schedules.schedule import Direction
 
-PASSES = {Direction.FORWARD: 1, Direction.BACKWARD: 2, Direction.MAPS: 1, Direction.WEIGHTS: 1}
+PASSES = {
+    Direction.FORWARD: 1,
+    Direction.BACKWARD: 2,
+    Direction.MAPS: 1,
+    Direction.WEIGHTS: 1,
+    Direction.UPDATE: 0,  # its time goes with the weights, not with the samples, and is short
+}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ FIRST = {Direction.FORWARD: "0", Direction.BACKWARD: "a", Direction.MAPS: "a"}
 def draw_schedule(schedule: Schedule, costs: Costs) -> str:
     """A row for each part: digits are forward, letters backward, capitals the weights' half of it.
 
-    Below it the same as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0.
+    Below it the same as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0, ``U0.0`` the update
+    of the part's weights by batch 0.
     """
     when = times(schedule.outlines, schedule.order, costs)
     end = max((until for _, until in when), default=0.0)
@@ -27,6 +28,8 @@ def draw_schedule(schedule: Schedule, costs: Costs) -> str:
                 rows[action.part][column] = _letter(action)
     idle = bubble(schedule, costs)
     count = f"{schedule.micro_batches} micro-batch{'es' * (schedule.micro_batches > 1)}"
+    if schedule.in_flight is not None:
+        count = f"{schedule.micro_batches} batches, {schedule.in_flight} in flight at most,"
     lines = [f"{schedule.rule}: {count} on {schedule.k} parts, idle {100 * idle:.0f} % by costs"]
     digits = len(str(schedule.k - 1))
     for part, row in enumerate(rows):

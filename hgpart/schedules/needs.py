@@ -10,16 +10,16 @@ from graphlib import TopologicalSorter
 
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.outline import Chunk, Outline
-from hgpart.schedules.schedule import Action, Direction
+from hgpart.schedules.schedule import UPDATING, Action, Direction
 from hgpart.schedules.simulation import times
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
-MAPS, WEIGHTS = Direction.MAPS, Direction.WEIGHTS
+MAPS, WEIGHTS, UPDATE = Direction.MAPS, Direction.WEIGHTS, Direction.UPDATE
 
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """The actions of a step, and what each of them needs.
+    """The actions of a step or of a stream of batches, and what each of them needs.
 
     An action needs the one before it in its pass, and the same of the micro-batch before: so
     statistics are updated, and a layer's gradients added up, in one order. Layers that share their
@@ -34,6 +34,8 @@ class Needs:
         Whether there are backward passes.
     halves : bool
         Whether they are in two halves, for maps and for weights.
+    limit : int or None
+        `Schedule.in_flight`: with a number, each part ends each batch with an update.
     """
 
     outlines: Sequence[Outline]
@@ -41,16 +43,20 @@ class Needs:
     costs: Costs
     backward: bool = True
     halves: bool = False
+    limit: int | None = None
 
     @property
     def directions(self) -> tuple[Direction, ...]:
         """What is done."""
         if not self.backward:
             return (FORWARD,)
-        return (FORWARD, MAPS, WEIGHTS) if self.halves else (FORWARD, BACKWARD)
+        passes = (FORWARD, MAPS, WEIGHTS) if self.halves else (FORWARD, BACKWARD)
+        return passes if self.limit is None else (*passes, UPDATE)
 
     def chunks(self, part: int, direction: Direction) -> tuple[Chunk, ...]:
         """A part's chunks in a direction."""
+        if direction is UPDATE:
+            return (UPDATING,)
         outline = self.outlines[part]
         return outline.forward if direction is FORWARD else outline.backward
 
@@ -80,6 +86,9 @@ class Needs:
             yield Action(part, MAPS, micro_batch, at)
             if at:  # one order for layers that share their weights
                 yield Action(part, WEIGHTS, micro_batch, at - 1)
+        elif direction is UPDATE:
+            last = len(self.outlines[part].backward) - 1
+            yield Action(part, WEIGHTS if self.halves else BACKWARD, micro_batch, last)
         else:
             for transfer in self.chunks(part, direction)[at].awaits:
                 sender, chunk = self.senders[direction is not FORWARD, transfer]
@@ -98,7 +107,7 @@ class Needs:
     @cached_property
     def ranks(self) -> dict[tuple[int, Direction, int], int]:
         """By part, direction and chunk: a place in one order of all that a micro-batch needs."""
-        one = Needs(self.outlines, 1, self.costs, self.backward, self.halves)
+        one = replace(self, micro_batches=1)
         graph = {action: tuple(one.before(action)) for action in one.actions()}
         order = TopologicalSorter(graph).static_order()
         return {(part, way, chunk): at for at, (part, way, _, chunk) in enumerate(order)}

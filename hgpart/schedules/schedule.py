@@ -19,6 +19,10 @@ class Direction(str, Enum):
     BACKWARD = "B"
     MAPS = "M"  # backward as far as maps need it, which are then sent back
     WEIGHTS = "W"  # the rest of it
+    UPDATE = "U"  # of the part's weights, by the gradients of one batch: asynchronous training
+
+
+UPDATING = Chunk((), ())  # what an update awaits and sends
 
 
 class Action(NamedTuple):
@@ -61,23 +65,28 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """When each part does what in a step.
+    """When each part does what in a step, or with a stream of batches.
 
     Attributes
     ----------
     rule : str
         What made it.
     micro_batches : int
+        Of a stream, its batches.
     outlines : tuple of Outline
         Of each part.
     order : tuple of Action
         All actions of all parts; each stands behind what it needs.
+    in_flight : int or None
+        How many batches of a stream each part may have begun at a time, where it updates its
+        weights behind each; None for a step, which leaves that to its caller.
     """
 
     rule: str
     micro_batches: int
     outlines: tuple[Outline, ...]
     order: tuple[Action, ...]
+    in_flight: int | None = None
 
     @property
     def k(self) -> int:
@@ -116,7 +125,7 @@ class Schedule:
         """All that travels in a step, in the order of departure."""
         found: list[Message] = []
         for action in self.order:
-            if action.direction is not Direction.WEIGHTS:
+            if action.direction not in (Direction.WEIGHTS, Direction.UPDATE):
                 backward = action.direction is not Direction.FORWARD
                 for receiver, transfers in self.chunk(action).messages.items():
                     facts = action.micro_batch, action.part, receiver, backward, transfers
@@ -125,6 +134,8 @@ class Schedule:
 
     def chunk(self, action: Action) -> Chunk:
         """The chunk of an action."""
+        if action.direction is Direction.UPDATE:
+            return UPDATING
         outline = self.outlines[action.part]
         forward = action.direction is Direction.FORWARD
         return (outline.forward if forward else outline.backward)[action.chunk]
@@ -133,6 +144,24 @@ class Schedule:
     def alive(self) -> tuple[int, ...]:
         """The most micro-batches of which each part keeps maps at the same time."""
         return tuple(_most_alive(sequence) for sequence in self.sequences)
+
+    @cached_property
+    def under_way(self) -> int:
+        """The most micro-batches that some part has begun and not all have ended, at a time.
+
+        If a part waits for all to have ended one that is as far behind the one that it begins, it
+        waits for nothing that comes later in the order: so that can't come to a stop.
+        """
+        return _most_alive(self.order)
+
+    @cached_property
+    def staleness(self) -> tuple[tuple[int, ...], ...]:
+        """Of each part, for each batch of a stream: updates that its forward pass does without.
+
+        With `Schedule.in_flight` of 1 there are none: the weights are those that all batches before
+        have updated.
+        """
+        return tuple(map(_staleness, self.sequences))
 
 
 def _most_alive(sequence: Sequence[Action]) -> int:
@@ -144,6 +173,16 @@ def _most_alive(sequence: Sequence[Action]) -> int:
         if last[action.micro_batch] == at:
             alive.remove(action.micro_batch)
     return most
+
+
+def _staleness(sequence: Sequence[Action]) -> tuple[int, ...]:
+    found, updates = [], 0
+    for action in sequence:
+        if action.direction is Direction.UPDATE:
+            updates += 1
+        elif action.direction is Direction.FORWARD and action.chunk == 0:
+            found.append(action.micro_batch - updates)
+    return tuple(found)
 
 
 def outlines_fingerprint(outlines: Sequence[Outline]) -> str:

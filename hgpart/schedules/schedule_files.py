@@ -17,7 +17,7 @@ from hgpart.schedules.outline import Outline
 from hgpart.schedules.schedule import Action, Direction, Schedule, outlines_fingerprint
 
 FORMAT = "hgpart schedule 1"
-ACTION = re.compile(r"(\d{1,5}):([FBMW])(\d{1,9})\.(\d{1,9})")
+ACTION = re.compile(r"(\d{1,5}):([FBMWU])(\d{1,9})\.(\d{1,9})")
 LARGEST = 2**20  # micro-batches
 
 
@@ -27,6 +27,7 @@ def save_schedule(path: Path | str, schedule: Schedule) -> None:
         "format": FORMAT,
         "rule": schedule.rule,
         "micro_batches": schedule.micro_batches,
+        **({} if schedule.in_flight is None else {"in_flight": schedule.in_flight}),
         "k": schedule.k,
         "chunks": outlines_fingerprint(schedule.outlines),
         "order": [f"{action.part}:{action}" for action in schedule.order],
@@ -45,13 +46,16 @@ class ScheduleFile:
     path : Path or str
     rule : str
         What made it.
-    micro_batches, k : int
+    micro_batches : int
+    in_flight : int or None
+    k : int
     order : tuple of Action
     """
 
     path: Path | str
     rule: str
     micro_batches: int
+    in_flight: int | None
     k: int
     order: tuple[Action, ...]
     fields: JsonObject
@@ -77,7 +81,8 @@ class ScheduleFile:
                 f"{self.path} is a schedule of another plan (k={self.k}): accepted is one "
                 "that was made for this placement, in the same mode"
             )
-        schedule = Schedule(self.rule, self.micro_batches, tuple(outlines), self.order)
+        parts = tuple(outlines)
+        schedule = Schedule(self.rule, self.micro_batches, parts, self.order, self.in_flight)
         found = problems(schedule)
         if found:
             raise self.fields.wrong("order", f"a valid order ({found[0]})")
@@ -97,6 +102,7 @@ def read_schedule(path: Path | str) -> ScheduleFile:
         path,
         fields.string("rule"),
         fields.whole("micro_batches", 1, LARGEST),
+        fields.whole("in_flight", 1, LARGEST) if "in_flight" in fields.fields else None,
         fields.whole("k", 1),
         tuple(_action(fields, text) for text in fields.items("order")),
         fields,

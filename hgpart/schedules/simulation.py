@@ -17,6 +17,9 @@ def times(
     arrival: dict[tuple[int, bool, int, int], float] = {}
     found = []
     for part, direction, micro_batch, at in order:
+        if direction is Direction.UPDATE:
+            found.append((free[part], free[part]))
+            continue
         backward = direction is not Direction.FORWARD
         chunk = (outlines[part].backward if backward else outlines[part].forward)[at]
         begin = free[part]

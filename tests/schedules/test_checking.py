@@ -12,6 +12,7 @@ from hgpart.schedules.checking import problems
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
+U = Direction.UPDATE
 F, B, M, W = Direction.FORWARD, Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS
 
 
@@ -66,3 +67,21 @@ def test_state_that_is_passed_on() -> None:
     made = make_schedule(halves(2), "greedy", 2, replace(EVEN, message=1.0))
     kept = tuple(Outline(one.forward, one.backward, serial=True) for one in made.outlines)
     assert "part 0 does F1.0 in front of F0.2" in problems(replace(made, outlines=kept))
+
+
+def test_updates_are_behind_their_gradients_in_order_and_of_few_batches() -> None:
+    made = make_schedule(pipeline(2), "async", 4, EVEN, in_flight=2)
+    assert problems(made) == []
+    early = moved(made, Action(0, U, 1, 0), Action(0, B, 1, 0))
+    assert problems(early) == ["part 0 does U1.0 in front of B1.0"]
+    swapped = moved(made, Action(0, U, 2, 0), Action(0, U, 1, 0))
+    assert "part 0 does U2.0 in front of U1.0" in problems(swapped)
+    late = moved(made, Action(0, F, 3, 0), Action(0, U, 1, 0))
+    assert problems(late) == ["part 0 has 3 batches in flight, accepted are 2"]
+    without = replace(made, order=tuple(one for one in made.order if one != (1, U, 3, 0)))
+    assert problems(without) == ["part 1 does not do U3.0"]
+    step = make_schedule(pipeline(2), "greedy", 2, EVEN)
+    extra = replace(step, order=(*step.order, Action(0, U, 0, 0)))
+    assert problems(extra) == ["part 0 does U0.0, which it has not"]
+    halved = make_schedule(pipeline(2), "zero-bubble", 2, EVEN)
+    assert "part 0 does M0.0, which it has not" in problems(replace(halved, in_flight=2))

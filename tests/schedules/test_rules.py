@@ -44,6 +44,47 @@ def test_schedules_of_any_cut_are_valid(
     assert made.order == again.order
 
 
+@given(
+    *(cuts(), st.integers(1, 9), st.integers(1, 4), st.sampled_from([0.0, 0.5, 10.0])),
+    *(st.sampled_from([0.0, 1.0]), st.booleans()),
+)
+def test_streams_of_any_cut_are_valid(
+    cut: Cut, batches: int, in_flight: int, message: float, work: float, serial: bool
+) -> None:
+    outlines = [Outline(one.forward, one.backward, serial) for one in outlines_of(cut)]
+    costs = Costs(work=work, message=message)
+    made = make_schedule(outlines, "async", batches, costs, in_flight=in_flight)
+    assert problems(made) == []
+    longer = make_schedule(outlines, "async", batches + 3, costs, in_flight=in_flight)
+    begin = tuple(action for action in longer.order if action.micro_batch < batches)
+    assert made.order == begin  # however many there are
+    for part, sequence in enumerate(made.sequences):
+        before = [action.micro_batch for action in sequence]
+        if in_flight == 1:  # forward, backward, update
+            assert before == sorted(before)
+        for batch, stale in enumerate(made.staleness[part]):
+            first = sequence.index(Action(part, Direction.FORWARD, batch, 0))
+            updates = [one for one in sequence[:first] if one.direction is Direction.UPDATE]
+            assert stale == batch - len(updates) < in_flight
+        for at, action in enumerate(sequence):
+            if action.direction is Direction.UPDATE:  # as soon as its gradients are complete
+                last = len(outlines[part].backward) - 1
+                wanted = Action(part, Direction.BACKWARD, action.micro_batch, last)
+                assert sequence[at - 1] == wanted
+
+
+def test_streams_keep_parts_busy() -> None:
+    """Stages that are alike have no gaps but at the begin and the end, with a batch for each."""
+    for stages in (1, 2, 4):
+        made = make_schedule(pipeline(stages), "async", 20, EVEN, in_flight=stages)
+        assert seconds(made) == 3 * 20 + 3 * (stages - 1)
+        assert [max(of_part) for of_part in made.staleness] == [*reversed(range(stages))]
+    fewer = make_schedule(pipeline(4), "async", 20, EVEN, in_flight=2)
+    assert seconds(fewer) == pytest.approx(12 * 20 / 2, rel=0.1)  # two in each round trip
+    divided = make_schedule(halves(6), "async", 20, EVEN, in_flight=4)
+    assert max(map(max, divided.staleness)) == 0  # nobody waits: nothing is stale for nothing
+
+
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", ["residual", "grouped", "branches", "forked"])
 def test_schedules_of_placements_are_valid(name: str, grain: str) -> None:
@@ -51,6 +92,8 @@ def test_schedules_of_placements_are_valid(name: str, grain: str) -> None:
     placement = placed(model, inputs, grain=grain)
     for rule in RULES:
         assert problems(schedule(placement, rule, 3)) == []
+    for in_flight in (1, 2, 3, 4):
+        assert problems(schedule(placement, "async", 6, in_flight=in_flight)) == []
     numbers = [
         sent.transfer for one in all_outlines(placement) for c in one.forward for sent in c.sends
     ]

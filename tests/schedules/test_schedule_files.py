@@ -15,13 +15,14 @@ from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import read_schedule, save_schedule
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*RULES, "async"])
 def test_a_file_gives_the_schedule_back(tmp_path: Path, rule: str) -> None:
     made = make_schedule(halves(3), rule, 3, EVEN)
     save_schedule(tmp_path / "schedule.json", made)
     found = read_schedule(tmp_path / "schedule.json").of(halves(3))
     assert (found.rule, found.micro_batches, found.order) == (rule, 3, made.order)
     assert found.messages == made.messages
+    assert found.in_flight == made.in_flight == (2 if rule == "async" else None)
 
 
 def test_a_schedule_of_another_plan_is_refused(tmp_path: Path) -> None:
@@ -71,3 +72,11 @@ def test_it_is_drawn() -> None:
     assert "".join(dict.fromkeys(rows[1][3:-9])) == ".01ab"
     assert [row.rpartition("| ")[2] for row in rows[:2]] == ["keeps 2"] * 2
     assert rows[2:] == ["0  F0.0 F1.0 B0.0 B1.0", "1  F0.0 F1.0 B0.0 B1.0"]
+
+
+def test_a_stream_is_drawn() -> None:
+    text = draw_schedule(make_schedule(pipeline(2), "async", 3, EVEN, in_flight=2), EVEN)
+    first, *rows = text.splitlines()
+    assert first == "async: 3 batches, 2 in flight at most, on 2 parts, idle 25 % by costs"
+    assert [row.rpartition("| ")[2] for row in rows[:2]] == ["keeps 2", "keeps 1"]
+    assert rows[2] == "0  F0.0 F1.0 B0.0 U0.0 F2.0 B1.0 U1.0 B2.0 U2.0"

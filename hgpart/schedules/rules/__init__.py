@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hgpart.schedules.needs import Needs
+from hgpart.schedules.rules.asynchronous import asynchronous
 from hgpart.schedules.rules.gpipe import gpipe
 from hgpart.schedules.rules.greedy import greedy
 from hgpart.schedules.rules.one_f_one_b import one_f_one_b
@@ -20,3 +21,7 @@ RULES: Mapping[str, Callable[[Needs], list[Action]]] = {
     "greedy": greedy,
 }
 DEFAULT = "greedy"
+# Not of a step, but of a stream of batches: parts update their weights.
+STREAMS: Mapping[str, Callable[[Needs], list[Action]]] = {"async": asynchronous}
+IN_FLIGHT = 2  # where nothing is said
+LONGEST = 256  # batches of a stream: its order should stay short; then none is in flight
