@@ -17,8 +17,10 @@ import time
 from contextlib import nullcontext
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from stale_training import stale_training
 from torch import fx, nn
 from traces import assert_covers, assert_sent_before_received
 
@@ -71,6 +73,7 @@ class Toy(nn.Module):
     """What `DistributedModel` needs of a placement, for one part."""
 
     inputs = ("x",)
+    norms = "micro-batch"
     output_part = 0
 
     def __init__(self, model, k, part, seed):
@@ -270,6 +273,73 @@ def agree_in_micro_batches(connection, seed, rule, micro_batches):
         torch.testing.assert_close(torch.cat(results), model(x, masks), rtol=1e-12, atol=0)
 
 
+class Rows(NamedTuple):
+    """What a part has of a layer's weight or bias."""
+
+    name: str
+    rows: list[int]
+
+    def take(self, full):
+        return full[self.rows]
+
+    def put(self, full, local):
+        full[self.rows] = local
+
+
+def agree_in_stream(connection, seed, in_flight):
+    """Batches in flight: losses and weights are those of plain training of the same staleness."""
+    model, placed = toy(connection, seed)
+    outlines = connection.gather(outline(placed.program, {}))
+    count, costs = 9, Costs(message=1.0)
+    schedule = make_schedule(outlines, "async", count, costs, in_flight=in_flight)
+    names = [f"layers.{at}.{kind}" for at in range(RESULT) for kind in ("weight", "bias")]
+    rows = placed.placement.rows
+    pieces = {
+        part: [Rows(name, rows[1 + int(name.split(".")[1])][part]) for name in names]
+        for part in range(connection.k)
+    }
+    batches = [
+        (
+            torch.randn(3, WIDTHS[0], dtype=torch.float64),
+            torch.randn(3, WIDTHS[-1], dtype=torch.float64),
+        )
+        for _ in range(count)
+    ]
+    state = torch.get_rng_state()
+    drawn = [((x, placed.placement.draw(3)), target) for x, target in batches]
+    after = torch.get_rng_state()
+
+    def loss_of(result, wanted):
+        return (result - wanted).square().mean()
+
+    def momentum(parameters):
+        return torch.optim.SGD([{"params": parameters}], lr=0.1, momentum=0.9)
+
+    expected, weights = stale_training(model, pieces, schedule, drawn, loss_of, momentum)
+    torch.set_rng_state(state)
+    optimizer = momentum([*placed.placement.module.parameters()])
+    told = []
+    losses = placed.stream(
+        (([x if placed.reads_inputs else None], target) for x, target in batches),
+        *(loss_of, lambda part: optimizer.step(), schedule, 3),
+        on_loss=told.append,
+    )
+    assert torch.equal(torch.get_rng_state(), after)
+    assert len(told) == count
+    if connection.rank == 0:
+        torch.testing.assert_close(losses, expected, rtol=1e-10, atol=1e-10)
+    else:
+        assert (losses, told) == (None, [None] * count)
+    for piece, wanted in zip(pieces[connection.rank], weights[connection.rank], strict=True):
+        if piece.rows:
+            _, at, kind = piece.name.split(".")
+            share = placed.placement.module.get_submodule(f"share_{1 + int(at)}")
+            torch.testing.assert_close(getattr(share, kind).data, wanted, rtol=1e-10, atol=1e-10)
+    stale = max(map(max, schedule.staleness))
+    assert stale < in_flight
+    return stale
+
+
 def message_of_several_tensors(connection):
     """Tensors of several types and sizes travel as one message, in both directions."""
     tensors = (
@@ -328,6 +398,8 @@ def main(mode, *arguments):
                 for micro_batches in (1, 2, 3):
                     agree_in_micro_batches(connection, seed, rule, micro_batches)
             message_of_several_tensors(connection)
+            stale = [agree_in_stream(connection, seed, seed) for seed in (1, 2, 4)]
+            assert stale[0] == 0 < max(stale)
         elif mode in ("forever", "stopped"):  # until one is killed; says when it is at work
             folder, rule, *victim = arguments
             _, placed = toy(connection)

@@ -15,7 +15,7 @@ from hgpart.errors import PlacementError, RunError
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram, pack, receive, send
 from hgpart.execution.transfers import Transfer
-from hgpart.execution.weight_gradients import WeightGradient, add_map_gradients
+from hgpart.execution.weights.gradients import WeightGradient, add_map_gradients
 
 
 class Instruction(Protocol):
@@ -80,7 +80,7 @@ class Compute:
                 value = value.detach().requires_grad_()
                 leaves.append((slot, value))
             operands.append(value)
-        outputs = self.find(run.module)(*operands)
+        outputs = run.call(self.find(run.module), operands)
         if isinstance(outputs, Tensor):
             outputs = (outputs,)
         heads = []

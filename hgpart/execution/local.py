@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import chain
+from itertools import chain, count, tee
 from operator import add
+from threading import Condition
 from time import perf_counter, perf_counter_ns
 from typing import Any
 from weakref import WeakSet
@@ -20,11 +21,12 @@ from torch.autograd.function import once_differentiable
 from hgpart.errors import PlacementError
 from hgpart.execution.engine import PartRun, placeholder_values
 from hgpart.execution.events import Doing, Event
-from hgpart.execution.local_wires import LocalWires
+from hgpart.execution.local_wires import LocalWires, StoppedError
 from hgpart.execution.outlines import check_fits
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score, StepRun, backward_from
 from hgpart.execution.totals import Timing, Totals, Traffic
+from hgpart.execution.weights.versions import Versions
 from hgpart.execution.workers import Workers
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
@@ -181,19 +183,95 @@ class LocalRuntime:
         Exception
             Whatever a part raises, as it is; the runtime can be used again.
         """
-        if schedule not in self._fitting:
-            check_fits(schedule, dict(enumerate(self.programs)), self.k)
-            self._fitting.add(schedule)
+        self._check(schedule)
+        scores: list[Any] = []
         if self.k == 1:
-            return self._step_alone(schedule, batches, score)
+            self._run_in_turn(schedule, batches, score, scores.append)
+            return scores
         wires = [LocalWires(self.devices, self.transfers) for _ in batches]
         runs = [
             StepRun(program, device, self.k, wires, batches, self._only(part, score))
             for part, (program, device) in enumerate(zip(self.programs, self.devices, strict=True))
         ]
+        self._run_together(schedule, runs, wires)
+        found = runs[self.output_part].scores
+        return [found[micro_batch] for micro_batch in range(len(batches))]
 
+    def stream(
+        self,
+        schedule: Schedule,
+        batches: Iterator[Mapping[str, Any]],
+        score: Score,
+        update: Callable[[int], object],
+        on_score: Callable[[Any], None],
+        stash: bool,
+    ) -> None:
+        """Run a stream of batches by a schedule whose parts update their weights.
+
+        Parameters
+        ----------
+        schedule : Schedule
+        batches : iterator of mapping
+            Gives the values that `run` takes, when the first part begins a batch.
+        score : callable
+            As in `step`, for batches.
+        update : callable
+            Told a part, whose parameters it changes by their `grad`.
+        on_score : callable
+            Told what `score` returned, batch by batch.
+        stash : bool
+            See `Versions`.
+
+        Raises
+        ------
+        Exception
+            As `step`. Some parts have done more updates then than others.
+        """
+        self._check(schedule)
+        modules = [program.module for program in self.programs]
+        if self.k == 1:
+            modules[0].zero_grad()
+
+            def finish_alone(found: Any) -> None:
+                update(0)
+                modules[0].zero_grad()
+                on_score(found)
+
+            self._run_in_turn(schedule, batches, score, finish_alone)
+            return
+        # What two parts send each other through one transfer goes by the order of batches.
+        wires = LocalWires(self.devices, self.transfers)
+        shared = _SharedBatches(batches, self.k, schedule.under_way)
+
+        def finish(part: int, found: Any) -> None:
+            shared.end(part)
+            if part == self.output_part:
+                on_score(found)
+
+        runs = [
+            StepRun(
+                *(program, device, self.k, [wires] * schedule.micro_batches, shared.of(part)),
+                score=self._only(part, score),
+                versions=Versions(program.module, partial(update, part), stash),
+                on_update=partial(finish, part),
+            )
+            for part, (program, device) in enumerate(zip(self.programs, self.devices, strict=True))
+        ]
+        self._run_together(schedule, runs, [wires, shared])
+
+    def _check(self, schedule: Schedule) -> None:
+        if schedule not in self._fitting:
+            check_fits(schedule, dict(enumerate(self.programs)), self.k)
+            self._fitting.add(schedule)
+
+    def _run_together(
+        self,
+        schedule: Schedule,
+        runs: Sequence[StepRun],
+        shared: Sequence[LocalWires | _SharedBatches],
+    ) -> None:
         def stop() -> None:
-            for each in wires:
+            for each in shared:
                 each.stop()
 
         with torch.set_grad_enabled(schedule.backward):
@@ -204,17 +282,19 @@ class LocalRuntime:
             tuple(run.timing for run in runs),
             tuple(chain.from_iterable(run.events for run in runs)),
         )
-        scores = runs[self.output_part].scores
-        return [scores[micro_batch] for micro_batch in range(len(batches))]
 
     def _only(self, part: int, score: Score) -> Score | None:
         return score if part == self.output_part else None
 
-    def _step_alone(
-        self, schedule: Schedule, batches: Sequence[Mapping[str, Any]], score: Score
-    ) -> list[Any]:
+    def _run_in_turn(
+        self,
+        schedule: Schedule,
+        batches: Iterable[Mapping[str, Any]],
+        score: Score,
+        finish: Callable[[Any], None],
+    ) -> None:
         """One micro-batch after the other, whatever the schedule."""
-        scores, timing, events = [], Timing(), []
+        timing, events = Timing(), []
         for micro_batch, values in enumerate(batches):
             begin = perf_counter_ns()
             with torch.set_grad_enabled(schedule.backward):
@@ -222,13 +302,13 @@ class LocalRuntime:
                 found = score(micro_batch, results)
             events.append(_alone(Direction.FORWARD, micro_batch, begin))
             begin = perf_counter_ns()
-            scores.append(backward_from(found, results) if schedule.backward else found)
             if schedule.backward:
+                found = backward_from(found, results)
                 events.append(_alone(Direction.BACKWARD, micro_batch, begin))
+            finish(found)
             assert self.last is not None
             timing += self.last.timing[0]
         self.last = RunRecord((Traffic.none(1),), (timing,), tuple(events))
-        return scores
 
     def everywhere(
         self,
@@ -376,6 +456,48 @@ class _Batch:
 
     def _everywhere(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
         return self._runtime.everywhere(jobs, self._streams, self._wires.stop)
+
+
+class _SharedBatches:
+    """The batches of a stream: each part gets all of them, what all have had is let go.
+
+    A part that depends on no other is kept from running ahead: no more are under way at a time than
+    in the schedule's order.
+    """
+
+    def __init__(self, batches: Iterator[Any], k: int, under_way: int) -> None:
+        self._readers, self._ended, self._most = tee(batches, k), [0] * k, under_way
+        self._changed = Condition()
+        self._error: Exception | None = None
+
+    def of(self, part: int) -> Iterator[Any]:
+        """What a part gets, when it may begin it; where one finds an error, all do."""
+        for batch in count():
+            with self._changed:
+                self._changed.wait_for(partial(self._may_begin, batch))
+                if self._error is not None:
+                    raise self._error
+                try:
+                    values = next(self._readers[part])
+                except Exception as error:
+                    self._error = error
+                    raise
+            yield values
+
+    def _may_begin(self, batch: int) -> bool:
+        return self._error is not None or batch < min(self._ended) + self._most
+
+    def end(self, part: int) -> None:
+        """Note that a part has ended a batch."""
+        with self._changed:
+            self._ended[part] += 1
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Wake all that wait and let none wait again."""
+        with self._changed:
+            self._error = self._error or StoppedError()
+            self._changed.notify_all()
 
 
 class _Modes:

@@ -7,12 +7,13 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from hgpart.execution.events import Doing, Span
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer, Wire
-from hgpart.execution.weight_gradients import Product
+from hgpart.execution.weights.gradients import Product
+from hgpart.execution.weights.versions import Weights
 
 
 class PartState:
@@ -26,6 +27,8 @@ class PartState:
         Where its weights are.
     values, differentiable : list
         By slot. Values are detached: each step has a graph of its own.
+    weights : Weights or None
+        What steps compute with instead of their parameters.
     saved : dict
         What instructions keep for their backward.
     traffic : Traffic
@@ -45,6 +48,7 @@ class PartState:
         self.module, self.device = module, device
         self.values: list[Any] = [None] * slots
         self.differentiable = [False] * slots
+        self.weights: Weights | None = None
         self.saved: dict[Any, Any] = {}
         self.traffic = Traffic.none(k)
         self.waited = 0.0
@@ -53,6 +57,10 @@ class PartState:
         self._wire = wire
         self._gradients: dict[int, Tensor] = {}
         self._own: set[int] = set()  # slots whose gradient nobody else holds
+
+    def call(self, step: nn.Module, operands: Sequence[Any]) -> Any:
+        """Run a step."""
+        return step(*operands) if self.weights is None else self.weights.call(step, operands)
 
     def add_gradient(self, slot: int, gradient: Tensor) -> None:
         """Add to the gradient of a value; the tensor stays as it is, others may hold it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -15,7 +15,8 @@ from hgpart.execution.instructions import prepare
 from hgpart.execution.program import PartProgram
 from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import Wire
-from hgpart.execution.weight_gradients import Product, add_products
+from hgpart.execution.weights.gradients import Product, add_products
+from hgpart.execution.weights.versions import Versions
 from hgpart.schedules.schedule import Action, Direction
 
 Score = Callable[[int, tuple[Tensor, ...]], Any]
@@ -23,6 +24,8 @@ Score = Callable[[int, tuple[Tensor, ...]], Any]
 
 class StepRun:
     """One part's share of a step: a `PartRun` for each micro-batch, all of which go on in turns.
+
+    Or of a stream, whose batches take the place of micro-batches.
 
     Parameters
     ----------
@@ -33,11 +36,15 @@ class StepRun:
         Number of parts of the placement.
     wires : sequence of Wire
         The part's, one for each micro-batch.
-    batches : sequence of mapping
-        The values of the placeholders, for each micro-batch.
+    batches : iterable of mapping
+        The values of the placeholders, for each micro-batch; each is asked for when it begins.
     score : callable, optional
         Given a micro-batch and the results, in the part that has them; what it returns is kept
         and, if the step has backward passes, is the number that these begin with.
+    versions : Versions, optional
+        Of a stream.
+    on_update : callable, optional
+        Told of each batch of a stream what `score` returned, if it was asked, after the update.
 
     Attributes
     ----------
@@ -58,8 +65,10 @@ class StepRun:
         device: torch.device,
         k: int,
         wires: Sequence[Wire],
-        batches: Sequence[Mapping[str, Any]],
+        batches: Iterable[Mapping[str, Any]],
         score: Score | None = None,
+        versions: Versions | None = None,
+        on_update: Callable[[Any], None] = lambda score: None,
     ) -> None:
         self.scores: dict[int, Any] = {}
         self.results: dict[int, tuple[Tensor, ...]] = {}
@@ -67,7 +76,8 @@ class StepRun:
         self.events: list[Event] = []
         self._spans: list[Span] = []  # of the action under way
         self._program, self._device, self._k = program, device, k
-        self._wires, self._batches, self._score = wires, [*batches], score
+        self._wires, self._batches, self._score = wires, iter(batches), score
+        self._versions, self._on_update = versions, on_update
         self._last = len(prepare(program).forward) - 1
         self._runs: dict[int, PartRun] = {}
         self._products: dict[Any, list[Product]] = {}
@@ -83,7 +93,7 @@ class StepRun:
                 self._add_products()
             self._note(action, begin, perf_counter_ns())
             if last[action.micro_batch] is action and (learns or not torch.is_grad_enabled()):
-                del self._runs[action.micro_batch]
+                self._runs.pop(action.micro_batch, None)
 
     def _add_products(self) -> None:
         """What nobody waits for comes last."""
@@ -106,6 +116,12 @@ class StepRun:
             if chunk == self._last:
                 self._finish_forward(micro_batch, learns)
             return
+        if direction is Direction.UPDATE:
+            assert self._versions is not None
+            del self._runs[micro_batch]  # with its weights, before there are new ones
+            self._versions.end(micro_batch)
+            self._on_update(self.scores.pop(micro_batch, None))
+            return
         run = self._runs[micro_batch]
         if direction is Direction.WEIGHTS:
             run.backward_weights(chunk)
@@ -118,9 +134,11 @@ class StepRun:
         run = PartRun(self._program, self._wires[micro_batch], self._device, self._k)
         # Of all micro-batches.
         run.traffic, run.timing, run.spans = self.traffic, self.timing, self._spans
-        run.products = self._products if len(self._batches) > 1 else None
-        run.begin(self._batches[micro_batch])
-        self._batches[micro_batch] = {}
+        several = self._versions is None and len(self._wires) > 1
+        run.products = self._products if several else None
+        run.begin(next(self._batches))  # micro-batches begin in their order
+        if self._versions is not None:
+            run.weights = self._versions.begin(micro_batch)
         self._runs[micro_batch] = run
 
     def _finish_forward(self, micro_batch: int, learns: bool) -> None:

@@ -1,8 +1,11 @@
-"""A batch -> its micro-batches: inputs and random masks, sliced where the samples lie."""
+"""A batch -> its micro-batches: inputs and random masks, sliced where the samples lie.
+
+And a stream of batches -> those of them that parts have begun.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -16,6 +19,8 @@ from hgpart.placement.blueprint import Blueprint
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.batches import evenly
 from hgpart.tracing.traced_nodes import first_tensor
+
+GRADIENT_HOOKS = "_post_accumulate_grad_hooks"  # where torch keeps them
 
 
 def divided_values(
@@ -69,6 +74,93 @@ def score_of(
     return score
 
 
+class StreamedBatches:
+    """The batches of a stream, each drawn when it is asked for, and their losses.
+
+    Parameters
+    ----------
+    batches : iterable of (inputs, targets)
+    count : int
+        How many of them there have to be.
+    divided : callable
+        Given inputs, the values of the placeholders.
+    build : callable or None
+        Given the results, what the model returns; None where they are not.
+    loss_fn : callable
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[tuple[Sequence[Any], Any]],
+        count: int,
+        divided: Callable[[Sequence[Any]], Mapping[str, Any]],
+        build: Callable[[Sequence[Any]], Any] | None,
+        loss_fn: Callable[[Any, Any], torch.Tensor],
+    ) -> None:
+        self._batches, self._count, self._divided = batches, count, divided
+        self._build, self._loss_fn = build, loss_fn
+        self._targets: dict[int, Any] = {}
+
+    def values(self) -> Iterator[Mapping[str, Any]]:
+        """Of the placeholders, batch by batch.
+
+        Raises
+        ------
+        ArgumentError
+            If there are too few.
+        """
+        batches = iter(self._batches)
+        for number in range(self._count):
+            batch = next(batches, None)
+            if batch is None:
+                raise ArgumentError(
+                    f"{number} batches: accepted are {self._count}, as the schedule has"
+                )
+            inputs, targets = batch
+            if self._build is not None:
+                self._targets[number] = targets
+            yield self._divided(inputs)
+
+    def score(self, number: int, results: Sequence[Any]) -> torch.Tensor:
+        """A batch's loss."""
+        assert self._build is not None
+        loss = self._loss_fn(self._build(results), self._targets.pop(number))
+        _check_loss(loss, learns=any(result.requires_grad for result in results))
+        return loss
+
+
+def check_stream(schedule: Schedule, modules: Iterable[fx.GraphModule], norms: str) -> None:
+    """Raise an ArgumentError unless a stream can go by a schedule, in the present grad mode."""
+    check_norms_of_stream(norms)
+    if not isinstance(schedule, Schedule) or schedule.in_flight is None:
+        given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
+        raise ArgumentError(f"a stream by a {given}: accepted is one of the rule async")
+    if not torch.is_grad_enabled():
+        raise ArgumentError("a stream without grad mode: accepted is with, as it trains")
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            if parameter._backward_hooks or getattr(parameter, GRADIENT_HOOKS, None):
+                raise ArgumentError(
+                    f"a stream with a hook on {name}, whose gradients gather elsewhere: accepted "
+                    "are parameters without hooks"
+                )
+        for step in module.children():
+            if getattr(step, "_compiled_call_impl", None) is not None:
+                raise ArgumentError(
+                    "a stream of steps that torch.compile has compiled, which are bound to one "
+                    "version of their weights: accepted are steps as they were placed"
+                )
+
+
+def check_norms_of_stream(norms: str) -> None:
+    """Raise an ArgumentError for norms that update running statistics at the end of a batch."""
+    if norms == "batch":
+        raise ArgumentError(
+            "norms of the batch with batches in flight, each of which is one micro-batch: accepted "
+            "are those of micro-batches"
+        )
+
+
 def _check_loss(loss: Any, learns: bool) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         received = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else repr(loss)
@@ -86,10 +178,15 @@ def schedule_for_mode(schedule: Schedule, has_loss: bool) -> Schedule:
     Raises
     ------
     ArgumentError
-        If it is no schedule. In grad mode, if there is no loss or it has no backward passes.
+        If it is no schedule, or one of streams. In grad mode, if there is no loss or it has no
+        backward passes.
     """
     if not isinstance(schedule, Schedule):
         raise ArgumentError(f"schedule {schedule!r}: accepted is what hgpart.schedule returns")
+    if schedule.in_flight is not None:
+        raise ArgumentError(
+            f"a step by the rule {schedule.rule}, which has updates: accepted is a stream by it"
+        )
     if not torch.is_grad_enabled():
         return schedule.forward_only
     if not has_loss or not schedule.backward:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import reduce
@@ -29,6 +29,8 @@ from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import expected, expected_gradients, float_type
 from hgpart.placement.held_state import HeldState
 from hgpart.placement.micro_batches import (
+    StreamedBatches,
+    check_stream,
     divided_values,
     schedule_for_mode,
     score_of,
@@ -324,6 +326,76 @@ class Placement(nn.Module):
     def batch(self) -> AbstractContextManager[None]:
         """Where micro-batches of one batch are run: what norms update once, they do at its end."""
         return batch_of(self.programs) if self.norms == "batch" else nullcontext()
+
+    def stream(
+        self,
+        batches: Iterable[tuple[Sequence[Any], Any]],
+        loss_fn: Callable[[Any, Any], torch.Tensor],
+        update: Callable[[int], object],
+        schedule: Schedule,
+        *,
+        stash: bool = True,
+        on_loss: Callable[[torch.Tensor], object] = lambda loss: None,
+    ) -> list[torch.Tensor]:
+        """Train on a stream of batches: parts update their weights without waiting for each other.
+
+        A part updates its weights as soon as the gradients of a batch on it are complete, and goes
+        on with other batches: their forward passes, begun before, were without that update
+        (`Schedule.staleness`). With one batch in flight it is training as ever, to the bit. When it
+        returns, all batches have ended.
+
+        Parameters
+        ----------
+        batches : iterable of (inputs, targets)
+            As many as the schedule has; each is asked for, and its random masks are drawn, when
+            the first part begins it.
+        loss_fn : callable
+            (what the model returns, targets) -> a tensor of one element.
+        update : callable
+            Told a part when the `grad` of that part's parameters is of one batch alone: as a step
+            of an optimizer of these parameters. Each part calls it in its own thread.
+        schedule : Schedule
+            Of `hgpart.schedule` with the rule ``async``.
+        stash : bool
+            Whether the backward pass of a batch has the weights of its forward pass: a part keeps a
+            copy of its weights for each batch in flight that began with others. If not, an update
+            changes them under the batches in flight, whose gradients are those of no weights.
+        on_loss : callable
+            Told the loss of each batch, in their order, by the part that has the results.
+
+        Returns
+        -------
+        list of Tensor
+            The losses.
+
+        Raises
+        ------
+        ArgumentError
+            If there are fewer batches than the schedule has, its rule is another, a loss is no
+            tensor of one element with gradients, steps are compiled, parameters have hooks,
+            norms are of the batch, or grad mode is off.
+        PlanError, PlacementError
+            As `step`.
+        """
+        modules = (self.submodule(part) for part in self.programs)
+        check_stream(schedule, modules, self.norms)
+        self._last = self.training, False
+        losses: list[torch.Tensor] = []
+
+        def tell(loss: torch.Tensor) -> None:
+            losses.append(loss)
+            on_loss(loss)
+
+        source = StreamedBatches(
+            *(batches, schedule.micro_batches, self.whole), self.build_results, loss_fn
+        )
+        self.runtime.stream(schedule, source.values(), source.score, update, tell, stash)
+        return losses
+
+    def whole(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        """The values of placeholders for a batch at once; see `divided`."""
+        (values,) = self.divided(inputs, (self._batch_size(inputs),))
+        return values
 
     def divided(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
         """The values of placeholders for each micro-batch, inputs that are None left out."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
 from operator import add
 from time import perf_counter_ns
 from typing import Any
@@ -18,8 +18,14 @@ from hgpart.execution.outlines import check_fits, outline
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score, StepRun
 from hgpart.execution.totals import Timing, Traffic
+from hgpart.execution.weights.versions import Versions
 from hgpart.placement import Placement
-from hgpart.placement.micro_batches import schedule_for_mode, score_of
+from hgpart.placement.micro_batches import (
+    StreamedBatches,
+    check_stream,
+    schedule_for_mode,
+    score_of,
+)
 from hgpart.run.connection import Connection
 from hgpart.run.post import MicroBatchWire, Post
 from hgpart.run.routes import Routes, routes
@@ -205,6 +211,75 @@ class DistributedModel(nn.Module):
         scores = [step.scores[micro_batch] for micro_batch in range(len(sizes))]
         return scores if loss_fn is None else reduce(add, scores)
 
+    def stream(
+        self,
+        batches: Iterable[tuple[Sequence[Tensor | None], Any]],
+        loss_fn: Callable[[Any, Any], Tensor],
+        update: Callable[[int], object],
+        schedule: Schedule,
+        batch_size: int,
+        *,
+        stash: bool = True,
+        on_loss: Callable[[Tensor | None], object] = lambda loss: None,
+    ) -> list[Tensor] | None:
+        """Run this rank's share of a stream of batches; see `Placement.stream`.
+
+        Parameters
+        ----------
+        batches : iterable of (inputs, targets)
+            Inputs as in `forward`; targets are looked at by the rank that makes the result.
+        loss_fn : callable
+        update : callable
+            Told this rank when it is to change its parameters by their `grad`.
+        schedule : Schedule
+            The same on all ranks, as of `hgpart.run.scheduling.schedule_among`.
+        batch_size : int
+            Of every batch.
+        stash : bool
+        on_loss : callable
+            Told of each batch after this rank's update: its loss on the rank that makes the result,
+            None on the others.
+
+        Returns
+        -------
+        list of Tensor or None
+            The losses, on the rank that makes the result.
+
+        Raises
+        ------
+        RunError
+            If another rank is gone.
+        ArgumentError, PlanError, PlacementError
+            As `Placement.stream`; and if a batch is of another size.
+        """
+        self._pass = None
+        check_stream(schedule, [self.program.module], self.placement.norms)
+        losses: list[Tensor] = []
+
+        def tell(loss: Tensor | None) -> None:
+            if loss is not None:
+                losses.append(loss)
+            on_loss(loss)
+
+        def whole(inputs: Sequence[Tensor | None]) -> Mapping[str, Any]:
+            if (size := self._batch_size(inputs, batch_size)) != batch_size:
+                raise ArgumentError(f"a batch of {size}: accepted are batches of {batch_size}")
+            (values,) = self.placement.divided(self._here(inputs), (batch_size,))
+            return values
+
+        build = self.placement.build_results if self.makes_result else None
+        source = StreamedBatches(batches, schedule.micro_batches, whole, build, loss_fn)
+        post = self._post(schedule, (batch_size,) * schedule.micro_batches)
+        rank = self.connection.rank
+        step = self._begun(
+            *(post.wires(), source.values(), source.score if self.makes_result else None),
+            versions=Versions(self.program.module, partial(update, rank), stash),
+            on_update=tell,
+        )
+        step.run(schedule.sequences[rank])
+        self._finish(post, "backward")
+        return losses if self.makes_result else None
+
     def _batch_size(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> int:
         batch = next((value.shape[0] for value in inputs if value is not None), batch_size)
         if batch is None:
@@ -234,11 +309,18 @@ class DistributedModel(nn.Module):
     def _begun(
         self,
         wires: Sequence[MicroBatchWire],
-        batches: Sequence[dict[str, Any]],
+        batches: Iterable[Mapping[str, Any]],
         score: Score | None = None,
+        versions: Versions | None = None,
+        on_update: Callable[[Any], None] = lambda score: None,
     ) -> StepRun:
         connection = self.connection
-        step = StepRun(self.program, connection.device, connection.k, wires, batches, score)
+        step = StepRun(
+            *(self.program, connection.device, connection.k, wires, batches),
+            score=score,
+            versions=versions,
+            on_update=on_update,
+        )
         self.traffic, self.timing, self.events = step.traffic, step.timing, step.events
         return step
 

@@ -24,7 +24,8 @@ class Post:
 
     Receives are posted, and messages between two parts depart, in the order of the schedule, as
     NCCL tells messages apart by nothing else. Nobody waits for a message to depart before `finish`:
-    gloo's leaves when its receiver has posted the receive.
+    gloo's leaves when its receiver has posted the receive. But a part of a stream is not ahead of
+    the others by more than in the schedule's order, with all that it has sent.
 
     Parameters
     ----------
@@ -65,6 +66,8 @@ class Post:
         """Let tensors depart, when all that travels with them is there."""
         message = self._routes.departing[micro_batch, backward, transfer.number]
         pieces = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
+        while self._sent and self._oldest().micro_batch <= micro_batch - self._routes.under_way:
+            self._settle(self._oldest().number)
         size, wanted = sum(map(len, pieces)), transfer.nbytes(self._sizes[micro_batch])
         if size != wanted:  # the receiver waits for as many
             raise RunError(
@@ -116,9 +119,13 @@ class Post:
         for number in [*self._sent]:
             self._settle(number)
 
+    def _oldest(self) -> Message:
+        return next(iter(self._sent.values()))[0]
+
     def _settle(self, number: int) -> None:
-        message, _, work = self._sent.pop(number)
-        self._wait(work, message, message.receiver)
+        if number in self._sent:
+            message, _, work = self._sent.pop(number)
+            self._wait(work, message, message.receiver)
 
     def _post(self, count: int) -> None:
         for _ in range(min(count, len(self._to_post))):

@@ -23,12 +23,15 @@ class Routes:
     settled : mapping of int to tuple of int
         By number of an incoming message, those that left for its sender and that it must have
         received before it let this one depart.
+    under_way : int
+        `Schedule.under_way` of a stream; all that a step has.
     """
 
     incoming: tuple[Message, ...]
     arriving: Mapping[Piece, Message]
     departing: Mapping[Piece, Message]
     settled: Mapping[int, tuple[int, ...]]
+    under_way: int
 
 
 def routes(schedule: Schedule, part: int) -> Routes:
@@ -40,6 +43,7 @@ def routes(schedule: Schedule, part: int) -> Routes:
         {piece: one for one in incoming for piece in _pieces(one)},
         {piece: one for one in outgoing for piece in _pieces(one)},
         _settled(schedule, part),
+        schedule.micro_batches if schedule.in_flight is None else schedule.under_way,
     )
 
 
@@ -60,7 +64,7 @@ def _settled(schedule: Schedule, part: int) -> dict[int, tuple[int, ...]]:
     seen, found = set[int](), {}
     for action in schedule.order:
         other, direction, micro_batch, _ = action
-        if direction is Direction.WEIGHTS:
+        if direction in (Direction.WEIGHTS, Direction.UPDATE):
             continue
         chunk, backward = schedule.chunk(action), direction is not Direction.FORWARD
         for transfer in chunk.awaits:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hgpart.errors import ArgumentError
-from hgpart.schedules import check_rule
+from hgpart.schedules import check_in_flight, check_rule
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
-from hgpart.schedules.rules import DEFAULT, RULES
+from hgpart.schedules.rules import DEFAULT, IN_FLIGHT, RULES, STREAMS
 from hgpart.schedules.schedule_files import ScheduleFile, read_schedule
 
 
@@ -20,17 +20,44 @@ class Scheduling:
     ----------
     rule : str
     micro_batches : int
+    in_flight : int or None
+        Batches that each part may have begun at a time, by the rule ``async``.
+    stash : bool
+        Whether each of them keeps the weights of its forward pass.
     file : ScheduleFile, optional
     """
 
     rule: str = DEFAULT
     micro_batches: int = 1
+    in_flight: int | None = None
+    stash: bool = True
     file: ScheduleFile | None = None
 
     def __post_init__(self) -> None:
         """Refuse what can't be."""
         if self.file is None:
             check_rule(self.rule)
+        check_in_flight(self.rule, self.in_flight)
+        if self.is_stream and self.micro_batches != 1:
+            raise ArgumentError(
+                f"{self.micro_batches} micro-batches by {self.rule}, whose parts work on other "
+                "batches meanwhile: accepted is 1"
+            )
+        if not self.stash and not self.is_stream:
+            raise ArgumentError(
+                f"--no-stash by {self.rule}, which has no other weights to keep: accepted with "
+                f"{', '.join(STREAMS)}"
+            )
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether batches follow each other without a stop."""
+        return self.rule in STREAMS and self.file is None
+
+    @property
+    def most_in_flight(self) -> int:
+        """Batches that each part may have begun at a time."""
+        return (self.in_flight or IN_FLIGHT) if self.is_stream else 1
 
     @property
     def name(self) -> str:
@@ -39,15 +66,19 @@ class Scheduling:
 
     @property
     def sums(self) -> str:
-        """The rule that sums have their order by.
+        """The rule that sums have their order by, and what else a loss depends on.
 
-        One micro-batch leaves any rule that of ``sequential``.
+        One micro-batch leaves any rule that of ``sequential``; so does one batch in flight.
 
         >>> Scheduling("greedy", 1).sums, Scheduling("greedy", 2).sums
         ('sequential', 'greedy')
+        >>> Scheduling("async", in_flight=1).sums, Scheduling("async", in_flight=4).sums
+        ('sequential', 'async, 4 in flight')
         """
         if self.file is not None:
             return f"file {self.file.fingerprint}"
+        if self.most_in_flight > 1:
+            return f"{self.rule}, {self.most_in_flight} in flight{', no stash' * (not self.stash)}"
         return "sequential" if self.micro_batches == 1 else self.rule
 
     def sizes(self, batch_size: int) -> tuple[int, ...]:
@@ -55,21 +86,29 @@ class Scheduling:
         return micro_batch_sizes(batch_size, self.micro_batches)
 
 
-def scheduling_of(schedule: str, micro_batches: int | None) -> Scheduling:
+def scheduling_of(
+    schedule: str,
+    micro_batches: int | None,
+    in_flight: int | None = None,
+    *,
+    stash: bool = True,
+) -> Scheduling:
     """What is asked for by a rule or a file, and a number of micro-batches if one is given.
 
     Raises
     ------
     ArgumentError
-        If it is neither, or a file for another number of micro-batches.
+        If it is neither, a file for another number of micro-batches or of a stream; see also
+        `Scheduling`.
     FormatError
         If the file is no schedule.
     """
-    if schedule in RULES:
-        return Scheduling(schedule, 1 if micro_batches is None else micro_batches)
+    rules = (*RULES, *STREAMS)
+    if schedule in rules:
+        return Scheduling(schedule, 1 if micro_batches is None else micro_batches, in_flight, stash)
     if not Path(schedule).is_file():
         raise ArgumentError(
-            f"schedule {schedule!r}: accepted are {', '.join(RULES)}, and a file of "
+            f"schedule {schedule!r}: accepted are {', '.join(rules)}, and a file of "
             "'hgpart show --schedule RULE -o FILE'"
         )
     file = read_schedule(schedule)
@@ -78,4 +117,9 @@ def scheduling_of(schedule: str, micro_batches: int | None) -> Scheduling:
             f"{micro_batches} micro-batches by {schedule}: accepted is {file.micro_batches}, "
             "which it was made for"
         )
-    return Scheduling(file.rule, file.micro_batches, file=file)
+    if file.in_flight is not None:
+        raise ArgumentError(
+            f"{schedule} is of a stream of {file.micro_batches} batches: accepted are files of a "
+            "step, and --schedule async for any number of batches"
+        )
+    return Scheduling(file.rule, file.micro_batches, in_flight, stash, file)

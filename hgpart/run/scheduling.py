@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from hgpart.run.schedule_wanted import Scheduling
 from hgpart.schedules import check_micro_batches, check_rule, make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.outline import Outline
-from hgpart.schedules.rules import DEFAULT
+from hgpart.schedules.rules import DEFAULT, STREAMS
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.schedule_files import read_schedule
 
@@ -29,8 +30,9 @@ def schedule(
     costs: Costs | None = None,
     *,
     backward: bool = True,
+    in_flight: int | None = None,
 ) -> Schedule:
-    """Order what the parts of a placement do in a step, in the placement's present mode.
+    """Order what the parts of a placement do in a step or a stream, in its present mode.
 
     All parts' sequences are cut from one global order, in which each action stands behind what it
     needs: so no schedule can come to a stop, and sums have one order, the same in each run. It is
@@ -42,26 +44,30 @@ def schedule(
     placement : Placement
         All its parts in this process.
     rule : str
-        ``sequential``, ``gpipe``, ``1f1b``, ``zero-bubble`` or ``greedy``.
+        ``sequential``, ``gpipe``, ``1f1b``, ``zero-bubble`` or ``greedy``; ``async`` is for
+        `Placement.stream`.
     micro_batches : int
-        That a batch is divided into.
+        That a batch is divided into; of a stream, its batches.
     costs : Costs, optional
         What actions and messages are taken to last; `costs_of` the placement when left out.
     backward : bool
         Whether a step has backward passes.
+    in_flight : int, optional
+        Batches of a stream that each part may have begun at a time; 2 when left out.
 
     Raises
     ------
     ArgumentError
-        If there is no such rule, or there are no micro-batches.
+        If there is no such rule, there are no micro-batches, a stream is to do without backward
+        passes, or there are to be batches in flight by another rule.
     RunError
         If this process does not hold all parts.
     """
     check_rule(rule)
     check_micro_batches(micro_batches)
-    costs = costs_of(placement, micro_batches) if costs is None else costs
-    outlines = all_outlines(placement)
-    return make_schedule(outlines, rule, micro_batches, costs, backward=backward)
+    costs = _costs(placement, rule, micro_batches) if costs is None else costs
+    options: dict[str, Any] = {"backward": backward, "in_flight": in_flight}
+    return make_schedule(all_outlines(placement), rule, micro_batches, costs, **options)
 
 
 def schedule_among(
@@ -71,12 +77,18 @@ def schedule_among(
     costs: Costs | None = None,
     *,
     backward: bool = True,
+    in_flight: int | None = None,
 ) -> Schedule:
     """The same as `schedule` where each rank has its own part; all ranks call it."""
     placement, connection = model.placement, model.connection
-    costs = costs_of(placement, micro_batches) if costs is None else costs
+    costs = _costs(placement, rule, micro_batches) if costs is None else costs
     outlines = connection.gather(next(outlines_here(placement)))
-    return make_schedule(outlines, rule, micro_batches, costs, backward=backward)
+    options: dict[str, Any] = {"backward": backward, "in_flight": in_flight}
+    return make_schedule(outlines, rule, micro_batches, costs, **options)
+
+
+def _costs(placement: Placement, rule: str, micro_batches: int) -> Costs:
+    return costs_of(placement, 1 if rule in STREAMS else micro_batches)
 
 
 def load_schedule(path: Path | str, placement: Placement) -> Schedule:
@@ -92,8 +104,12 @@ def load_schedule(path: Path | str, placement: Placement) -> Schedule:
     return read_schedule(path).of(all_outlines(placement))
 
 
-def wanted_schedule(placement: Placement, wanted: Scheduling, backward: bool) -> Schedule:
+def wanted_schedule(
+    placement: Placement, wanted: Scheduling, backward: bool, batches: int = 1
+) -> Schedule:
     """What is wanted, by a rule as `schedule` or from a file as `load_schedule`.
+
+    Of a stream, for a number of batches.
 
     Raises
     ------
@@ -101,16 +117,27 @@ def wanted_schedule(placement: Placement, wanted: Scheduling, backward: bool) ->
         If there are to be backward passes, and the file has none.
     """
     if wanted.file is None:
-        return schedule(placement, wanted.rule, wanted.micro_batches, backward=backward)
+        return schedule(placement, **_asked(wanted, backward, batches))
     return _for_mode(wanted.file.of(all_outlines(placement)), wanted, backward)
 
 
-def wanted_among(model: DistributedModel, wanted: Scheduling, backward: bool) -> Schedule:
+def wanted_among(
+    model: DistributedModel, wanted: Scheduling, backward: bool, batches: int = 1
+) -> Schedule:
     """The same as `wanted_schedule` where each rank has its own part; all ranks call it."""
     if wanted.file is None:
-        return schedule_among(model, wanted.rule, wanted.micro_batches, backward=backward)
+        return schedule_among(model, **_asked(wanted, backward, batches))
     outlines = model.connection.gather(next(outlines_here(model.placement)))
     return _for_mode(wanted.file.of(outlines), wanted, backward)
+
+
+def _asked(wanted: Scheduling, backward: bool, batches: int) -> dict[str, Any]:
+    return {
+        "rule": wanted.rule,
+        "micro_batches": batches if wanted.is_stream else wanted.micro_batches,
+        "backward": backward,
+        "in_flight": wanted.in_flight,
+    }
 
 
 def _for_mode(schedule: Schedule, wanted: Scheduling, backward: bool) -> Schedule:

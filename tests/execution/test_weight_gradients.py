@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hgpart.execution.weight_gradients import add_map_gradients, add_products
+from hgpart.execution.weights.gradients import add_map_gradients, add_products
 
 
 class Tied(nn.Module):

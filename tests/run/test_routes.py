@@ -14,7 +14,7 @@ from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule import Direction
 
 
-@given(cuts(), st.sampled_from([*RULES]), st.integers(1, 3))
+@given(cuts(), st.sampled_from([*RULES, "async"]), st.integers(1, 3))
 def test_routes(cut: Cut, rule: str, micro_batches: int) -> None:
     outlines = [outline(cut.placed.programs[part], {}) for part in range(cut.k)]
     made = make_schedule(outlines, rule, micro_batches, Costs(message=1.0))
@@ -23,6 +23,9 @@ def test_routes(cut: Cut, rule: str, micro_batches: int) -> None:
     assert sorted(comes) == list(made.messages)  # each has one receiver
     leaves = {message for one in found for message in one.departing.values()}
     assert leaves == set(made.messages)
+    assert {own.under_way for own in found} == {
+        under_way(made) if rule == "async" else micro_batches
+    }
     for part, own in enumerate(found):
         numbers = [message.number for message in own.incoming]
         assert numbers == sorted(numbers)
@@ -37,12 +40,21 @@ def test_routes(cut: Cut, rule: str, micro_batches: int) -> None:
                 assert first_await(made, asked) <= departure(made, answer)
 
 
+def under_way(made):
+    """Most batches at a time of which some part has done something, and some has yet to."""
+    most = 0
+    for at in range(len(made.order)):
+        begun = {action.micro_batch for action in made.order[: at + 1]}
+        most = max(most, len(begun & {action.micro_batch for action in made.order[at:]}))
+    return most
+
+
 def departure(made, message):
     """Where in the sender's sequence a message leaves."""
     for at, action in enumerate(made.sequences[message.sender]):
         backward = action.direction is not Direction.FORWARD
         if (
-            action.direction is not Direction.WEIGHTS
+            action.direction not in (Direction.WEIGHTS, Direction.UPDATE)
             and (action.micro_batch, backward) == (message.micro_batch, message.backward)
             and made.chunk(action).messages.get(message.receiver) == message.transfers
         ):
@@ -55,7 +67,7 @@ def first_await(made, message):
     for at, action in enumerate(made.sequences[message.receiver]):
         backward = action.direction is not Direction.FORWARD
         if (
-            action.direction is not Direction.WEIGHTS
+            action.direction not in (Direction.WEIGHTS, Direction.UPDATE)
             and (action.micro_batch, backward) == (message.micro_batch, message.backward)
             and {*made.chunk(action).awaits} & {*message.transfers}
         ):

@@ -1,0 +1,1 @@
+"""A part's weights -> their gradients, apart from those of maps; and their versions in flight."""

@@ -1,0 +1,77 @@
+"""Asynchronous training, as plain as can be: all weights that were, the whole model on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from hgpart.schedules.schedule import Direction, Schedule
+
+Version = list[torch.Tensor]  # of the pieces of a part
+
+
+def begun_with(schedule: Schedule, part: int) -> list[int]:
+    """How many updates of a part each batch's forward pass there has, by what the part does."""
+    found, updates = [], 0
+    for action in schedule.sequences[part]:
+        updates += action.direction is Direction.UPDATE
+        if action.direction is Direction.FORWARD and action.chunk == 0:
+            assert action.micro_batch == len(found)
+            found.append(updates)
+    return found
+
+
+def stale_training(
+    model: nn.Module,
+    pieces: Mapping[int, Sequence[Any]],
+    schedule: Schedule,
+    batches: Sequence[tuple[Sequence[torch.Tensor], Any]],
+    loss_fn: Callable[[Any, Any], torch.Tensor],
+    optimizer_of: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+) -> tuple[list[torch.Tensor], dict[int, Version]]:
+    """Losses, and the last weights.
+
+    Each batch is one pass of the whole model, forward and backward, on the weights that its forward
+    pass has in each part; each part has an optimizer. Buffers are updated batch by batch.
+
+    Parameters
+    ----------
+    model : Module
+    pieces : mapping of int to sequence of Slice
+        What each part holds of the parameters that are learned.
+    schedule, batches, loss_fn, optimizer_of
+    """
+    whole = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    learned = {
+        part: [nn.Parameter(one.take(whole[one.name]).clone()) for one in held]
+        for part, held in pieces.items()
+    }
+    optimizers = {part: optimizer_of(several) for part, several in learned.items() if several}
+    history: dict[int, list[Version]] = {
+        part: [[one.detach().clone() for one in several]] for part, several in learned.items()
+    }
+    begun = {part: begun_with(schedule, part) for part in pieces}
+    losses = []
+    for number, (inputs, targets) in enumerate(batches):
+        state = {name: torch.zeros_like(one) for name, one in whole.items()}
+        for part, held in pieces.items():
+            for one, value in zip(held, history[part][begun[part][number]], strict=True):
+                one.put(state[one.name], value)
+        for value in state.values():
+            value.requires_grad_()
+        loss = loss_fn(functional_call(model, state, tuple(inputs)), targets)
+        losses.append(loss.detach())
+        found = torch.autograd.grad(loss, [*state.values()], allow_unused=True)
+        gradients = dict(zip(state, found, strict=True))
+        for part, held in pieces.items():
+            for one, parameter in zip(held, learned[part], strict=True):
+                gradient = gradients[one.name]
+                parameter.grad = None if gradient is None else one.take(gradient).clone()
+            if part in optimizers:
+                optimizers[part].step()
+            history[part].append([one.detach().clone() for one in learned[part]])
+    return losses, {part: versions[-1] for part, versions in history.items()}
