@@ -179,7 +179,23 @@ ScheduleRule = Annotated[
         "--schedule",
         metavar="RULE|FILE",
         help="When each part does what: sequential, gpipe, 1f1b, zero-bubble, greedy, or a file of "
-        "'hgpart show --schedule RULE -o FILE'.",
+        "'hgpart show --schedule RULE -o FILE'; async is training without a stop, each part "
+        "updating its weights by itself.",
+    ),
+]
+InFlight = Annotated[
+    int | None,
+    typer.Option(
+        help="Batches that each part may have begun at a time, with --schedule async; 2 when left "
+        "out, and 1 is training without it."
+    ),
+]
+NoStash = Annotated[
+    bool,
+    typer.Option(
+        "--no-stash",
+        help="With --schedule async: do not keep the weights that batches in flight began with. "
+        "They go back through newer ones then, so that gradients are those of no weights at all.",
     ),
 ]
 Weights = Annotated[

@@ -73,6 +73,10 @@ class Placing:
         The parts' programs are made for that only where something may be wrong: for a schedule's
         file, and in training for norms of a single sample or of the batch.
         """
+        if scheduling.is_stream:
+            from hgpart.placement.micro_batches import check_norms_of_stream
+
+            check_norms_of_stream(self.norms)
         sizes = scheduling.sizes(batch_size)
         norms = training and (1 in sizes or self.norms == "batch")
         if scheduling.file is None and not norms:

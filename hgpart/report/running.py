@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -14,6 +15,8 @@ from hgpart.execution.totals import Timing
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
 from hgpart.run.measuring import Measurement
 from hgpart.run.schedule_wanted import Scheduling
+
+STALE = "stale: updates of its part that a forward pass was without, in the mean and at most"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,7 @@ def run_json(report: RunReport) -> str:
         "backend": report.transport,
         "batch_size": measured.batch_size,
         "micro_batches": report.scheduling.micro_batches,
-        "schedule": report.scheduling.name,
+        **schedule_fields(report.scheduling),
         "norms": report.norms,
         "steps": measured.steps,
         "backward": measured.backward,
@@ -101,6 +104,7 @@ def run_json(report: RunReport) -> str:
             "device": report.devices[part],
             **vars(timing),
             **_shares(timing, measured.seconds),
+            **staleness_fields(measured.staleness, part),
             "sent_forward_bytes": int(traffic.forward_bytes[part].sum()),
             "received_forward_bytes": int(traffic.forward_bytes[:, part].sum()),
             "sent_backward_bytes": int(traffic.backward_bytes[part].sum()),
@@ -161,12 +165,54 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     console.print(f"Between devices: {forward} {unit} forward{back} in a step, {planned}")
 
 
+def schedule_fields(scheduling: Scheduling) -> dict[str, Any]:
+    """How batches went through the parts, for JSON.
+
+    >>> schedule_fields(Scheduling("async", in_flight=4))
+    {'schedule': 'async', 'in_flight': 4, 'stash': True}
+    """
+    fields: dict[str, Any] = {"schedule": scheduling.name}
+    if scheduling.is_stream:
+        fields |= {"in_flight": scheduling.most_in_flight, "stash": scheduling.stash}
+    return fields
+
+
+def staleness_fields(staleness: Sequence[Sequence[int]], part: int) -> dict[str, float]:
+    """Updates that a part's forward passes were without, for JSON; nothing if they had all.
+
+    >>> staleness_fields([[0, 1, 1, 2], [0, 0, 0, 0]], part=0)
+    {'mean_staleness': 1.0, 'most_staleness': 2}
+    """
+    if not staleness:
+        return {}
+    of_part = staleness[part]
+    return {"mean_staleness": sum(of_part) / len(of_part), "most_staleness": max(of_part)}
+
+
+def staleness_columns(staleness: Sequence[Sequence[int]]) -> tuple[list[str], list[list[str]]]:
+    """The same for tables: headings, and a column for each.
+
+    >>> staleness_columns([[0, 1, 1, 2], [0, 0, 0, 0]])
+    (['stale', 'most'], [['1.00', '0.00'], ['2', '0']])
+    """
+    if not staleness:
+        return [], []
+    each = [staleness_fields(staleness, part) for part in range(len(staleness))]
+    means = [f"{fields['mean_staleness']:.2f}" for fields in each]
+    return ["stale", "most"], [means, [f"{fields['most_staleness']}" for fields in each]]
+
+
 def in_micro_batches(scheduling: Scheduling, norms: str = "micro-batch") -> str:
-    """Say how a batch is divided, if it is.
+    """Say how a batch is divided, if it is, and whether others are in flight.
 
     >>> in_micro_batches(Scheduling("gpipe", 4)), in_micro_batches(Scheduling("gpipe"))
     (' in 4 micro-batches (gpipe)', '')
+    >>> in_micro_batches(Scheduling("async", stash=False))
+    ', 2 in flight (async, no stash)'
     """
+    if scheduling.is_stream:
+        stash = ", no stash" * (not scheduling.stash)
+        return f", {scheduling.most_in_flight} in flight ({scheduling.rule}{stash})"
     count = scheduling.micro_batches
     of_batch = ", norms of the batch" if norms == "batch" else ""
     return f" in {count} micro-batches ({scheduling.name}{of_batch})" if count > 1 else ""
@@ -198,6 +244,9 @@ def _print_parts(report: RunReport, console: Console, unit: str) -> None:
         even_decimals([1000 * timing.waiting / steps for timing in timings]),
         *zip(*([f"{100 * share:.1f}" for share in each.values()] for each in shares), strict=True),
     ]
+    more_headings, more_columns = staleness_columns(measured.staleness)
+    headings += more_headings
+    columns += more_columns
     counted, planned = traffic.forward_bytes / steps, report.planned_forward
     if measured.backward:
         counted = counted + traffic.backward_bytes / steps
@@ -211,3 +260,5 @@ def _print_parts(report: RunReport, console: Console, unit: str) -> None:
     for row in zip(*columns, strict=True):
         table.add_row(*row)
     print_table(console, "Parts, in a step", table)
+    if measured.staleness:
+        console.print(STALE)

@@ -12,7 +12,13 @@ from typing import Any
 
 from rich.console import Console
 
-from hgpart.report.running import in_micro_batches
+from hgpart.report.running import (
+    STALE,
+    in_micro_batches,
+    schedule_fields,
+    staleness_columns,
+    staleness_fields,
+)
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.training.loop import TrainingResult
@@ -67,7 +73,7 @@ def training_json(report: TrainingReport) -> str:
         "processes": report.processes,
         **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
         "micro_batches": report.scheduling.micro_batches,
-        "schedule": report.scheduling.name,
+        **schedule_fields(report.scheduling),
         "norms": report.norms,
         "momentum": options.momentum if options.optimizer == "sgd" else None,
         "weight_decay": options.weight_decay,
@@ -82,8 +88,8 @@ def training_json(report: TrainingReport) -> str:
         "volume_bytes": report.volume_bytes,
         "losses": [loss if math.isfinite(loss) else None for loss in result.losses],
         "parts": [
-            {"device": device, **vars(timing)}
-            for device, timing in zip(report.devices, timings, strict=True)
+            {"device": device, **vars(timing), **staleness_fields(result.staleness, part)}
+            for part, (device, timing) in enumerate(zip(report.devices, timings, strict=True))
         ],
     }
     lines = [f'  "{name}": {json.dumps(value)}' for name, value in fields.items()]
@@ -148,13 +154,17 @@ def _print_parts(report: TrainingReport, console: Console) -> None:
     timings = report.result.totals.timings
     busy = [timing.forward_busy + timing.backward_busy for timing in timings]
     waiting = [timing.forward_waiting + timing.backward_waiting for timing in timings]
-    table = ruled_table(["device", "busy s", "waiting s", "waiting %"])
+    headings, stale = staleness_columns(report.result.staleness)
+    table = ruled_table(["device", "busy s", "waiting s", "waiting %", *headings])
     columns = zip(report.devices, even_decimals(busy), even_decimals(waiting), strict=True)
     for part, (device, busy_text, waiting_text) in enumerate(columns):
         total = busy[part] + waiting[part]
         share = f"{100 * waiting[part] / total:.1f}" if total else "-"
-        table.add_row(f"{part} ({device})", busy_text, waiting_text, share)
+        more = [column[part] for column in stale]
+        table.add_row(f"{part} ({device})", busy_text, waiting_text, share, *more)
     print_table(console, "Time in the parts' forward and backward passes", table)
+    if stale:
+        console.print(STALE)
 
 
 def _print_traffic(report: TrainingReport, console: Console, unit: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from itertools import chain
 from operator import add
@@ -21,6 +22,7 @@ from hgpart.run.scheduling import wanted_among, wanted_schedule
 from hgpart.schedules.schedule import Schedule
 
 LossFunction = Callable[[Any, Any], Tensor]  # of results and targets: a mean over samples
+Loss = Callable[[], float]  # waits for it, where another process has it
 
 
 class Learner(Protocol):
@@ -59,13 +61,30 @@ class Learner(Protocol):
     def events(self) -> Sequence[Event]:
         """What was done here when in the last step."""
 
+    def learn(
+        self,
+        batches: Iterable[tuple[Tensor | None, Any]],
+        count: int,
+        batch_size: int,
+        loss_fn: LossFunction,
+        update: Callable[[int], object],
+        on_loss: Callable[[Loss], object],
+    ) -> Sequence[Sequence[int]]:
+        """Run steps, one after the other or some in flight, as `scheduling` has it.
+
+        Each with updates: `update` is told the parts that are here, when the gradients of their
+        parameters are of one batch; they are None afterwards, and have to be before.
+
+        Returns the `Schedule.staleness` of what is no step of its own; else nothing.
+        """
+
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """Part, slice and tensor of all parameters and buffers here."""
 
     def share(self, value: float | None) -> float:
         """Tell all processes what the one that makes the result found."""
 
-    def share_later(self, value: float | None) -> Callable[[], float]:
+    def share_later(self, value: float | None) -> Loss:
         """The same, where nobody waits before calling what is returned."""
 
     def gather(self, value: Any) -> list[Any]:
@@ -73,6 +92,28 @@ class Learner(Protocol):
 
     def totals(self) -> Totals:
         """What all parts have done up to now."""
+
+
+def learn_in_turn(
+    learner: Learner,
+    batches: Iterable[tuple[Tensor | None, Any]],
+    batch_size: int,
+    loss_fn: LossFunction,
+    update: Callable[[int], object],
+    on_loss: Callable[[Loss], object],
+) -> None:
+    """`Learner.learn` of steps one after the other."""
+    parts: dict[int, list[nn.Parameter]] = {}
+    for part, _, tensor in learner.held():
+        if isinstance(tensor, nn.Parameter):
+            parts.setdefault(part, []).append(tensor)
+    for images, targets in batches:
+        loss = learner.step(images, targets, batch_size, loss_fn)
+        for part, parameters in parts.items():
+            update(part)
+            for parameter in parameters:
+                parameter.grad = None
+        on_loss(learner.share_later(None if loss is None else loss.item()))
 
 
 class WholeModel:
@@ -114,6 +155,19 @@ class WholeModel:
         """Nothing is measured."""
         return ()
 
+    def learn(
+        self,
+        batches: Iterable[tuple[Tensor | None, Any]],
+        count: int,
+        batch_size: int,
+        loss_fn: LossFunction,
+        update: Callable[[int], object],
+        on_loss: Callable[[Loss], object],
+    ) -> Sequence[Sequence[int]]:
+        """Run steps one after the other."""
+        learn_in_turn(self, batches, batch_size, loss_fn, update, on_loss)
+        return ()
+
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """All parameters and buffers; one that has several names counts under the first."""
         seen: set[int] = set()
@@ -127,7 +181,7 @@ class WholeModel:
         assert value is not None
         return value
 
-    def share_later(self, value: float | None) -> Callable[[], float]:
+    def share_later(self, value: float | None) -> Loss:
         """Return what is known here."""
         return partial(self.share, value)
 
@@ -147,7 +201,7 @@ class PlacedModel(WholeModel):
         super().__init__(placement)
         self.placement, self.norms = placement, placement.norms
         self.scheduling = scheduling or Scheduling()
-        self._schedules: dict[tuple[bool, bool], Schedule] = {}
+        self._schedules: dict[tuple[bool, bool, int], Schedule] = {}
         self.device = placement.devices[placement.output_part]
         self.dtype = placement.dtype
         self.count_anew()
@@ -173,12 +227,35 @@ class PlacedModel(WholeModel):
         self._count()
         return None if loss_fn is None else made
 
-    def schedule(self) -> Schedule:
-        """What a step is done by, in the present mode and grad mode."""
-        mode = self.placement.training, torch.is_grad_enabled()
-        if mode not in self._schedules:
-            self._schedules[mode] = wanted_schedule(self.placement, self.scheduling, mode[1])
-        return self._schedules[mode]
+    def learn(
+        self,
+        batches: Iterable[tuple[Tensor | None, Any]],
+        count: int,
+        batch_size: int,
+        loss_fn: LossFunction,
+        update: Callable[[int], object],
+        on_loss: Callable[[Loss], object],
+    ) -> Sequence[Sequence[int]]:
+        """Run steps by a thread for each part."""
+        if not self.scheduling.is_stream:
+            return super().learn(batches, count, batch_size, loss_fn, update, on_loss)
+        cast = (([_there(images).to(dtype=self.dtype)], targets) for images, targets in batches)
+        made = self.schedule(count)
+        self.placement.stream(
+            *(cast, loss_fn, update, made),
+            stash=self.scheduling.stash,
+            on_loss=lambda loss: on_loss(self.share_later(loss.item())),
+        )
+        self._count()
+        return made.staleness
+
+    def schedule(self, batches: int = 1) -> Schedule:
+        """What a step, or a stream, is done by, in the present mode and grad mode."""
+        key = self.placement.training, torch.is_grad_enabled(), batches
+        if key not in self._schedules:
+            made = wanted_schedule(self.placement, self.scheduling, key[1], batches)
+            self._schedules[key] = made
+        return self._schedules[key]
 
     @property
     def events(self) -> Sequence[Event]:
@@ -207,7 +284,7 @@ class RankModel:
         self.model, self.dtype = model, model.placement.dtype
         self.norms = model.placement.norms
         self.scheduling = scheduling or Scheduling()
-        self._schedules: dict[tuple[bool, bool], Schedule] = {}
+        self._schedules: dict[tuple[bool, bool, int], Schedule] = {}
         self.processes = model.connection.k
         self.first = model.connection.rank == 0
         self.device = model.connection.device
@@ -249,12 +326,44 @@ class RankModel:
         self._count()
         return None if loss_fn is None else made
 
-    def schedule(self) -> Schedule:
-        """What a step is done by, in the present mode and grad mode; all call it."""
-        mode = self.model.placement.training, torch.is_grad_enabled()
-        if mode not in self._schedules:
-            self._schedules[mode] = wanted_among(self.model, self.scheduling, mode[1])
-        return self._schedules[mode]
+    def learn(
+        self,
+        batches: Iterable[tuple[Tensor | None, Any]],
+        count: int,
+        batch_size: int,
+        loss_fn: LossFunction,
+        update: Callable[[int], object],
+        on_loss: Callable[[Loss], object],
+    ) -> Sequence[Sequence[int]]:
+        """Run the part's share of steps."""
+        if not self.scheduling.is_stream:
+            learn_in_turn(self, batches, batch_size, loss_fn, update, on_loss)
+            return ()
+        cast = (
+            ([None if images is None else images.to(self.device, self.dtype)], targets)
+            for images, targets in batches
+        )
+        made = self.schedule(count)
+        waiting = deque[Loss]()
+
+        def share(loss: Tensor | None) -> None:
+            waiting.append(self.share_later(None if loss is None else loss.item()))
+            if len(waiting) > made.under_way:  # nobody waits for what has yet to be computed
+                on_loss(waiting.popleft())
+
+        stash = self.scheduling.stash
+        self.model.stream(*(cast, loss_fn, update, made, batch_size), stash=stash, on_loss=share)
+        for loss in waiting:
+            on_loss(loss)
+        self._count()
+        return made.staleness
+
+    def schedule(self, batches: int = 1) -> Schedule:
+        """What a step, or a stream, is done by, in the present mode and grad mode; all call it."""
+        key = self.model.placement.training, torch.is_grad_enabled(), batches
+        if key not in self._schedules:
+            self._schedules[key] = wanted_among(self.model, self.scheduling, key[1], batches)
+        return self._schedules[key]
 
     @property
     def events(self) -> Sequence[Event]:
@@ -272,7 +381,7 @@ class RankModel:
         """Hear from the process that has the result."""
         return self.share_later(value)()
 
-    def share_later(self, value: float | None) -> Callable[[], float]:
+    def share_later(self, value: float | None) -> Loss:
         """Hear later from the process that has the result."""
         return self.model.connection.share_later(value, self.model.placement.output_part)
 
@@ -291,6 +400,11 @@ def timeline_of(learner: Learner, events: Sequence[Sequence[Event]]) -> Timeline
     """What all parts did when, of the events of each step here; all processes call it."""
     of_all: list[Sequence[Sequence[Event]]] = learner.gather(events)
     return tuple(tuple(chain(*step)) for step in zip(*of_all, strict=True))
+
+
+def _there(images: Tensor | None) -> Tensor:
+    assert images is not None
+    return images
 
 
 def held_by_parts(placement: Placement) -> Iterator[tuple[int, Slice, Tensor]]:

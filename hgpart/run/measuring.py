@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -16,9 +17,10 @@ from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
 from hgpart.run.connection import Connection
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.learner import Learner, PlacedModel, RankModel, timeline_of
+from hgpart.run.learner import Learner, Loss, PlacedModel, RankModel, timeline_of
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import costs_of
+from hgpart.schedules.rules import LONGEST
 from hgpart.schedules.simulation import bubble
 
 
@@ -38,7 +40,9 @@ class Measurement:
     simulated_bubble : float
         What `bubble` is by the schedule's own costs.
     timeline : Timeline
-        Of the steps, if it was wanted; else empty.
+        Of the steps, if it was wanted; else empty. A stream's are one.
+    staleness : tuple of tuple of int
+        Of each part, in each batch of the first stream: updates that its forward pass is without.
     """
 
     steps: int
@@ -48,6 +52,7 @@ class Measurement:
     totals: Totals
     simulated_bubble: float = 0.0
     timeline: Timeline = ()
+    staleness: tuple[tuple[int, ...], ...] = ()
 
     @property
     def samples_per_second(self) -> float:
@@ -90,10 +95,12 @@ def measure(
         A batch, of a model with one input.
     steps : int
     backward : bool
-        Also a backward pass, of the mean square of what the model returns.
+        Also a backward pass, of the mean square of what the model returns. An update of a
+        stream changes nothing, but batches in flight keep weights as if it did.
     connection : Connection, optional
     scheduling : Scheduling, optional
-        The whole batch at once when left out.
+        The whole batch at once when left out. By the rule ``async`` the steps are streams of
+        `LONGEST` at most, which begin and end with no batch in flight.
     timeline : bool
         Whether to keep what each part did when.
     on_step : callable
@@ -107,17 +114,23 @@ def measure(
         learner = PlacedModel(placement, scheduling)
     else:
         learner = RankModel(DistributedModel(placement, connection), scheduling)
+    wanted = learner.scheduling
+    if wanted.is_stream and not backward:
+        raise ArgumentError(f"{wanted.rule} without backward passes: accepted is with them")
+    at_once = min(steps, LONGEST) if wanted.is_stream else 1
     with torch.set_grad_enabled(backward):
-        _step(placement, learner, images)  # memory is taken, threads start, connections are made
+        # Memory is taken, threads start, connections are made.
+        _run(placement, learner, images, wanted.most_in_flight)
         learner.count_anew()
+        planned = learner.schedule(at_once)
         started, events = _now(placement, learner), list[tuple[Event, ...]]()
-        for step in range(steps):
-            _step(placement, learner, images)
+        for done in range(0, steps, at_once):
+            count = min(at_once, steps - done)
+            _run(placement, learner, images, count)
             if timeline:
                 events.append(tuple(learner.events))
-            on_step(step + 1)
+            on_step(done + count)
         seconds = _now(placement, learner) - started
-        planned = learner.schedule()
     return Measurement(
         steps,
         len(images),
@@ -126,12 +139,20 @@ def measure(
         learner.totals(),
         bubble(planned, costs_of(placement, learner.scheduling.micro_batches)),
         timeline_of(learner, events),
+        planned.staleness if wanted.is_stream else (),
     )
 
 
-def _step(placement: Placement, learner: Learner, images: Tensor) -> None:
-    """One pass, or two."""
+def _run(placement: Placement, learner: Learner, images: Tensor, count: int) -> None:
+    """One pass, or two; of a stream, of some batches."""
     placement.zero_grad()
+    if learner.scheduling.is_stream:
+        losses: list[Loss] = []
+        batches = repeat((images, None), count)
+        learner.learn(batches, count, len(images), _mean_square_of, int, losses.append)
+        for loss in losses:
+            loss()
+        return
     learns = torch.is_grad_enabled()
     learner.step(images, None, len(images), _mean_square_of if learns else None)
 

@@ -133,6 +133,10 @@ def test_a_schedule_is_drawn(capsys, tmp_path):
     fails(capsys, ["show", plan, "--micro-batches", 3], 3, said)
     said = "without a schedule to draw: accepted with --schedule RULE"
     fails(capsys, ["show", plan, "-o", kept], 3, said)
+    hgpart("show", plan, "--schedule", "async", "--in-flight", 1)
+    assert "\nasync: 4 batches, 1 in flight at most, on 2 parts, idle " in capsys.readouterr().out
+    said = "--in-flight 2 without a schedule to draw: accepted with --schedule RULE"
+    fails(capsys, ["show", plan, "--in-flight", 2], 3, said)
     said = "9 micro-batches of a batch of 8: accepted are 1 to 8"
     fails(capsys, ["show", plan, "--schedule", "greedy", "--micro-batches", 9], 3, said)
 

@@ -30,6 +30,9 @@ def _alone(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+ASYNC = ("--schedule", "async", "--backward")
+
+
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
@@ -116,6 +119,24 @@ def test_in_processes(capfd, plans, tmp_path):
 
 
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
+def test_with_batches_in_flight(capfd, plans, tmp_path, carrier):
+    options = ("--steps", 5, *ASYNC, "--in-flight", 3, "--timeline", tmp_path / "times.json")
+    options += ("--one-process",) if carrier == "threads" else ()
+    assert hgpart_run(plans, 2, *options, "--json", tmp_path / "run.json") == 0
+    found = json.loads((tmp_path / "run.json").read_text())
+    check_figures(found, plans, 2, steps=5, backward=True)
+    assert (found["schedule"], found["in_flight"], found["stash"]) == ("async", 3, True)
+    shown = capfd.readouterr().out
+    assert "5 steps of 8 samples, 3 in flight (async), forward and backward" in shown
+    assert "stale: updates of its part that a forward pass was without" in shown
+    for part in found["parts"]:
+        assert 0 <= part["mean_staleness"] <= part["most_staleness"] < 3
+    events = assert_is_trace(tmp_path / "times.json", 2)
+    updates = [one for one in events if (one["name"][0], one["cat"]) == ("U", "run")]
+    assert len(updates) == 2 * 5
+
+
+@pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
 @pytest.mark.parametrize("rule", ["greedy", pytest.param("zero-bubble", marks=pytest.mark.full)])
 def test_in_micro_batches(capfd, plans, tmp_path, rule, carrier):
     options = ("--steps", 2, "--backward", "--micro-batches", 3, "--schedule", rule)
@@ -156,6 +177,7 @@ def schedules(plans):
     (folder / "spoiled.json").write_text(text.replace('"0:F0.0", ', ""))
     placement = place(load_model("lenet5")[0].eval(), load_plan(plans / "2.json"))
     save_schedule(folder / "forward.json", schedule(placement, "greedy", 3, backward=False))
+    save_schedule(folder / "stream.json", schedule(placement, "async", 3))
     return folder
 
 
@@ -186,6 +208,13 @@ def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):
         (("--schedule", "../2.json"), 6, "../2.json, line 2: found"),
         (("--schedule", "forward.json", "--backward"), 3, "is a schedule without backward passes"),
         (("--backend", "nccl"), 3, "backend nccl on device cpu: accepted are GPUs, as in --devic"),
+        (("--schedule", "async"), 3, "--schedule async without --backward: accepted is with it"),
+        (("--in-flight", 3), 3, "3 batches in flight by greedy: accepted with async"),
+        ((*ASYNC, "--in-flight", 0), 3, "0 batches in flight: accepted is 1 or more"),
+        ((*ASYNC, "--micro-batches", 2), 3, "2 micro-batches by async, whose parts work on other"),
+        ((*ASYNC, "--norms", "batch"), 3, "norms of the batch with batches in flight"),
+        (("--no-stash",), 3, "--no-stash by greedy, which has no other weights to keep"),
+        (("--schedule", "stream.json", "--backward"), 3, "is of a stream of 3 batches: accepted"),
     ],
 )
 def test_what_no_schedule_can_do_is_refused_before_any_process_starts(

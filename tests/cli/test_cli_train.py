@@ -154,6 +154,28 @@ def test_two_processes_learn_the_digits_as_one_device_does(plans, digits, tmp_pa
         assert heading in output.splitlines()
 
 
+@pytest.mark.full
+def test_batches_in_flight_in_threads_and_processes_have_the_same_bits(plans, tmp_path):
+    """Of threads there is a training, of processes its end, from a checkpoint of threads."""
+    threads, processes = tmp_path / "threads.json", tmp_path / "processes.json"
+    training = ("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, "--every", 5)
+    training += ("--schedule", "async", "--in-flight", 3)
+    first, second = (("--checkpoint", tmp_path / name) for name in "ab")
+    hgpart(*training, *first, "--one-process", "--steps", 20, "--json", threads)
+    hgpart(*training, *second, "--one-process", "--steps", 5)
+    process = started(*training, *second, "--resume", "--steps", 20, "--json", processes)
+    output, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (0, "")
+    assert "20 steps of 16 samples, 3 in flight (async), 5 of them before it was" in output
+    ours, theirs = (json.loads(file.read_text()) for file in (threads, processes))
+    assert ours["losses"] == theirs["losses"]
+    assert ours["accuracy"] == theirs["accuracy"]
+    assert (ours["schedule"], ours["in_flight"], ours["stash"]) == ("async", 3, True)
+    stale = [part["most_staleness"] for part in ours["parts"]]
+    assert stale == [part["most_staleness"] for part in theirs["parts"]]
+    assert max(stale) > 0
+
+
 # ------------------------------------------------------------------ death and resurrection
 
 
@@ -176,6 +198,8 @@ def ranks_of(launcher):
 
 def in_micro_batches(rule):
     """Options; none without a rule."""
+    if rule == "async":
+        return ("--schedule", rule, "--in-flight", 3)
     return () if rule is None else ("--micro-batches", 3, "--schedule", rule)
 
 
@@ -183,6 +207,30 @@ def wait_for_checkpoint(process, folder):
     while not checkpoints(folder):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_rank_that_is_killed_with_batches_in_flight(plans, tmp_path):
+    """What is left goes on to what an undisturbed training has, to the bit."""
+    folder, file, other = tmp_path / "cut", tmp_path / "cut.json", tmp_path / "whole.json"
+    training = ("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, "--every", 50)
+    training += ("--schedule", "async", "--in-flight", 4)
+    process = started(*training, "--steps", 10**6, "--checkpoint", folder)
+    try:
+        wait_for_checkpoint(process, folder)
+        os.kill(ranks_of(process.pid)[1], signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 14
+    assert "hgpart: error: rank 1 was ended by SIGKILL" in errors
+    done = check(checkpoints(folder)[0]).step
+    going_on = (*training, "--one-process", "--steps", done + 7)
+    hgpart(*going_on, "--resume", "--checkpoint", folder, "--json", file)
+    hgpart(*going_on, "--checkpoint", tmp_path / "whole", "--json", other)
+    shown, expected = (json.loads(one.read_text())["losses"] for one in (file, other))
+    assert shown == expected
 
 
 @pytest.mark.full
@@ -219,8 +267,8 @@ def test_a_killed_rank_loses_nothing_but_the_steps_since(rule, plans, digits, tm
     ("rule", "carrier"),
     [
         (None, "threads"),
-        *(pytest.param(rule, "threads", marks=pytest.mark.full) for rule in RULES),
-        *(pytest.param(rule, "gloo", marks=pytest.mark.full) for rule in RULES),
+        *(pytest.param(rule, "threads", marks=pytest.mark.full) for rule in (*RULES, "async")),
+        *(pytest.param(rule, "gloo", marks=pytest.mark.full) for rule in (*RULES, "async")),
     ],
 )
 def test_ctrl_c_leaves_whole_checkpoints_only(rule, carrier, plans, digits, tmp_path):

@@ -68,6 +68,9 @@ def test_micro_batches(capfd):
     assert (found["passed"], found["micro_batches"], found["schedule"]) == (True, 3, "zero-bubble")
     assert verify("--k", 3, *options, "--micro-batches", 3, "--norms", "batch") == 0
     assert "3 micro-batches (zero-bubble, norms of the batch), f" in capfd.readouterr().out
+    said = "--schedule async: accepted in verify, which compares one step with the model's, are"
+    stream = verify("--k", 3, "--schedule", "async")
+    fails(capfd, ArgumentError.exit_status, said, stream)
     said = "5 micro-batches of a batch of 4: accepted are 1 to 4"
     fails(capfd, ArgumentError.exit_status, said, verify("--k", 3, *options, "--micro-batches", 5))
 

@@ -11,9 +11,11 @@ import typer
 
 from hgpart.cli.options import (
     Devices,
+    InFlight,
     JsonFile,
     MicroBatches,
     Model,
+    NoStash,
     OneProcess,
     PlanFile,
     ScheduleRule,
@@ -58,6 +60,8 @@ def run(
     micro_batches: MicroBatches = None,
     schedule: ScheduleRule = DEFAULT,
     norms: StepNorms = "micro-batch",
+    in_flight: InFlight = None,
+    no_stash: NoStash = False,
     devices: Devices = "cpu",
     transport: Transport = "gloo",
     one_process: OneProcess = False,
@@ -87,11 +91,13 @@ def run(
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     checked_unit(unit)
     check_timeout(timeout)
-    scheduling = scheduling_of(schedule, micro_batches)
+    scheduling = scheduling_of(schedule, micro_batches, in_flight, stash=not no_stash)
     loaded = load_plan(plan)
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, norms=norms)
     samples = batch_size or loaded.modelling.batch_size
     scheduling.sizes(samples)
+    if scheduling.is_stream and not backward:
+        raise ArgumentError(f"--schedule {schedule} without --backward: accepted is with it")
     wanted = _Run(placing, steps, samples, backward, scheduling, unit, json, timeline)
     if one_process:
         report = wanted.steps_of(placing.here(), None, "threads")

@@ -15,6 +15,7 @@ from hgpart.cli.options import (
     DotFile,
     GraphmlFile,
     HtmlFile,
+    InFlight,
     JsonFile,
     MicroBatches,
     Unit,
@@ -51,10 +52,11 @@ def show(
         typer.Option(
             metavar="RULE|FILE",
             help="Draw what each part does when in a step of training: sequential, gpipe, 1f1b, "
-            "zero-bubble, greedy, or a file of -o.",
+            "zero-bubble, greedy, or a file of -o; or with some batches, async.",
         ),
     ] = None,
     micro_batches: MicroBatches = None,
+    in_flight: InFlight = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -79,12 +81,13 @@ def show(
     check_outputs({"--json": json, "--output": output, **files})
     if html is not None:
         check_page_package()
-    for option, value in (("--micro-batches", micro_batches), ("--output", output)):
+    needing = {"--micro-batches": micro_batches, "--in-flight": in_flight, "--output": output}
+    for option, value in needing.items():
         if schedule is None and value is not None:
             raise ArgumentError(
                 f"{option} {value} without a schedule to draw: accepted with --schedule RULE"
             )
-    scheduling = None if schedule is None else scheduling_of(schedule, micro_batches)
+    scheduling = None if schedule is None else scheduling_of(schedule, micro_batches, in_flight)
     with Stages() as stage:
         with stage("import"):
             from hgpart.plan import load_plan
@@ -123,13 +126,15 @@ def show(
 
 
 def _planned(module: nn.Module, plan: Plan, scheduling: Scheduling) -> tuple[Schedule, Costs]:
-    """The order of a training step, and its costs."""
+    """The order of a training step, or of a stream of batches, and its costs."""
     from hgpart.placement import place
     from hgpart.run.scheduling import costs_of, wanted_schedule
 
     # Without weights: only the parts' programs are wanted.
     placement = place(module.train(), plan, ["meta"] * plan.k)
-    made = wanted_schedule(placement, scheduling, backward=True)
+    # Of a stream as many batches as show how it goes on.
+    batches = 2 * scheduling.most_in_flight + 2
+    made = wanted_schedule(placement, scheduling, backward=True, batches=batches)
     return made, costs_of(placement, scheduling.micro_batches)
 
 

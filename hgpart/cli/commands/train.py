@@ -13,9 +13,11 @@ import typer
 
 from hgpart.cli.options import (
     Devices,
+    InFlight,
     JsonFile,
     MicroBatches,
     Model,
+    NoStash,
     OneProcess,
     PlanFile,
     ScheduleRule,
@@ -79,6 +81,8 @@ def train(
     micro_batches: MicroBatches = None,
     schedule: ScheduleRule = DEFAULT,
     norms: StepNorms = "micro-batch",
+    in_flight: InFlight = None,
+    no_stash: NoStash = False,
     devices: Devices = "cpu",
     transport: Transport = "gloo",
     one_process: OneProcess = False,
@@ -104,7 +108,10 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train a model on the devices of a plan, with the losses that one device would have."""
+    """Train a model on the devices of a plan, with the losses that one device would have.
+
+    But for --schedule async, whose weights are older where batches are in flight.
+    """
     check_outputs({"--json": json, "--timeline": timeline})
     check_one_clock(timeline, one_process)
     if resume and checkpoint is None:
@@ -129,7 +136,7 @@ def train(
             weight_decay=weight_decay,
             seed=seed,
         )
-        scheduling = scheduling_of(schedule, micro_batches)
+        scheduling = scheduling_of(schedule, micro_batches, in_flight, stash=not no_stash)
         scheduling.sizes(batch_size)
         with stage("read"):
             loaded = load_plan(plan)

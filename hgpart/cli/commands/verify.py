@@ -95,6 +95,11 @@ def verify(
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
     checked_unit(unit)
     scheduling = scheduling_of(schedule, micro_batches)
+    if scheduling.is_stream:
+        raise ArgumentError(
+            f"--schedule {schedule}: accepted in verify, which compares one step with the model's, "
+            "are rules of a step; with one batch in flight it is sequential"
+        )
     scheduling.sizes(batch_size)
     called = scheduling == Scheduling()  # like the model, at once
     with Stages() as stage:

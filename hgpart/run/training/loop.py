@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from torch.nn import functional
 from hgpart.errors import ArgumentError, CheckpointError, RunError
 from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Totals
-from hgpart.run.learner import Learner, timeline_of
+from hgpart.run.learner import Learner, Loss, timeline_of
+from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
+from hgpart.schedules.rules import LONGEST
 
 # What each optimizer takes where nothing is said.
 RATES = {
@@ -119,7 +122,11 @@ class TrainingResult:
     options : TrainingOptions
         As it was trained with: no rate is None.
     timeline : Timeline
-        Of the last steps, `TIMELINE_STEPS` at most, if it was wanted; else empty.
+        Of the last steps, `TIMELINE_STEPS` at most, if it was wanted; else empty. With batches in
+        flight it is of those since there were none, as one step.
+    staleness : tuple of tuple of int
+        Of each part, in each of these steps: updates by earlier steps that its forward pass was
+        without; empty if all steps had all of them.
     """
 
     losses: tuple[float, ...]
@@ -129,6 +136,7 @@ class TrainingResult:
     totals: Totals
     options: TrainingOptions
     timeline: Timeline = ()
+    staleness: tuple[tuple[int, ...], ...] = ()
 
 
 def train(
@@ -186,7 +194,7 @@ def _train(
         "data": data.spec,
         "batch size": options.batch_size,
         "micro-batches": learner.scheduling.micro_batches,
-        "schedule": learner.scheduling.sums,
+        "schedule": _order(learner.scheduling, checkpointing),
         "norms": learner.norms,
         "seed": options.seed,
         "data seed": data.seed,
@@ -200,25 +208,46 @@ def _train(
     else:
         say = checkpointing.warn if learner.first else lambda message: None
         options = _resumed(options, *checkpoint, say)
-    optimizer = _optimizer(learner, options)
+    optimizers = _optimizers(learner, options)
     torch.manual_seed(options.seed)
-    losses = [] if checkpoint is None else [*restore(learner, optimizer, *checkpoint)]
+    losses = [] if checkpoint is None else [*restore(learner, optimizers, *checkpoint)]
     learner.train(True)
+    for optimizer in optimizers.values():
+        optimizer.zero_grad()
     start, before = time.perf_counter(), len(losses)
+    stale: list[Sequence[Sequence[int]]] = []
     # Nobody waits for a loss that another process has before the next step is done.
     behind = min(1, learner.processes - 1)
-    waiting: deque[Callable[[], float]] = deque()
-    events: deque[tuple[Event, ...]] = deque(maxlen=TIMELINE_STEPS if timeline else 0)
-    for step in range(before, options.steps):
-        waiting.append(_step(learner, optimizer, data, step, options.batch_size))
-        events.append(tuple(learner.events))
-        last_one = step + 1 == options.steps
-        saves = checkpointing is not None and ((step + 1) % checkpointing.every == 0 or last_one)
-        while len(waiting) > (0 if saves or last_one else behind):
+    waiting: deque[Loss] = deque()
+    kept = 1 if learner.scheduling.is_stream else TIMELINE_STEPS
+    events: deque[tuple[Event, ...]] = deque(maxlen=kept if timeline else 0)
+
+    def take(left: int) -> None:
+        while len(waiting) > left:
             losses.append(waiting.popleft()())
             on_step(len(losses), losses[-1])
-        if checkpointing is not None and saves:
-            save(learner, optimizer, settings, options.rates, checkpointing, losses)
+
+    def on_loss(loss: Loss) -> None:
+        if not learner.scheduling.is_stream:
+            events.append(tuple(learner.events))
+        waiting.append(loss)
+        take(behind)
+
+    def update(part: int) -> None:
+        if part in optimizers:
+            optimizers[part].step()
+
+    every = options.steps if checkpointing is None else checkpointing.every
+    for end in _drains(before, options.steps, every):
+        count = end - len(losses)
+        batches = _batches(learner, data, range(len(losses), end), options.batch_size)
+        size = options.batch_size
+        stale.append(learner.learn(batches, count, size, _cross_entropy, update, on_loss))
+        take(0)
+        if learner.scheduling.is_stream:
+            events.append(tuple(learner.events))
+        if checkpointing is not None and (end % every == 0 or end == options.steps):
+            save(learner, optimizers, settings, options.rates, checkpointing, losses)
     seconds, steps = time.perf_counter() - start, len(losses) - before
     totals = learner.totals()
     return TrainingResult(
@@ -229,7 +258,32 @@ def _train(
         totals=totals,
         options=options,
         timeline=timeline_of(learner, events),
+        staleness=tuple(tuple(chain(*of_part)) for of_part in zip(*stale, strict=True)),
     )
+
+
+def _drains(begin: int, end: int, every: int) -> Iterator[int]:
+    """Steps after which no batch is in flight, so that streams have an end.
+
+    Counted from the first step of all: a resumed training has them where the others have.
+
+    >>> [*_drains(90, 600, every=100)]
+    [100, 200, 256, 300, 400, 500, 512, 600]
+    """
+    while begin < end:
+        begin = min(end, *((begin // apart + 1) * apart for apart in (every, LONGEST)))
+        yield begin
+
+
+def _order(scheduling: Scheduling, checkpointing: Checkpointing | None) -> str:
+    """What sums, and so losses, have their order by.
+
+    With batches in flight that is the plan, too, and when there are none.
+    """
+    if scheduling.most_in_flight == 1 or checkpointing is None:
+        return scheduling.sums
+    plan = checkpointing.about.get("plan", "unnamed")
+    return f"{scheduling.sums}, none every {checkpointing.every} steps, plan {plan}"
 
 
 def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
@@ -284,31 +338,27 @@ def _resumed(
     return options.completed(written)
 
 
-def _step(
-    learner: Learner, optimizer: torch.optim.Optimizer, data: Data, step: int, batch_size: int
-) -> Callable[[], float]:
-    """Returns what waits for the loss."""
-    indices = data.training_indices(step, batch_size)
-    optimizer.zero_grad()
-    images = data.train.images(indices) if learner.reads_inputs else None
-    labels = data.train.labels(indices).to(learner.device) if learner.makes_result else None
-    loss = learner.step(images, labels, batch_size, _cross_entropy)
-    optimizer.step()
-    return learner.share_later(None if loss is None else loss.item())
+def _batches(
+    learner: Learner, data: Data, steps: Sequence[int], batch_size: int
+) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+    """Images and labels of steps, where they are needed."""
+    for step in steps:
+        indices = data.training_indices(step, batch_size)
+        images = data.train.images(indices) if learner.reads_inputs else None
+        labels = data.train.labels(indices).to(learner.device) if learner.makes_result else None
+        yield images, labels
 
 
 def _cross_entropy(result: Any, labels: Tensor) -> Tensor:
     return functional.cross_entropy(class_scores(result), labels)
 
 
-def _optimizer(learner: Learner, options: TrainingOptions) -> torch.optim.Optimizer:
-    tensors = [
-        tensor
-        for _, _, tensor in learner.held()
-        if isinstance(tensor, nn.Parameter) and tensor.requires_grad
-    ]
-    groups = [{"params": tensors}]  # a part may have none, which a plain list would not allow
+def _optimizers(learner: Learner, options: TrainingOptions) -> dict[int, torch.optim.Optimizer]:
+    """Of each part that has something to learn: what it does, it does element by element."""
+    tensors: dict[int, list[Tensor]] = {}
+    for part, _, tensor in learner.held():
+        if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+            tensors.setdefault(part, []).append(tensor)
     rates: Mapping[str, Any] = options.rates
-    if options.optimizer == "adam":
-        return torch.optim.Adam(groups, **rates)
-    return torch.optim.SGD(groups, **rates)
+    kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.SGD
+    return {part: kind(learned, **rates) for part, learned in tensors.items()}

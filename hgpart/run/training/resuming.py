@@ -65,7 +65,7 @@ class Checkpointing:
 
 def save(
     learner: Learner,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Mapping[int, torch.optim.Optimizer],
     settings: Settings,
     rates: Mapping[str, float],
     checkpointing: Checkpointing,
@@ -83,7 +83,7 @@ def save(
     try:
         parts: dict[int, list[Held]] = {}
         for part, held, tensor in learner.held():
-            state = optimizer.state.get(tensor, {})
+            state = optimizers[part].state.get(tensor, {}) if part in optimizers else {}
             kept = {kind: value for kind, value in state.items() if isinstance(value, Tensor)}
             parts.setdefault(part, []).append(Held(held, {"value": tensor, **kept}))
         mine = {part_file(part): write_part(unfinished, part, parts[part]) for part in parts}
@@ -161,7 +161,10 @@ def last(
 
 
 def restore(
-    learner: Learner, optimizer: torch.optim.Optimizer, path: Path, manifest: Manifest
+    learner: Learner,
+    optimizers: Mapping[int, torch.optim.Optimizer],
+    path: Path,
+    manifest: Manifest,
 ) -> tuple[float, ...]:
     """Take over the state of a checkpoint; returns the losses up to it.
 
@@ -172,11 +175,14 @@ def restore(
     """
     reader = CheckpointReader(path, manifest)
     with torch.no_grad():
-        for _, held, tensor in learner.held():
+        for part, held, tensor in learner.held():
             if held.name not in reader.pieces and not isinstance(tensor, nn.Parameter):
                 continue  # a constant, or a buffer outside the state_dict
             state = reader.read(held)
             tensor.copy_(state.pop("value"))
+            optimizer = optimizers.get(part)
+            if optimizer is None:
+                continue
             if optimizer.defaults.get("momentum") == 0:  # nor is one kept for a later resume
                 state.pop("momentum_buffer", None)
             if state:

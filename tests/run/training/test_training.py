@@ -308,6 +308,62 @@ def test_what_an_older_checkpoint_does_not_say_is_as_it_was_then(data, tmp_path)
     assert (result.steps, result.losses[:4]) == (1, losses)
 
 
+def streamed(in_flight, k=2, grain="coarse", stash=True):
+    placement = place(network(), plan(k, grain))
+    return PlacedModel(placement, Scheduling("async", 1, in_flight, stash))
+
+
+@pytest.mark.parametrize("options", ["sgd", pytest.param("adam", marks=pytest.mark.full)])
+def test_one_batch_in_flight_is_training_without(options, data, tmp_path):
+    """And goes on from its checkpoints."""
+    options = OPTIONS[options]
+    plain = train(PlacedModel(place(network(), plan(2, "coarse"))), data, options)
+    assert plain.staleness == ()
+    interrupted(LEARNERS["placed coarse"](network()), data, options, tmp_path, at=11)
+    resumed = train(streamed(1), data, options, Checkpointing(tmp_path, 4, resume=True))
+    assert resumed.losses == plain.losses
+    assert resumed.staleness == ((0,) * 12,) * 2
+
+
+@pytest.mark.parametrize("stash", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_a_training_that_ended_with_batches_in_flight_is_resumed_to_the_bit(stash, data, tmp_path):
+    options, every = OPTIONS["sgd"], 6
+    learner = streamed(3, 2, "coarse", stash)
+    whole = train(learner, data, options, Checkpointing(tmp_path / "whole", every))
+    assert any(max(of_part) > 0 for of_part in whole.staleness)
+    assert [len(of_part) for of_part in whole.staleness] == [20, 20]
+    for of_part in whole.staleness:  # none is in flight then
+        assert of_part[0] == of_part[6] == of_part[12] == of_part[18] == 0
+    folder = tmp_path / "cut"
+    interrupted(streamed(3, 2, "coarse", stash), data, options, folder, at=9, every=every)
+    torch.manual_seed(99)
+    again = streamed(3, 2, "coarse", stash)
+    result = train(again, data, options, Checkpointing(folder, every, resume=True))
+    assert (result.steps, result.losses, result.accuracy) == (14, whole.losses, whole.accuracy)
+    ours, theirs = (one.placement.state_dict() for one in (again, learner))
+    assert all(map(torch.equal, ours.values(), theirs.values()))
+
+    def refused(message, learner, every=every, about=None):
+        resuming = Checkpointing(folder, every, resume=True, about=about or {})
+        with pytest.raises(CheckpointError, match=message):
+            train(learner, data, options, resuming)
+
+    refused("none every 6 steps, plan unnamed, not sequential:", LEARNERS["whole"](network()))
+    refused("3 in flight.*, not async, 2 in flight", streamed(2, stash=stash))
+    refused("none every 6 steps.*not async.*none every 5 steps", streamed(3, stash=stash), 5)
+    refused("plan unnamed.*not async.*plan 12ab", streamed(3, stash=stash), about={"plan": "12ab"})
+    refused("schedule async", streamed(3, stash=not stash))
+
+
+def test_batches_in_flight_end_now_and_then(data, monkeypatch):
+    """Where there are no checkpoints: an order is of so many batches at most."""
+    monkeypatch.setattr("hgpart.run.training.loop.LONGEST", 8)
+    found = train(streamed(3), data, OPTIONS["sgd"])
+    for of_part in found.staleness:
+        assert of_part[0] == of_part[8] == of_part[16] == 0
+    assert max(map(max, found.staleness)) > 0
+
+
 def fingerprinted(folder, fingerprint):
     return Checkpointing(folder, 2, resume=True, fingerprint=fingerprint)
 
