@@ -286,7 +286,9 @@ def test_ctrl_c_leaves_whole_checkpoints_only(rule, carrier, plans, digits, tmp_
         process.kill()
     assert (process.returncode, output, errors) == (130, "", "hgpart: interrupted\n")
     assert not file.exists()
-    assert sorted(folder.iterdir()) == [folder / LOCK, *sorted(checkpoints(folder))]
+    # One that several processes were writing is left to the next checkpoint to remove.
+    left = folder.glob(".step-*.unfinished") if carrier == "gloo" else ()
+    assert {*folder.iterdir()} - {*left} == {folder / LOCK, *checkpoints(folder)}
     for path in checkpoints(folder):
         check(path)
 
