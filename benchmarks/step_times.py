@@ -5,9 +5,11 @@ python benchmarks/step_times.py resnet50 --batch 32 --size 128 --rounds 5
 
 A step is zero_grad, forward, cross entropy, backward and plain sgd, float32. The ways take turns,
 a step each in a round, after one of each that does not count; a step lasts until the last process
-has ended it. ``apart`` is the limit of the machine: two processes that never talk, each with half
-of the batch. DDP and torch.distributed.pipelining are used as their documentation says; the cuts of
-the latter are those nearest to halves of the multiply-accumulates. Run it on idle cores.
+has ended it. Of asynchronous training it is an eighth of a stream of eight batches, from its begin
+to when all are done. ``apart`` is the limit of the machine: two processes that never talk, each
+with half of the batch. DDP and torch.distributed.pipelining are used as their documentation says;
+the cuts of the latter are those nearest to halves of the multiply-accumulates. Run it on idle
+cores.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from hgpart.run.scheduling import schedule_among
 
 PROCESSES = 2
 RULES = "sequential", "gpipe", "1f1b", "zero-bubble", "greedy"
+STREAM = 8  # batches
 KINDS = {"default": "good", "halves": "horizontal"}
 RESULTS = Path(__file__).parent / "results" / "step_times.csv"
 COLUMNS = ["model", "batch", "size", "way", "steps", "s", "lower", "upper", "speed-up"]
@@ -140,6 +143,7 @@ class Bench:
                 for m in (1, 4, 8)
                 if (m == 1) == (rule == "sequential")
             }
+            names |= {f"hgpart {title} async n={n}": ("async", n) for n in (2, 3)}
             names = {name: how for name, how in names.items() if wanted.search(name)}
             if not names:
                 continue
@@ -154,7 +158,8 @@ class Bench:
             plan = hgpart.make_plan(partition, graph, work, self.name, (3, self.size, self.size))
             shared = DistributedModel(hgpart.place(model, plan, parts=[self.rank]), self.connection)
             for name, (rule, m) in names.items():
-                found[name] = self.placed(name, shared, rule, m)
+                made = self.stream if rule == "async" else self.placed
+                found[name] = made(name, shared, rule, m)
         return found
 
     def placed(self, name: str, model: DistributedModel, rule: str, m: int) -> Step:
@@ -166,11 +171,28 @@ class Bench:
             sgd.zero_grad()
             model.step([self.images], self.labels, cross_entropy, schedule)
             sgd.step()
-            timing, traffic = model.timing, model.traffic
-            self.waited[name] = timing.forward_waiting + timing.backward_waiting
-            self.sent[name] = float((traffic.forward_bytes + traffic.backward_bytes).sum())
+            self.note(name, model)
 
         return step
+
+    def stream(self, name: str, model: DistributedModel, rule: str, in_flight: int) -> Step:
+        """The same, without a flush between batches."""
+        sgd = torch.optim.SGD([{"params": [*model.parameters()]}], lr=0.01)
+        schedule = schedule_among(model, rule, STREAM, in_flight=in_flight)
+        batches = [([self.images], self.labels)] * STREAM
+
+        def step() -> None:
+            sgd.zero_grad()
+            model.stream(batches, cross_entropy, lambda part: sgd.step(), schedule, self.batch)
+            self.note(name, model, STREAM)
+
+        return step
+
+    def note(self, name: str, model: DistributedModel, steps: int = 1) -> None:
+        """Keep what the last steps waited and sent, of one of them."""
+        timing, traffic = model.timing, model.traffic
+        self.waited[name] = (timing.forward_waiting + timing.backward_waiting) / steps
+        self.sent[name] = float((traffic.forward_bytes + traffic.backward_bytes).sum()) / steps
 
 
 def chain_of(model: nn.Module) -> list[nn.Module]:
@@ -216,9 +238,14 @@ def measure(asked: argparse.Namespace) -> None:
                 step()
                 used = time.process_time() - used
                 connection.gather(None)
+                seconds, steps = time.perf_counter() - begin, STREAM if "async" in name else 1
                 if done:
-                    wall[name].append(time.perf_counter() - begin)
-                    cpu[name].append(used)
+                    wall[name].append(seconds / steps)
+                    cpu[name].append(used / steps)
+                elif bench.rank == 0:
+                    print(
+                        f"{name}: {seconds / steps:.2f} s, not counted", file=sys.stderr, flush=True
+                    )
         rows = []
         for name in ways:
             mine = median(cpu[name]), bench.waited.get(name, 0.0), bench.sent.get(name, 0.0)
