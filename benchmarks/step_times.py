@@ -5,8 +5,9 @@ python benchmarks/step_times.py resnet50 --batch 32 --size 128 --rounds 5
 
 A step is zero_grad, forward, cross entropy, backward and plain sgd, float32. The ways take turns,
 a step each in a round, after one of each that does not count; a step lasts until the last process
-has ended it. Of asynchronous training it is an eighth of a stream of eight batches, from its begin
-to when all are done. ``apart`` is the limit of the machine: two processes that never talk, each
+has ended it. Of asynchronous training a round is a stream of eight batches, and a step the time
+between two updates of a process, from the second on to the eighth: a stream fills and drains once
+in a training, not in each step. ``apart`` is the limit of the machine: two processes that never talk, each
 with half of the batch. DDP and torch.distributed.pipelining are used as their documentation says;
 the cuts of the latter are those nearest to halves of the multiply-accumulates. Run it on idle
 cores.
@@ -60,6 +61,7 @@ class Bench:
         self.labels = torch.randint(1000, (self.batch,))
         each = self.batch // PROCESSES
         self.mine = slice(self.rank * each, (self.rank + 1) * each)
+        self.seconds: dict[str, float] = {}  # where they are not those of the whole call
         self.waited: dict[str, float] = {}
         self.sent: dict[str, float] = {}
 
@@ -180,11 +182,18 @@ class Bench:
         sgd = torch.optim.SGD([{"params": [*model.parameters()]}], lr=0.01)
         schedule = schedule_among(model, rule, STREAM, in_flight=in_flight)
         batches = [([self.images], self.labels)] * STREAM
+        updates: list[float] = []
+
+        def update(part: int) -> None:
+            sgd.step()
+            updates.append(time.perf_counter())
 
         def step() -> None:
             sgd.zero_grad()
-            model.stream(batches, cross_entropy, lambda part: sgd.step(), schedule, self.batch)
+            updates.clear()
+            model.stream(batches, cross_entropy, update, schedule, self.batch)
             self.note(name, model, STREAM)
+            self.seconds[name] = (updates[-1] - updates[1]) / (STREAM - 2)
 
         return step
 
