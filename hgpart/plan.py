@@ -224,6 +224,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "links": None if plan.objective.links is None else plan.objective.links.tolist(),
         "memory": None if plan.memory is None else list(plan.memory.bytes),
         "memory_copies": None if plan.memory is None else plan.memory.copies,
+        **_several_in_flight(plan.memory),
         "feasible": plan.feasible,
         "interrupted": plan.interrupted,
         "imbalance": plan.imbalance,
@@ -349,6 +350,12 @@ def _objective(head: JsonObject, k: int) -> Objective:
     return found
 
 
+def _several_in_flight(memory: MemoryLimits | None) -> dict[str, int]:
+    """Said of plans that count several batches; others are as they were before there were any."""
+    several = memory is not None and memory.in_flight > 1
+    return {"memory_in_flight": memory.in_flight} if memory is not None and several else {}
+
+
 def _memory(head: JsonObject, k: int) -> MemoryLimits | None:
     if head.fields.get("memory") is None:
         return None
@@ -356,7 +363,9 @@ def _memory(head: JsonObject, k: int) -> MemoryLimits | None:
     if len(limits) != k:
         raise head.wrong("memory", f"a list of {k}")
     try:
-        return MemoryLimits(tuple(limits), head.number("memory_copies"))
+        several = "memory_in_flight" in head.fields
+        in_flight = head.whole("memory_in_flight", 1, 1000) if several else 1
+        return MemoryLimits(tuple(limits), head.number("memory_copies"), in_flight)
     except ArgumentError as error:
         raise head.wrong("memory", str(error)) from None
 

@@ -10,7 +10,7 @@ from hgpart.hypergraph.metrics import Evaluation
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.bounds.lower_bound import lower_bound, relative_gap
 from hgpart.partition.problem.balance import within
-from hgpart.partition.problem.memory import MemoryLimits, part_memory
+from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.partition.problem.problem import Problem
 
@@ -93,7 +93,7 @@ def evaluated(
         bound = lower_bound(problem)
     k, memory = problem.k, problem.memory
     evaluation = evaluate_parts(model, parts, k, problem.speeds)
-    needed = None if memory is None else part_memory(model, parts, k, memory.copies)
+    needed = None if memory is None else memory.needed(model, parts)
     is_held = memory is None or needed is None or memory.hold(needed)
     return Partition(
         model=model,

@@ -22,7 +22,7 @@ from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.sliced import sliced_partition
 from hgpart.partition.number_of_slices import best_known, promising
 from hgpart.partition.partition import Partition, evaluated
-from hgpart.partition.problem.memory import MemoryLimits, part_memory
+from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Progress, Search
@@ -204,10 +204,8 @@ def _balanced(problem: Problem, search: Search, solution: Solution) -> Solution:
     if rank(model, parts, problem.capacities)[0] == 0 or solution.interrupted:
         return solution
     model, parts = split_and_improve(problem, search, model, parts)
-    if memory is not None:
-        needed = part_memory(model, parts, problem.k, memory.copies)
-        if not memory.hold(needed):
-            return solution
+    if memory is not None and not memory.hold(memory.needed(model, parts)):
+        return solution
     return replace(solution, model=model, parts=parts)
 
 
@@ -231,5 +229,5 @@ def _too_little_memory(k: int, memory: MemoryLimits, needed: Int64) -> str:
     return (
         f"no partition within the memory limits was found for k={k}: in the best, part "
         f"{part} needs {needed[part]} bytes of {limits[part]}, and all parts {needed.sum()} of "
-        f"{limits.sum()}, with {memory.copies:g} copies of the parameters"
+        f"{limits.sum()}, with {memory.counted}"
     )

@@ -88,6 +88,13 @@ def partition(
             "momentum, 4 with Adam, as when left out."
         ),
     ] = None,
+    in_flight: Annotated[
+        int | None,
+        typer.Option(
+            help="Batches whose maps and weights it has room for, as asynchronous training needs; "
+            "1 when left out, which is all of a step in however many micro-batches."
+        ),
+    ] = None,
     time_limit: Annotated[
         float | None,
         typer.Option(
@@ -152,7 +159,10 @@ def partition(
         if memory is None and memory_copies is not None:
             raise ArgumentError(f"--memory-copies {memory_copies:g}: only --memory needs them")
         copies = COPIES if memory_copies is None else memory_copies
-        limits = None if memory is None else memory_limits(memory, k, copies)
+        if memory is None and in_flight is not None:
+            raise ArgumentError(f"--in-flight {in_flight}: only --memory counts them")
+        batches = 1 if in_flight is None else in_flight
+        limits = None if memory is None else memory_limits(memory, k, copies, batches)
         check_backend(backend, wanted, limits, slices)
         modelling = modelling_of(
             grain,

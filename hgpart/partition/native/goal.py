@@ -51,7 +51,7 @@ def goal_of(
         links = links.astype(np.int64).ravel()
     return Goal(
         capacities=capacities,
-        memory=np.array([] if memory is None else memory.bytes, dtype=np.int64),
+        memory=np.array([] if memory is None else memory.each.bytes, dtype=np.int64),
         objective=NUMBERS[objective.name],
         links=links,
     )

@@ -1,7 +1,9 @@
 """CnnHypergraph + parts -> bytes that each part needs; limits of them.
 
 A part keeps its parameters, in as many copies as training has of them (gradients, the optimizer's
-state), the maps that it makes, and the maps and partial sums that it receives, of one batch.
+state), the maps that it makes, and the maps and partial sums that it receives. A step that ends
+before the next begins has those of one batch at most, in however many micro-batches; asynchronous
+training those of all batches in flight, and a version of the parameters for each of them.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class MemoryLimits:
     copies : float
         Of each parameter that a part keeps: 1 to infer, 2 to train by gradient descent, 3 with
         momentum, 4 with Adam.
+    in_flight : int
+        Batches at a time.
 
     Raises
     ------
@@ -47,6 +51,7 @@ class MemoryLimits:
 
     bytes: tuple[int, ...]
     copies: float = COPIES
+    in_flight: int = 1
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -55,20 +60,56 @@ class MemoryLimits:
                 raise ArgumentError(f"memory limit is {limit}, expected 0 to {MOST_BYTES} bytes")
         if not (math.isfinite(self.copies) and 0 <= self.copies <= 1000):
             raise ArgumentError(f"parameter copies are {self.copies}, expected 0 to 1000")
+        if not 1 <= self.in_flight <= 1000:
+            raise ArgumentError(f"{self.in_flight} batches in flight, expected 1 to 1000")
+
+    @property
+    def each(self) -> MemoryLimits:
+        """The share of one batch in flight: whoever keeps to it, keeps to the limits."""
+        if self.in_flight == 1:
+            return self
+        copies = (self.copies + self.in_flight - 1) / self.in_flight
+        return MemoryLimits(tuple(limit // self.in_flight for limit in self.bytes), copies)
+
+    @property
+    def counted(self) -> str:
+        """What is counted, in words.
+
+        >>> MemoryLimits((100,)).counted
+        '4 copies of its parameters'
+        >>> MemoryLimits((100,), 2, in_flight=3).counted.partition(", ")[2]
+        '2 more versions of them and the maps of 3 batches in flight'
+        """
+        copies = f"{self.copies:g} copies of its parameters"
+        if self.in_flight == 1:
+            return copies
+        more = self.in_flight - 1
+        return (
+            f"{copies}, {more} more version{'s' * (more > 1)} of them and the maps of "
+            f"{self.in_flight} batches in flight"
+        )
+
+    def needed(self, model: CnnHypergraph, parts: Int32) -> Int64:
+        """What each part needs, as `part_memory` counts it."""
+        return part_memory(model, parts, len(self.bytes), self.copies, self.in_flight)
 
     def hold(self, needed: Int64) -> bool:
         """Whether no part needs more than its limit."""
         return bool((needed <= self.bytes).all())
 
 
-def part_memory(model: CnnHypergraph, parts: Int32, k: int, copies: float) -> Int64:
+def part_memory(
+    model: CnnHypergraph, parts: Int32, k: int, copies: float, in_flight: int = 1
+) -> Int64:
     """Return the bytes that each of k parts needs, shape (k,)."""
     shares = part_shares(model, parts, k)
-    kept: Int64 = np.ceil(copies * shares.parameter_bytes).astype(np.int64)
-    return kept + shares.activation_bytes
+    kept: Int64 = np.ceil((copies + in_flight - 1) * shares.parameter_bytes).astype(np.int64)
+    return kept + in_flight * shares.activation_bytes
 
 
-def memory_limits(texts: Sequence[str], k: int, copies: float = COPIES) -> MemoryLimits:
+def memory_limits(
+    texts: Sequence[str], k: int, copies: float = COPIES, in_flight: int = 1
+) -> MemoryLimits:
     """Read limits as they are written on a command line: one for each of k parts, or one for all.
 
     >>> memory_limits(["2GiB"], 2).bytes
@@ -84,7 +125,7 @@ def memory_limits(texts: Sequence[str], k: int, copies: float = COPIES) -> Memor
         raise ArgumentError(
             f"{len(limits)} memory limits for k={k}, expected one for all or one for each part"
         )
-    return MemoryLimits(limits if len(limits) == k else limits * k, copies)
+    return MemoryLimits(limits if len(limits) == k else limits * k, copies, in_flight)
 
 
 def number_of_bytes(text: str) -> int:

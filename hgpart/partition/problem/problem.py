@@ -115,8 +115,8 @@ class Problem:
 
     @property
     def copies(self) -> float:
-        """Of each parameter that a part keeps, where memory is limited."""
-        return 0.0 if self.memory is None else self.memory.copies
+        """Of each parameter that a part keeps for a batch in flight, where memory is limited."""
+        return 0.0 if self.memory is None else self.memory.each.copies
 
     def hypergraph(self, blocks: Blocks) -> CnnHypergraph:
         """The hypergraph of blocks of the model."""

@@ -67,6 +67,7 @@ def _fields(report: Report) -> dict[str, Any]:
         "objective": report.objective.name,
         "objective_value": report.objective.value(found.traffic),
         "memory_copies": None if report.memory is None else report.memory.copies,
+        "memory_in_flight": None if report.memory is None else report.memory.in_flight,
         "feasible": report.feasible,
         "interrupted": report.interrupted,
         "imbalance": found.imbalance,

@@ -162,8 +162,7 @@ def _memory_line(report: Report, unit: str) -> list[str]:
     above = "more than the" if needed[part] > limits[part] else "of the"
     return [
         f"Part {part} is the shortest of memory: {_bytes(needed[part], unit)}, {above} "
-        f"{_bytes(limits[part], unit)} that it has, with {report.memory.copies:g} copies of its "
-        "parameters"
+        f"{_bytes(limits[part], unit)} that it has, with {report.memory.counted}"
     ]
 
 

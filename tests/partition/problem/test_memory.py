@@ -59,6 +59,26 @@ def test_a_partition_keeps_its_limits(grain: str) -> None:
     assert found.evaluation.imbalance <= 0.3
 
 
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_batches_in_flight_have_maps_and_weights_of_their_own(grain: str) -> None:
+    graph, modelling = graph_of("residual"), Modelling(grain=grain)
+    options = {"modelling": modelling, "backend": "native", "effort": 0.05}
+    free = partition_graph(graph, flops(graph), 3, 0.3, **options)
+    one, kept = (part_memory(free.model, free.parts, 3, copies) for copies in (2, 0))
+    weights = (one - kept) // 2
+    needed = part_memory(free.model, free.parts, 3, 2, in_flight=4)
+    assert needed.tolist() == (5 * weights + 4 * kept).tolist()
+    limits = MemoryLimits((int(needed.max() - 1),) * 3, 2, in_flight=4)
+    found = partition_graph(graph, flops(graph), 3, 0.3, memory=limits, **options)
+    assert found.memory_bytes.tolist() == limits.needed(found.model, found.parts).tolist()
+    assert found.memory_bytes.max() <= limits.bytes[0]
+    with pytest.raises(InfeasibleError, match="1 more version of them and the maps of 2 batches"):
+        tight = MemoryLimits((10,) * 3, 1, in_flight=2)
+        partition_graph(graph, flops(graph), 3, 0.3, memory=tight, **options)
+    with pytest.raises(ArgumentError, match="0 batches in flight, expected 1 to 1000"):
+        MemoryLimits((10,), in_flight=0)
+
+
 def test_a_limit_that_does_not_matter_does_not_matter() -> None:
     """Balance that only single tasks can bring was not looked for where memory was limited."""
     graph, work = chain([8, 5, 5, 5], [416, 110, 45, 25], [3, 2, 1, 1])
