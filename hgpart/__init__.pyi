@@ -55,6 +55,7 @@ from .partitioned_model import evaluate_layerwise as evaluate_layerwise
 from .partitioned_model import partition_model as partition_model
 from .placement import Placement as Placement
 from .placement import place as place
+from .placement.accounting import peak_bytes as peak_bytes
 from .schedules.schedule import Schedule as Schedule
 from .schedules.costs import Costs as Costs
 from .schedules.schedule_files import save_schedule as save_schedule

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 from partitioned_models import built
@@ -99,3 +100,25 @@ def placed(
     partition = partition_of_kind(kind, graph, flops(graph), k, 0.1, modelling=modelling)
     split = PartitionedModel(traced, graph, flops(graph), partition, partition.evaluation, {})
     return place(model, split, parts=parts, norms=norms)
+
+
+class Once(torch.autograd.Function):
+    """What inductor makes: it frees as it goes, so it is run backward once."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        assert not torch._C._autograd._get_current_graph_task_keep_graph()
+        return gradient
+
+
+def compiled_once(placement: Placement) -> None:
+    """Compile the steps with something that makes such graphs."""
+
+    def backend(module: Any, _: Any) -> Any:
+        return lambda *values: tuple(map(Once.apply, module(*values)))
+
+    placement.compile(backend=backend)

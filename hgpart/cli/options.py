@@ -198,6 +198,14 @@ NoStash = Annotated[
         "They go back through newer ones then, so that gradients are those of no weights at all.",
     ),
 ]
+Recompute = Annotated[
+    bool,
+    typer.Option(
+        "--recompute",
+        help="Keep only what chunks read, and compute them again in backward, where that takes "
+        "less memory.",
+    ),
+]
 Weights = Annotated[
     Path | None,
     typer.Option(

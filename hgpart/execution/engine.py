@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.instructions import Compute, prepare
+from hgpart.execution.again import Again, changing, read_by
+from hgpart.execution.instructions import Compute, Pack, prepare
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
 from hgpart.execution.totals import Timing
@@ -56,12 +57,16 @@ class PartRun(PartState):
     Attributes
     ----------
     timing : Timing
+    on_again : callable
+        Called when a chunk has been computed again.
     """
 
     def __init__(self, program: PartProgram, wire: Wire, device: torch.device, k: int) -> None:
         self._program, self._prepared = program, prepare(program)
         super().__init__(program.module, wire, device, k, self._prepared.slots)
         self.timing = Timing()
+        self.on_again: Callable[[], None] = lambda: None
+        self._again: dict[int, Again] = {}  # by forward chunk
         self._phase = "nothing"
 
     def forward(self, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
@@ -100,14 +105,53 @@ class PartRun(PartState):
                     value = value.detach()
                 self.values[slot] = value
 
-    def forward_chunk(self, chunk: int) -> None:
-        """Go on to the next await; chunks come in order."""
+    def forward_chunk(self, chunk: int, again: bool = False) -> None:
+        """Go on to the next await; chunks come in order.
+
+        If backward is to compute it `again`, only what that takes is kept, and no graph.
+        """
         with self._timed("forward"):
+            if again:
+                found = self._note_forward(chunk)
+                if found is not None:
+                    self._again[chunk] = found
+                    for one in found.instructions:
+                        self.saved.pop(one, None)
+                return
             for at in self._prepared.forward[chunk]:
                 instruction, finished = self._prepared.instructions[at]
                 instruction.forward(self)
                 for slot in finished:
                     self.values[slot] = None
+
+    def note_forward(self, chunk: int) -> Again | None:
+        """As `forward_chunk`; returns what the chunk could be computed again from, if need be."""
+        with self._timed("forward"):
+            return self._note_forward(chunk)
+
+    def _note_forward(self, chunk: int) -> Again | None:
+        places = self._prepared.forward[chunk]
+        read, buffers = dict[int, Any](), dict[Compute, dict[str, Tensor]]()
+        graphs = []
+        for at in places:
+            instruction, finished = self._prepared.instructions[at]
+            if isinstance(instruction, Compute):
+                step = instruction.find(self.module)
+                names = changing(self._program).get(instruction, ())
+                own = {name: step.get_buffer(name) for name in names}
+                copies = {one: one.clone() for one in own.values()}  # one that has several names
+                buffers[instruction] = {name: copies[one] for name, one in own.items()}
+            instruction.forward(self)
+            if isinstance(instruction, Compute | Pack):
+                read.update((slot, self.values[slot]) for slot in instruction.reads)
+            if isinstance(instruction, Compute) and instruction in self.saved:
+                graphs.append(instruction)
+            for slot in finished:
+                self.values[slot] = None
+        instructions = [self._prepared.instructions[at][0] for at in places]
+        needed, values = read_by(instructions, graphs, read)
+        kept = {one: buffers[one] for one in needed if isinstance(one, Compute) and buffers[one]}
+        return Again(needed, values, kept) if needed else None
 
     def results(self) -> tuple[Tensor, ...]:
         """What `forward` returns, after the last chunk."""
@@ -156,7 +200,16 @@ class PartRun(PartState):
         """
         with self._timed("backward"), torch.no_grad():
             for at in self._prepared.backward[chunk]:
+                if self._again:
+                    self._compute_again(at)
                 self._prepared.instructions[at][0].backward(self, weights)
+
+    def _compute_again(self, at: int) -> None:
+        """The chunk that an instruction belongs to, if it is the first of it."""
+        chunk = max(self._again)  # backward goes through them in the opposite order
+        if at in self._prepared.forward[chunk]:
+            self._again.pop(chunk).run(self)
+            self.on_again()
 
     def backward_weights(self, chunk: int) -> None:
         """Add to the gradients of parameters what `backward_chunk` has left out."""
@@ -174,9 +227,16 @@ class PartRun(PartState):
             if self.differentiable[slot]
         }
         self.saved.clear()
+        self._again.clear()
         self._gradients.clear()
         self._phase = "backward"
         return inputs
+
+    @property
+    def held(self) -> list[Any]:
+        """What it holds for what it has still to do; see `hgpart.execution.held_memory`."""
+        again = [one.held for one in self._again.values()]
+        return [self.values, [*self.saved.values()], self._gradients, again]
 
     def _enter(self, expected: str, wanted: str) -> None:
         if self._phase != expected:

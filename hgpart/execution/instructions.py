@@ -10,12 +10,21 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hgpart.errors import PlacementError, RunError
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram, pack, receive, send
 from hgpart.execution.transfers import Transfer
 from hgpart.execution.weights.gradients import WeightGradient, add_map_gradients
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """What a step keeps for backward: its autograd graph, by where it begins and where it ends."""
+
+    heads: list[tuple[int, GradientEdge]]
+    leaves: list[tuple[int, Tensor]]
 
 
 class Instruction(Protocol):
@@ -70,6 +79,16 @@ class Compute:
     operands: tuple[int, ...]
     results: tuple[int | None, ...]
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Slots of what it computes with."""
+        return self.operands
+
+    @property
+    def makes(self) -> tuple[int | None, ...]:
+        """Slots of what it computes."""
+        return self.results
+
     def forward(self, run: PartState) -> None:
         """Call it on leaves, so that its graph ends where it begins."""
         values, differentiable = run.values, run.differentiable
@@ -80,7 +99,7 @@ class Compute:
                 value = value.detach().requires_grad_()
                 leaves.append((slot, value))
             operands.append(value)
-        outputs = run.call(self.find(run.module), operands)
+        outputs = run.call(self.find(run.module), operands, run.buffers.get(self, {}))
         if isinstance(outputs, Tensor):
             outputs = (outputs,)
         heads = []
@@ -88,33 +107,36 @@ class Compute:
             if result is not None:
                 if output.requires_grad:
                     differentiable[result] = True
-                    heads.append((result, output))
+                    heads.append((result, get_gradient_edge(output)))  # not the map itself
                     output = output.detach()
                 values[result] = output
         if heads:
-            run.saved[self] = (heads, leaves)
+            run.saved[self] = Graph(heads, leaves)
 
     def backward(self, run: PartState, weights: bool) -> None:
         """Run its graph with the gradients that have come; without any there is nothing to do."""
-        heads, leaves = run.saved.pop(self, ((), ()))
+        graph: Graph | None = run.saved.pop(self, None)
+        if graph is None:
+            return
         outputs, gradients = [], []
-        for slot, output in heads:
+        for slot, head in graph.heads:
             gradient = run.take_gradient(slot)
             if gradient is not None:
-                outputs.append(output)
+                outputs.append(head)
                 gradients.append(gradient)
         # What is compiled can run its graph once only: all of it is done now then.
         if outputs and (self._compiled(run) or (weights and not self._has_products(run))):
             torch.autograd.backward(outputs, gradients)
         elif outputs:
-            left = add_map_gradients(outputs, gradients, [leaf for _, leaf in leaves])
+            left = add_map_gradients(outputs, gradients, [leaf for _, leaf in graph.leaves])
             if weights:
                 self._add(run, left)
             else:
                 run.saved[self] = left
-        for slot, leaf in leaves:
+        for slot, leaf in graph.leaves:
             if leaf.grad is not None:
                 run.add_gradient(slot, leaf.grad)
+                leaf.grad = None  # what is left to `backward_weights` may hold the leaf
 
     def _compiled(self, run: PartState) -> bool:
         return getattr(self.find(run.module), "_compiled_call_impl", None) is not None
@@ -145,6 +167,16 @@ class Pack:
     result: int
     dim: int
     find_index: Callable[[Any], Tensor]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Slots of what it computes with."""
+        return (self.operand,)
+
+    @property
+    def makes(self) -> tuple[int | None, ...]:
+        """Slots of what it computes."""
+        return (self.result,)
 
     def forward(self, run: PartState) -> None:
         """Gather."""

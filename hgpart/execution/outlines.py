@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from itertools import chain
 
 from hgpart.errors import PlanError
@@ -26,6 +27,17 @@ def outline(program: PartProgram, work: Mapping[str, float]) -> Outline:
     forward = tuple(_chunk(program, places, work, False) for places in prepared.forward)
     backward = tuple(_chunk(program, places, work, True) for places in prepared.backward)
     return Outline(forward, backward, _is_serial(program))
+
+
+def with_again(outline: Outline, program: PartProgram, chunks: Collection[int]) -> Outline:
+    """The same, where backward computes some forward chunks again, when it first comes to them."""
+    prepared = prepare(program)
+    ends = {prepared.forward[chunk][-1]: outline.forward[chunk].work for chunk in chunks}
+    backward = tuple(
+        replace(chunk, again=sum(work for end, work in ends.items() if end in places))
+        for chunk, places in zip(outline.backward, prepared.backward, strict=True)
+    )
+    return replace(outline, backward=backward, again=tuple(sorted(chunks)))
 
 
 def check_fits(schedule: Schedule, programs: Mapping[int, PartProgram], k: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.func import functional_call
 
 from hgpart.execution.events import Doing, Span
 from hgpart.execution.totals import Traffic
@@ -31,6 +32,8 @@ class PartState:
         What steps compute with instead of their parameters.
     saved : dict
         What instructions keep for their backward.
+    buffers : dict
+        By instruction, what it computes with, and changes, instead of its step's own buffers.
     traffic : Traffic
         What this part sent: maps in forward, gradients in backward.
     waited : float
@@ -50,6 +53,7 @@ class PartState:
         self.differentiable = [False] * slots
         self.weights: Weights | None = None
         self.saved: dict[Any, Any] = {}
+        self.buffers: dict[Any, dict[str, Tensor]] = {}
         self.traffic = Traffic.none(k)
         self.waited = 0.0
         self.spans: list[Span] = []
@@ -58,9 +62,13 @@ class PartState:
         self._gradients: dict[int, Tensor] = {}
         self._own: set[int] = set()  # slots whose gradient nobody else holds
 
-    def call(self, step: nn.Module, operands: Sequence[Any]) -> Any:
-        """Run a step."""
-        return step(*operands) if self.weights is None else self.weights.call(step, operands)
+    def call(self, step: nn.Module, operands: Sequence[Any], buffers: Mapping[str, Tensor]) -> Any:
+        """Run a step, with the batch's weights and some buffers instead of its own."""
+        instead = {} if self.weights is None else self.weights.of_step[step]
+        if not instead and not buffers:
+            return step(*operands)
+        instead = {**instead, **buffers}
+        return functional_call(step, instead, tuple(operands), tie_weights=False)
 
     def add_gradient(self, slot: int, gradient: Tensor) -> None:
         """Add to the gradient of a value; the tensor stays as it is, others may hold it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from time import perf_counter_ns
 from typing import Any
 
@@ -11,6 +12,13 @@ from torch import Tensor
 
 from hgpart.execution.engine import PartRun
 from hgpart.execution.events import Doing, Event, Span
+from hgpart.execution.held_memory import (
+    CopyingWire,
+    Counter,
+    copied,
+    is_memory_counted,
+    of_weights,
+)
 from hgpart.execution.instructions import prepare
 from hgpart.execution.program import PartProgram
 from hgpart.execution.totals import Timing, Traffic
@@ -41,6 +49,11 @@ class StepRun:
     score : callable, optional
         Given a micro-batch and the results, in the part that has them; what it returns is kept
         and, if the step has backward passes, is the number that these begin with.
+    again : collection of int
+        The forward chunks that backward computes again; what they made is not kept.
+    count : callable, optional
+        Of a StepRun, the bytes that it holds now; a `Counter` where the caller's steps are
+        `memory_counted`.
     versions : Versions, optional
         Of a stream.
     on_update : callable, optional
@@ -51,12 +64,14 @@ class StepRun:
     scores : dict of int to Any
         By micro-batch, what `score` returned.
     results : dict of int to tuple of Tensor
-        Those that no backward pass has begun with, if one is to, or if nobody scores them.
+        Where nobody scores them: those that no backward pass has begun with.
     traffic : Traffic
         What the part sent.
     timing : Timing
     events : list of Event
         What it did when.
+    counts : list of list of int
+        What was counted in each action: when a chunk had been computed again, and at the end.
     """
 
     def __init__(
@@ -67,6 +82,8 @@ class StepRun:
         wires: Sequence[Wire],
         batches: Iterable[Mapping[str, Any]],
         score: Score | None = None,
+        again: Collection[int] = (),
+        count: Callable[[StepRun], int] | None = None,
         versions: Versions | None = None,
         on_update: Callable[[Any], None] = lambda score: None,
     ) -> None:
@@ -77,16 +94,21 @@ class StepRun:
         self._spans: list[Span] = []  # of the action under way
         self._program, self._device, self._k = program, device, k
         self._wires, self._batches, self._score = wires, iter(batches), score
+        self._again, self._last = again, len(prepare(program).forward) - 1
         self._versions, self._on_update = versions, on_update
-        self._last = len(prepare(program).forward) - 1
         self._runs: dict[int, PartRun] = {}
         self._products: dict[Any, list[Product]] = {}
+        self._gradients: dict[int, list[Tensor | None]] = {}  # of results, by micro-batch
+        self.counts: list[list[int]] = []
+        self._count = Counter() if count is None and is_memory_counted() else count
 
     def run(self, actions: Sequence[Action]) -> None:
         """Do what the part is to do, in the caller's grad mode."""
         last = {action.micro_batch: action for action in actions}
         learns = any(action.direction is not Direction.FORWARD for action in actions)
         for action in actions:
+            if self._count is not None:
+                self.counts.append([])
             begin = perf_counter_ns()
             self._do(action, learns)
             if action is actions[-1]:
@@ -94,6 +116,32 @@ class StepRun:
             self._note(action, begin, perf_counter_ns())
             if last[action.micro_batch] is action and (learns or not torch.is_grad_enabled()):
                 self._runs.pop(action.micro_batch, None)
+            self._look()
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """The most that it held, if that was counted."""
+        return (max(chain(*self.counts), default=0),) if self._count is not None else ()
+
+    @property
+    def held(self) -> list[Any]:
+        """All that it holds for what it has still to do, in any structure."""
+        return [
+            [run.held for run in self._runs.values()],
+            [*self._products.values()],
+            self.results,
+            self._gradients,
+        ]
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Parameters, buffers and gradients, of batches in flight too."""
+        in_flight = () if self._versions is None else self._versions.held
+        return [*of_weights(self._program.module), *in_flight]
+
+    def _look(self) -> None:
+        if self._count is not None:
+            self.counts[-1].append(self._count(self))
 
     def _add_products(self) -> None:
         """What nobody waits for comes last."""
@@ -112,7 +160,7 @@ class StepRun:
             if chunk == 0:
                 self._begin(micro_batch)
             run = self._runs[micro_batch]
-            run.forward_chunk(chunk)
+            run.forward_chunk(chunk, again=learns and chunk in self._again)
             if chunk == self._last:
                 self._finish_forward(micro_batch, learns)
             return
@@ -127,29 +175,37 @@ class StepRun:
             run.backward_weights(chunk)
             return
         if chunk == 0:
-            run.begin_backward([result.grad for result in self.results.pop(micro_batch)])
+            if micro_batch in self.results:  # that its caller has scored
+                results = self.results.pop(micro_batch)
+                self._gradients[micro_batch] = [result.grad for result in results]
+            run.begin_backward(self._gradients.pop(micro_batch, ()))
         run.backward_chunk(chunk, weights=direction is Direction.BACKWARD)
 
     def _begin(self, micro_batch: int) -> None:
-        run = PartRun(self._program, self._wires[micro_batch], self._device, self._k)
+        wire, values = self._wires[micro_batch], next(self._batches)  # they begin in their order
+        if self._count is not None:
+            wire, values = CopyingWire(wire), copied(values)
+        run = PartRun(self._program, wire, self._device, self._k)
         # Of all micro-batches.
         run.traffic, run.timing, run.spans = self.traffic, self.timing, self._spans
         several = self._versions is None and len(self._wires) > 1
         run.products = self._products if several else None
-        run.begin(next(self._batches))  # micro-batches begin in their order
+        run.on_again = self._look
+        run.begin(values)
         if self._versions is not None:
             run.weights = self._versions.begin(micro_batch)
         self._runs[micro_batch] = run
 
     def _finish_forward(self, micro_batch: int, learns: bool) -> None:
         results = self._runs[micro_batch].results()
-        if self._score is None or learns:
+        if self._score is None:
             self.results[micro_batch] = results
-        if self._score is not None:
-            score = self._score(micro_batch, results)
-            if learns:
-                score = backward_from(score, results)
-            self.scores[micro_batch] = score
+            return
+        score = self._score(micro_batch, results)
+        if learns:
+            score = backward_from(score, results)
+            self._gradients[micro_batch] = [result.grad for result in results]
+        self.scores[micro_batch] = score
 
 
 def backward_from(score: Tensor, results: Sequence[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,10 @@ from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement.blueprint import UNUSED
-from hgpart.placement.rehearsal import Rehearsal, rehearse
+from hgpart.placement.rehearsal import Rehearsal, StepRehearsal, rehearse
+from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+from hgpart.schedules.peak import peak
+from hgpart.schedules.schedule import Action, Schedule
 from hgpart.tracing.batches import has_dynamic_batch
 
 if TYPE_CHECKING:
@@ -149,12 +152,7 @@ def account(placement: Placement, batch_size: int | None = None) -> PlacementRep
     >>> sum(part.parameters for part in report.parts)  # 8 * 3 * 9 + 8 and 8 * 8 * 9 + 8
     808
     """
-    traced = placement.blueprint.traced
-    if batch_size is None:
-        planned = placement.partition.modelling.batch_size
-        batch_size = planned if has_dynamic_batch(traced) else traced.batch_size
-    if batch_size < 1:
-        raise ArgumentError(f"batch size {batch_size}: accepted is 1 or more")
+    batch_size = _batch_size(placement, batch_size)
     values = _inputs(placement, batch_size)
     parts, sent, received = [], Traffic.none(placement.k), Traffic.none(placement.k)
     for part, program in placement.programs.items():
@@ -217,7 +215,98 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
     return tuple(found)
 
 
+def peak_bytes(
+    placement: Placement, schedule: Schedule, batch_size: int | None = None
+) -> tuple[int, ...]:
+    """The most that each part holds in a step or a stream, for what it has still to do.
+
+    That is what `hgpart.execution.held_memory` says and counts in a step, here from the part's
+    program and its sequence of actions, without running them: each micro-batch alone on tensors
+    without memory, with a loss of all results, and then all of them as they overlap.
+
+    Parameters
+    ----------
+    placement : Placement
+        In the mode that the schedule is for.
+    schedule : Schedule
+    batch_size : int, optional
+        Of a step, or of each batch of a stream; as in `account` when left out.
+
+    Returns
+    -------
+    tuple of int
+        Bytes, of the parts that this process holds.
+
+    Raises
+    ------
+    ArgumentError
+        If there are more micro-batches than samples.
+    """
+    return tuple(one for (one,) in peaks_by(placement, [schedule], batch_size).values())
+
+
+def peaks_by(
+    placement: Placement, schedules: Sequence[Schedule], batch_size: int | None = None
+) -> dict[int, list[int]]:
+    """The same by several schedules with as many micro-batches, by part."""
+    samples, count = _batch_size(placement, batch_size), schedules[0].micro_batches
+    streamed = schedules[0].in_flight is not None
+    sizes = (samples,) * count if streamed else micro_batch_sizes(samples, count)
+    values = {size: _inputs(placement, size) for size in set(sizes)}
+    found = {}
+    for part, program in placement.programs.items():
+        if placement.k == 1:  # one micro-batch after the other, by ordinary autograd
+            kept = max(rehearse(program, 1, values[size], size).kept_bytes for size in set(sizes))
+            found[part] = [kept * schedule.backward for schedule in schedules]
+        else:
+            rehearsal = StepRehearsal(program, placement.k)
+            found[part] = [_peak(rehearsal, one, sizes, values) for one in schedules]
+    return found
+
+
+def worth_again(placement: Placement, micro_batches: int) -> dict[int, frozenset[int]]:
+    """The forward chunks that keep more than they read, of the parts that this process holds."""
+    if placement.k == 1:
+        return {0: frozenset()}
+    samples = max(1, _batch_size(placement, None) // micro_batches)
+    values = _inputs(placement, samples)
+    return {
+        part: StepRehearsal(program, placement.k).worth_again(values, samples)
+        for part, program in placement.programs.items()
+    }
+
+
+def _peak(
+    rehearsal: StepRehearsal,
+    schedule: Schedule,
+    sizes: Sequence[int],
+    values: Mapping[int, Mapping[str, Any]],
+) -> int:
+    """The most that a part holds."""
+    sequence, again = schedule.sequences[rehearsal.part], schedule.outlines[rehearsal.part].again
+    held: dict[Action, Sequence[int]] = {}
+    actions: list[list[Action]] = [[] for _ in sizes]
+    for action in sequence:
+        actions[action.micro_batch].append(action)
+    for own, size in zip(actions, sizes, strict=True):
+        alike = tuple(action._replace(micro_batch=0) for action in own)
+        moments = rehearsal.held(values[size], size, alike, len(sizes) - 1, again)
+        held.update(zip(own, moments, strict=True))
+    return peak(sequence, held)
+
+
 # ------------------------------------------------------------------ what a part is given
+
+
+def _batch_size(placement: Placement, batch_size: int | None) -> int:
+    """A batch size, or the plan's, or the only one that the model computes with."""
+    traced = placement.blueprint.traced
+    if batch_size is None:
+        planned = placement.partition.modelling.batch_size
+        batch_size = planned if has_dynamic_batch(traced) else traced.batch_size
+    if batch_size < 1:
+        raise ArgumentError(f"batch size {batch_size}: accepted is 1 or more")
+    return batch_size
 
 
 def _inputs(placement: Placement, batch_size: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.step_run import Score
 from hgpart.placement.blueprint import Blueprint
+from hgpart.schedules import check_recompute
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.batches import evenly
 from hgpart.tracing.traced_nodes import first_tensor
@@ -129,12 +130,16 @@ class StreamedBatches:
         return loss
 
 
-def check_stream(schedule: Schedule, modules: Iterable[fx.GraphModule], norms: str) -> None:
+def check_stream(
+    schedule: Schedule, modules: Iterable[fx.GraphModule], norms: str, stash: bool
+) -> None:
     """Raise an ArgumentError unless a stream can go by a schedule, in the present grad mode."""
     check_norms_of_stream(norms)
     if not isinstance(schedule, Schedule) or schedule.in_flight is None:
         given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
         raise ArgumentError(f"a stream by a {given}: accepted is one of the rule async")
+    again = any(outline.again for outline in schedule.outlines)
+    check_recompute(recompute=again, stash=stash)
     if not torch.is_grad_enabled():
         raise ArgumentError("a stream without grad mode: accepted is with, as it trains")
     for module in modules:

@@ -15,9 +15,9 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import PlacementError
-from hgpart.execution.local import LocalRuntime, Placed
 from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram
+from hgpart.execution.threads.local import LocalRuntime, Placed
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.metrics import Evaluation
@@ -63,9 +63,9 @@ class Placement(nn.Module):
     """A model in k parts, each a torch.fx GraphModule with its slices of the weights.
 
     It is called, trained and saved like the model that it was made of: one process runs all parts
-    (`hgpart.execution.local`); `hgpart.run.distributed` runs the same submodules in many processes.
-    Gradients come with `.backward()`; with several parts `torch.autograd.grad` knows the inputs
-    and not the parameters.
+    (`hgpart.execution.threads`); `hgpart.run.distributed` runs the same submodules in many
+    processes. Gradients come with `.backward()`; with several parts `torch.autograd.grad` knows the
+    inputs and not the parameters.
 
     Attributes
     ----------
@@ -378,7 +378,7 @@ class Placement(nn.Module):
             As `step`.
         """
         modules = (self.submodule(part) for part in self.programs)
-        check_stream(schedule, modules, self.norms)
+        check_stream(schedule, modules, self.norms, stash)
         self._last = self.training, False
         losses: list[torch.Tensor] = []
 

@@ -1,10 +1,12 @@
-"""PartProgram -> Rehearsal: one forward pass on tensors without memory, and what it comes to."""
+"""PartProgram -> what its passes come to: they run on tensors without memory."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,11 +16,17 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from hgpart.execution.again import without_statistics
 from hgpart.execution.engine import PartRun
+from hgpart.execution.held_memory import of_weights, storages
+from hgpart.execution.instructions import prepare
 from hgpart.execution.program import PartProgram
+from hgpart.execution.step_run import StepRun
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
+from hgpart.execution.weights.versions import Versions
 from hgpart.placement.mode_programs import make_on
+from hgpart.schedules.schedule import Action, Direction
 
 META = torch.device("meta")
 
@@ -60,11 +68,8 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
     """
     module = _without_memory(program.module)
     own = {_WeakStorage(one.untyped_storage()) for one in _tensors(module)}
-    with torch.enable_grad(), _Watch() as watch:
-        here = {
-            name: _like(value) if isinstance(value, Tensor) else value
-            for name, value in values.items()
-        }
+    with torch.enable_grad(), without_statistics(), _Watch() as watch:
+        here = _here(values)
         if k == 1:  # ordinary autograd
             sent = Traffic.none(k)
             kept: Any = module(*(here[name] for name in _placeholders(module)))
@@ -77,6 +82,142 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
         kept_bytes = watch.held_bytes(own)
         del kept
     return Rehearsal(kept_bytes, watch.macs, sent)
+
+
+class StepRehearsal:
+    """What a part holds while it works on a micro-batch, action by action.
+
+    Parameters
+    ----------
+    program : PartProgram
+    k : int
+        Number of parts of the placement, more than one.
+    """
+
+    def __init__(self, program: PartProgram, k: int) -> None:
+        module = _without_memory(program.module)
+        self._program = PartProgram(program.part, module, program.transfers)
+        self.part, self._k = program.part, k
+        self._known: dict[Any, list[list[int]]] = {}  # micro-batches that do alike hold alike
+
+    def held(
+        self,
+        values: Mapping[str, Any],
+        samples: int,
+        actions: Sequence[Action],
+        others: int,
+        again: Collection[int],
+    ) -> list[list[int]]:
+        """Bytes at each moment of each action, as in `hgpart.execution.held_memory`.
+
+        Parameters
+        ----------
+        values : mapping
+            Placeholder name -> value, for a micro-batch; tensors are copied to the meta device.
+        samples : int
+            Of the micro-batch.
+        actions : sequence of Action
+            All of one micro-batch, the first.
+        others : int
+            How many the step has besides.
+        again : collection of int
+            Forward chunks that are computed again.
+        """
+        key = samples, tuple(actions), others > 0, tuple(again)
+        if key not in self._known:
+            self._known[key] = self._held(values, samples, actions, others, again)
+        return self._known[key]
+
+    def _held(
+        self,
+        values: Mapping[str, Any],
+        samples: int,
+        actions: Sequence[Action],
+        others: int,
+        again: Collection[int],
+    ) -> list[list[int]]:
+        watch = _Watch()
+        learns = any(action.direction is not Direction.FORWARD for action in actions)
+        updates = any(action.direction is Direction.UPDATE for action in actions)
+        versions = Versions(self._program.module, _no_update, stash=True) if updates else None
+
+        def count(step: StepRun) -> int:
+            besides = [*step.weights, *step.scores.values()]
+            return watch.held_bytes({_WeakStorage(one.untyped_storage()) for one in besides})
+
+        with torch.set_grad_enabled(learns), without_statistics(), watch:
+            wires, batches = [_NoWire(samples)] * (1 + others), map(_here, [values])
+            facts = self._k, wires, batches, _sum, again, count, versions
+            step = _OneOfMany(self._program, META, *facts)
+            step.run(actions)
+        return step.counts
+
+    def worth_again(self, values: Mapping[str, Any], samples: int) -> frozenset[int]:
+        """Forward chunks of which what they read takes less than what backward needs of them.
+
+        Each memory counts once, whatever chunks hold it, at the end of the forward pass: chunk by
+        chunk, it is computed again if that leaves less.
+        """
+        run = PartRun(self._program, _NoWire(samples), META, self._k)
+        alive, reads, keeps = [], list[dict[int, int]](), list[dict[int, int]]()
+        with torch.enable_grad(), without_statistics():
+            run.begin(_here(values))
+            for chunk in range(len(prepare(self._program).forward)):
+                found = run.note_forward(chunk)
+                alive.append(found)  # so that no other memory comes to lie where theirs was
+                reads.append({} if found is None else storages(found.held))
+                kept = [] if found is None else [run.saved.get(one) for one in found.instructions]
+                keeps.append(storages(kept))
+        weights = storages(of_weights(self._program.module)).keys()
+        return _least(reads, [_without(kept, weights) for kept in keeps])
+
+
+class _OneOfMany(StepRun):
+    """What is left for the end of a step stays, as after any micro-batch but the last."""
+
+    def _add_products(self) -> None:
+        pass
+
+
+def _least(
+    reads: Sequence[Mapping[int, int]], keeps: Sequence[Mapping[int, int]]
+) -> frozenset[int]:
+    """Which of the chunks to keep what they read of.
+
+    >>> sorted(_least([{1: 10}, {2: 10}], [{1: 10, 2: 20}, {3: 5}]))
+    [0]
+    """
+    holders = Counter(chain.from_iterable(keeps))
+    chosen = set()
+    for chunk, (read, kept) in enumerate(zip(reads, keeps, strict=True)):
+        freed = sum(size for at, size in kept.items() if holders[at] == 1 and at not in read)
+        taken = sum(size for at, size in read.items() if holders[at] == 0)
+        if freed > taken:
+            chosen.add(chunk)
+            holders.subtract(kept.keys())
+            holders.update(read.keys())
+    return frozenset(chosen)
+
+
+def _without(held: Mapping[int, int], others: Collection[int]) -> dict[int, int]:
+    return {at: size for at, size in held.items() if at not in others}
+
+
+def _here(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies without memory."""
+    return {
+        name: _like(value) if isinstance(value, Tensor) else value for name, value in values.items()
+    }
+
+
+def _no_update() -> None:
+    """Weights without memory have nothing to change."""
+
+
+def _sum(micro_batch: int, results: Sequence[Tensor]) -> Tensor:
+    """A loss of all results."""
+    terms = [one.sum().float() for one in results if one.requires_grad]
+    return torch.stack(terms).sum() if terms else torch.zeros((), device=META)
 
 
 class _Watch(TorchDispatchMode):
@@ -106,11 +247,8 @@ class _Watch(TorchDispatchMode):
 
     def held_bytes(self, others: set[Any]) -> int:
         """Of the storages that something still holds, but for some."""
-        return sum(
-            nbytes
-            for storage, nbytes in self._taken.items()
-            if not storage.expired() and storage not in others
-        )
+        self._taken = {one: size for one, size in self._taken.items() if not one.expired()}
+        return sum(size for one, size in self._taken.items() if one not in others)
 
 
 class _NoWire:
@@ -128,10 +266,7 @@ class _NoWire:
             for one in transfer.tensors
         ]
 
-    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        raise AssertionError("a rehearsal has no backward pass")
-
-    receive_gradient = receive
+    send_gradient, receive_gradient = send, receive
 
 
 def _without_memory(module: fx.GraphModule) -> fx.GraphModule:

@@ -81,6 +81,7 @@ def run_json(report: RunReport) -> str:
         "micro_batches": report.scheduling.micro_batches,
         **schedule_fields(report.scheduling),
         "norms": report.norms,
+        "recompute": report.scheduling.recompute,
         "steps": measured.steps,
         "backward": measured.backward,
         "seconds": measured.seconds,
@@ -112,6 +113,8 @@ def run_json(report: RunReport) -> str:
             "messages_sent": int(
                 traffic.forward_messages[part].sum() + traffic.backward_messages[part].sum()
             ),
+            "peak_bytes": measured.peak_bytes[part],
+            "planned_peak_bytes": measured.planned_peak_bytes[part],
         }
         for part, timing in enumerate(measured.totals.timings)
     ]
@@ -210,12 +213,14 @@ def in_micro_batches(scheduling: Scheduling, norms: str = "micro-batch") -> str:
     >>> in_micro_batches(Scheduling("async", stash=False))
     ', 2 in flight (async, no stash)'
     """
+    again = " with maps computed again" * scheduling.recompute
     if scheduling.is_stream:
         stash = ", no stash" * (not scheduling.stash)
-        return f", {scheduling.most_in_flight} in flight ({scheduling.rule}{stash})"
+        return f", {scheduling.most_in_flight} in flight ({scheduling.rule}{stash}){again}"
     count = scheduling.micro_batches
     of_batch = ", norms of the batch" if norms == "batch" else ""
-    return f" in {count} micro-batches ({scheduling.name}{of_batch})" if count > 1 else ""
+    divided = f" in {count} micro-batches ({scheduling.name}{of_batch})" if count > 1 else ""
+    return divided + again
 
 
 def _shares(timing: Timing, seconds: float) -> dict[str, float]:
@@ -256,6 +261,10 @@ def _print_parts(report: RunReport, console: Console, unit: str) -> None:
         texts = even_decimals([size / UNITS[unit] for size in both])
         headings += [heading, "by the plan"]
         columns += [texts[:k], texts[k:]]
+    peaks = [*measured.peak_bytes, *measured.planned_peak_bytes]
+    texts = even_decimals([size / UNITS[unit] for size in peaks])
+    headings += [f"holds {unit}", "by the schedule"]
+    columns += [texts[:k], texts[k:]]
     table = ruled_table(headings)
     for row in zip(*columns, strict=True):
         table.add_row(*row)

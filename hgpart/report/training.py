@@ -44,6 +44,8 @@ class TrainingReport:
     scheduling : Scheduling
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
+    peak_bytes : tuple of int
+        The most that each part holds in a step, by the schedule; see `hgpart.peak_bytes`.
     """
 
     model: str
@@ -55,6 +57,7 @@ class TrainingReport:
     volume_bytes: int
     scheduling: Scheduling = field(default_factory=Scheduling)
     norms: str = "micro-batch"
+    peak_bytes: tuple[int, ...] = ()
 
 
 def training_json(report: TrainingReport) -> str:
@@ -75,6 +78,8 @@ def training_json(report: TrainingReport) -> str:
         "micro_batches": report.scheduling.micro_batches,
         **schedule_fields(report.scheduling),
         "norms": report.norms,
+        "recompute": report.scheduling.recompute,
+        "peak_bytes": report.peak_bytes,
         "momentum": options.momentum if options.optimizer == "sgd" else None,
         "weight_decay": options.weight_decay,
         "seed": options.seed,
@@ -117,7 +122,7 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
         _print_curve(result.losses, console)
     if steps:
         console.print()
-        _print_parts(report, console)
+        _print_parts(report, console, unit)
         console.print()
         _print_traffic(report, console, unit)
 
@@ -150,18 +155,20 @@ def runs(losses: Sequence[float]) -> list[tuple[int, int, float]]:
     ]
 
 
-def _print_parts(report: TrainingReport, console: Console) -> None:
+def _print_parts(report: TrainingReport, console: Console, unit: str) -> None:
     timings = report.result.totals.timings
     busy = [timing.forward_busy + timing.backward_busy for timing in timings]
     waiting = [timing.forward_waiting + timing.backward_waiting for timing in timings]
+    peaks = even_decimals([size / UNITS[unit] for size in report.peak_bytes])
     headings, stale = staleness_columns(report.result.staleness)
-    table = ruled_table(["device", "busy s", "waiting s", "waiting %", *headings])
-    columns = zip(report.devices, even_decimals(busy), even_decimals(waiting), strict=True)
-    for part, (device, busy_text, waiting_text) in enumerate(columns):
+    holds = f"holds {unit}"
+    table = ruled_table(["device", "busy s", "waiting s", "waiting %", holds, *headings])
+    columns = zip(report.devices, even_decimals(busy), even_decimals(waiting), peaks, strict=True)
+    for part, (device, busy_text, waiting_text, peak) in enumerate(columns):
         total = busy[part] + waiting[part]
         share = f"{100 * waiting[part] / total:.1f}" if total else "-"
         more = [column[part] for column in stale]
-        table.add_row(f"{part} ({device})", busy_text, waiting_text, share, *more)
+        table.add_row(f"{part} ({device})", busy_text, waiting_text, share, peak, *more)
     print_table(console, "Time in the parts' forward and backward passes", table)
     if stale:
         console.print(STALE)

@@ -55,6 +55,9 @@ class DistributedModel(nn.Module):
         Of the last run.
     events : list of Event
         What this rank did when in the last run.
+    peak_bytes : tuple of int
+        The most that this rank held in the last `step`, if it was
+        `hgpart.execution.held_memory.memory_counted`.
     """
 
     def __init__(self, placement: Placement, connection: Connection) -> None:
@@ -67,6 +70,7 @@ class DistributedModel(nn.Module):
         self.placement, self.connection = placement, connection
         self.traffic, self.timing = Traffic.none(connection.k), Timing()
         self.events: list[Event] = []
+        self.peak_bytes: tuple[int, ...] = ()
         self._pass: tuple[StepRun, list[MicroBatchWire], Schedule, int] | None = None
         self._plain: WeakKeyDictionary[PartProgram, Schedule] = WeakKeyDictionary()
         self._routes: WeakKeyDictionary[Schedule, Routes] = WeakKeyDictionary()
@@ -202,9 +206,11 @@ class DistributedModel(nn.Module):
         if self.makes_result:
             score = score_of(self.placement.build_results, targets, loss_fn, sizes)
         post = self._post(schedule, sizes)
-        step = self._begun(post.wires(), batches, score)
+        again = schedule.outlines[self.connection.rank].again
+        step = self._begun(post.wires(), batches, score, again)
         with self.placement.batch():
             step.run(schedule.sequences[self.connection.rank])
+        self.peak_bytes = step.peak_bytes
         self._finish(post, "backward" if schedule.backward else "forward")
         if not self.makes_result:
             return None
@@ -253,7 +259,7 @@ class DistributedModel(nn.Module):
             As `Placement.stream`; and if a batch is of another size.
         """
         self._pass = None
-        check_stream(schedule, [self.program.module], self.placement.norms)
+        check_stream(schedule, [self.program.module], self.placement.norms, stash)
         losses: list[Tensor] = []
 
         def tell(loss: Tensor | None) -> None:
@@ -273,10 +279,12 @@ class DistributedModel(nn.Module):
         rank = self.connection.rank
         step = self._begun(
             *(post.wires(), source.values(), source.score if self.makes_result else None),
+            schedule.outlines[rank].again,
             versions=Versions(self.program.module, partial(update, rank), stash),
             on_update=tell,
         )
         step.run(schedule.sequences[rank])
+        self.peak_bytes = step.peak_bytes
         self._finish(post, "backward")
         return losses if self.makes_result else None
 
@@ -311,13 +319,13 @@ class DistributedModel(nn.Module):
         wires: Sequence[MicroBatchWire],
         batches: Iterable[Mapping[str, Any]],
         score: Score | None = None,
+        again: Sequence[int] = (),
         versions: Versions | None = None,
         on_update: Callable[[Any], None] = lambda score: None,
     ) -> StepRun:
         connection = self.connection
         step = StepRun(
-            *(self.program, connection.device, connection.k, wires, batches),
-            score=score,
+            *(self.program, connection.device, connection.k, wires, batches, score, again),
             versions=versions,
             on_update=on_update,
         )

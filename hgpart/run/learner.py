@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
+from hgpart.placement.accounting import peak_bytes
 from hgpart.placement.cutting.slices import Slice
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.schedule_wanted import Scheduling
@@ -92,6 +93,9 @@ class Learner(Protocol):
 
     def totals(self) -> Totals:
         """What all parts have done up to now."""
+
+    def peak_bytes(self, batch_size: int) -> tuple[int, ...]:
+        """The most that each part holds in a step, or a stream; see `hgpart.peak_bytes`."""
 
 
 def learn_in_turn(
@@ -193,6 +197,10 @@ class WholeModel:
         """Nothing is measured, and nothing travels."""
         return Totals.none(parts=0, k=1)
 
+    def peak_bytes(self, batch_size: int) -> tuple[int, ...]:
+        """It is in no parts."""
+        return ()
+
 
 class PlacedModel(WholeModel):
     """A Learner for a placement all of which is in this process."""
@@ -275,6 +283,16 @@ class PlacedModel(WholeModel):
     def totals(self) -> Totals:
         """What was done up to now."""
         return self._done
+
+    def peak_bytes(self, batch_size: int) -> tuple[int, ...]:
+        """The most that each part holds in a step, in the present mode and grad mode."""
+        made = self.schedule(self.scheduling.sample_batches)
+        return peak_bytes(self.placement, made, batch_size)
+
+    def counted_peak(self) -> tuple[int, ...]:
+        """The same, counted in the last step, if that was to be."""
+        last = self.placement.runtime.last
+        return () if last is None else last.peak_bytes
 
 
 class RankModel:
@@ -394,6 +412,16 @@ class RankModel:
         done: list[Totals] = self.gather(self._done)
         timings = tuple(timing for each in done for timing in each.timings)
         return Totals(timings, reduce(add, (each.traffic for each in done)))
+
+    def peak_bytes(self, batch_size: int) -> tuple[int, ...]:
+        """The most that each part holds in a step, in the present mode and grad mode."""
+        made = self.schedule(self.scheduling.sample_batches)
+        own = peak_bytes(self.model.placement, made, batch_size)
+        return tuple(chain.from_iterable(self.gather(own)))
+
+    def counted_peak(self) -> tuple[int, ...]:
+        """The same, counted in the last step, if that was to be."""
+        return tuple(chain.from_iterable(self.gather(self.model.peak_bytes)))
 
 
 def timeline_of(learner: Learner, events: Sequence[Sequence[Event]]) -> Timeline:

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError
 from hgpart.execution.events import Event, Timeline
+from hgpart.execution.held_memory import memory_counted
 from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
 from hgpart.run.connection import Connection
@@ -43,6 +44,11 @@ class Measurement:
         Of the steps, if it was wanted; else empty. A stream's are one.
     staleness : tuple of tuple of int
         Of each part, in each batch of the first stream: updates that its forward pass is without.
+    peak_bytes : tuple of int
+        The most that each part held for what it had still to do, counted in a step more, or in a
+        stream of some batches; see `hgpart.execution.held_memory`.
+    planned_peak_bytes : tuple of int
+        The same, computed from the schedule.
     """
 
     steps: int
@@ -53,6 +59,8 @@ class Measurement:
     simulated_bubble: float = 0.0
     timeline: Timeline = ()
     staleness: tuple[tuple[int, ...], ...] = ()
+    peak_bytes: tuple[int, ...] = ()
+    planned_peak_bytes: tuple[int, ...] = ()
 
     @property
     def samples_per_second(self) -> float:
@@ -82,7 +90,7 @@ def measure(
     timeline: bool = False,
     on_step: Callable[[int], None] = lambda done: None,
 ) -> Measurement:
-    """Run one step that does not count, then `steps` that do.
+    """Run one step whose time does not count, and in which memory does, then `steps` that do.
 
     Called in every process of a `connection`, with the same arguments and its part of the
     placement; without one, the placement runs in this process.
@@ -119,8 +127,9 @@ def measure(
         raise ArgumentError(f"{wanted.rule} without backward passes: accepted is with them")
     at_once = min(steps, LONGEST) if wanted.is_stream else 1
     with torch.set_grad_enabled(backward):
-        # Memory is taken, threads start, connections are made.
-        _run(placement, learner, images, wanted.most_in_flight)
+        with memory_counted():  # threads start, connections are made
+            _run(placement, learner, images, wanted.sample_batches)
+        peak = learner.counted_peak()
         learner.count_anew()
         planned = learner.schedule(at_once)
         started, events = _now(placement, learner), list[tuple[Event, ...]]()
@@ -131,6 +140,7 @@ def measure(
                 events.append(tuple(learner.events))
             on_step(done + count)
         seconds = _now(placement, learner) - started
+        planned_peak = learner.peak_bytes(len(images))
     return Measurement(
         steps,
         len(images),
@@ -140,6 +150,8 @@ def measure(
         bubble(planned, costs_of(placement, learner.scheduling.micro_batches)),
         timeline_of(learner, events),
         planned.staleness if wanted.is_stream else (),
+        peak,
+        planned_peak,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hgpart.errors import ArgumentError
-from hgpart.schedules import check_in_flight, check_rule
+from hgpart.schedules import check_in_flight, check_recompute, check_rule
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.rules import DEFAULT, IN_FLIGHT, RULES, STREAMS
 from hgpart.schedules.schedule_files import ScheduleFile, read_schedule
@@ -24,6 +24,8 @@ class Scheduling:
         Batches that each part may have begun at a time, by the rule ``async``.
     stash : bool
         Whether each of them keeps the weights of its forward pass.
+    recompute : bool
+        Whether backward computes again what it can, where memory is less by that.
     file : ScheduleFile, optional
     """
 
@@ -31,6 +33,7 @@ class Scheduling:
     micro_batches: int = 1
     in_flight: int | None = None
     stash: bool = True
+    recompute: bool = False
     file: ScheduleFile | None = None
 
     def __post_init__(self) -> None:
@@ -49,6 +52,8 @@ class Scheduling:
                 f"{', '.join(STREAMS)}"
             )
 
+        check_recompute(recompute=self.recompute, stash=self.stash)
+
     @property
     def is_stream(self) -> bool:
         """Whether batches follow each other without a stop."""
@@ -58,6 +63,11 @@ class Scheduling:
     def most_in_flight(self) -> int:
         """Batches that each part may have begun at a time."""
         return (self.in_flight or IN_FLIGHT) if self.is_stream else 1
+
+    @property
+    def sample_batches(self) -> int:
+        """Batches of a stream that show how it goes on."""
+        return 2 * self.most_in_flight + 2 if self.is_stream else 1
 
     @property
     def name(self) -> str:
@@ -92,6 +102,7 @@ def scheduling_of(
     in_flight: int | None = None,
     *,
     stash: bool = True,
+    recompute: bool = False,
 ) -> Scheduling:
     """What is asked for by a rule or a file, and a number of micro-batches if one is given.
 
@@ -105,7 +116,8 @@ def scheduling_of(
     """
     rules = (*RULES, *STREAMS)
     if schedule in rules:
-        return Scheduling(schedule, 1 if micro_batches is None else micro_batches, in_flight, stash)
+        count = 1 if micro_batches is None else micro_batches
+        return Scheduling(schedule, count, in_flight, stash, recompute)
     if not Path(schedule).is_file():
         raise ArgumentError(
             f"schedule {schedule!r}: accepted are {', '.join(rules)}, and a file of "
@@ -122,4 +134,4 @@ def scheduling_of(
             f"{schedule} is of a stream of {file.micro_batches} batches: accepted are files of a "
             "step, and --schedule async for any number of batches"
         )
-    return Scheduling(file.rule, file.micro_batches, in_flight, stash, file)
+    return Scheduling(file.rule, file.micro_batches, in_flight, stash, recompute, file)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,10 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, RunError
-from hgpart.execution.outlines import outline
+from hgpart.execution.outlines import outline, with_again
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
+from hgpart.placement.accounting import peaks_by, worth_again
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.schedules import check_micro_batches, check_rule, make_schedule
@@ -31,6 +35,7 @@ def schedule(
     *,
     backward: bool = True,
     in_flight: int | None = None,
+    recompute: bool = False,
 ) -> Schedule:
     """Order what the parts of a placement do in a step or a stream, in its present mode.
 
@@ -54,6 +59,11 @@ def schedule(
         Whether a step has backward passes.
     in_flight : int, optional
         Batches of a stream that each part may have begun at a time; 2 when left out.
+    recompute : bool
+        Keep only what chunks read, and let backward compute them again, with the same results:
+        chunks that keep more than they read, in parts whose `peak_bytes` are less by that. In a
+        batch of the plan's size no part holds more than without. The order of a stream stays as it
+        is without: its results depend on that.
 
     Raises
     ------
@@ -65,9 +75,10 @@ def schedule(
     """
     check_rule(rule)
     check_micro_batches(micro_batches)
-    costs = _costs(placement, rule, micro_batches) if costs is None else costs
-    options: dict[str, Any] = {"backward": backward, "in_flight": in_flight}
-    return make_schedule(all_outlines(placement), rule, micro_batches, costs, **options)
+    options = _options(placement, rule, micro_batches, costs, backward, in_flight)
+    return _made_here(
+        placement, functools.partial(make_schedule, **options), _again(options, recompute)
+    )
 
 
 def schedule_among(
@@ -78,17 +89,86 @@ def schedule_among(
     *,
     backward: bool = True,
     in_flight: int | None = None,
+    recompute: bool = False,
 ) -> Schedule:
     """The same as `schedule` where each rank has its own part; all ranks call it."""
-    placement, connection = model.placement, model.connection
-    costs = _costs(placement, rule, micro_batches) if costs is None else costs
-    outlines = connection.gather(next(outlines_here(placement)))
-    options: dict[str, Any] = {"backward": backward, "in_flight": in_flight}
-    return make_schedule(outlines, rule, micro_batches, costs, **options)
+    options = _options(model.placement, rule, micro_batches, costs, backward, in_flight)
+    return _made_among(
+        model, functools.partial(make_schedule, **options), _again(options, recompute)
+    )
 
 
-def _costs(placement: Placement, rule: str, micro_batches: int) -> Costs:
-    return costs_of(placement, 1 if rule in STREAMS else micro_batches)
+def _options(
+    placement: Placement,
+    rule: str,
+    micro_batches: int,
+    costs: Costs | None,
+    backward: bool,
+    in_flight: int | None,
+) -> dict[str, Any]:
+    """What `make_schedule` takes besides the outlines."""
+    if costs is None:
+        costs = costs_of(placement, 1 if rule in STREAMS else micro_batches)
+    return {
+        "rule": rule,
+        "micro_batches": micro_batches,
+        "costs": costs,
+        "backward": backward,
+        "in_flight": in_flight,
+    }
+
+
+def _again(options: Mapping[str, Any], recompute: bool) -> int | None:
+    """Micro-batches of a batch whose chunks are to be computed again, if any are."""
+    if not recompute or not options["backward"]:
+        return None
+    micro_batches: int = options["micro_batches"]
+    return 1 if options["rule"] in STREAMS else micro_batches
+
+
+def _made_here(
+    placement: Placement, make: Callable[[Sequence[Outline]], Schedule], again: int | None
+) -> Schedule:
+    """A schedule of outlines; with `again` micro-batches, chunks are computed again."""
+    outlines = all_outlines(placement, again)
+    if again is None:
+        return make(outlines)
+    return _holding_less(outlines, make, functools.partial(peaks_by, placement))
+
+
+def _made_among(
+    model: DistributedModel, make: Callable[[Sequence[Outline]], Schedule], again: int | None
+) -> Schedule:
+    """The same where each rank has its own part."""
+    placement, gather = model.placement, model.connection.gather
+    outlines = gather(next(outlines_here(placement, again)))
+    if again is None:
+        return make(outlines)
+
+    def peaks(schedules: Sequence[Schedule]) -> dict[int, list[int]]:
+        return dict(ChainMap(*gather(peaks_by(placement, schedules))))
+
+    return _holding_less(outlines, make, peaks)
+
+
+def _holding_less(
+    outlines: Sequence[Outline],
+    make: Callable[[Sequence[Outline]], Schedule],
+    peaks_of: Callable[[Sequence[Schedule]], Mapping[int, Sequence[int]]],
+) -> Schedule:
+    """Compute chunks again in the parts that hold less by that, and let no part hold more.
+
+    The order is one by the costs of doing so, or, where a part would hold more in that, and in a
+    stream, the order without.
+    """
+    parts = range(len(outlines))
+    plain = make([one.keeping for one in outlines])
+    same = replace(plain, outlines=tuple(outlines))
+    timed = make(outlines) if plain.in_flight is None else same
+    peaks = peaks_of([timed, timed.keeping(parts), same, plain])
+    fits = all(min(peaks[part][:2]) <= peaks[part][3] for part in parts)
+    found, at = (timed, 0) if fits else (same, 2)
+    return found.keeping([part for part in parts if peaks[part][at] >= peaks[part][at + 1]])
 
 
 def load_schedule(path: Path | str, placement: Placement) -> Schedule:
@@ -118,7 +198,8 @@ def wanted_schedule(
     """
     if wanted.file is None:
         return schedule(placement, **_asked(wanted, backward, batches))
-    return _for_mode(wanted.file.of(all_outlines(placement)), wanted, backward)
+    again = wanted.micro_batches if wanted.recompute and backward else None
+    return _for_mode(_made_here(placement, wanted.file.of, again), wanted, backward)
 
 
 def wanted_among(
@@ -127,8 +208,8 @@ def wanted_among(
     """The same as `wanted_schedule` where each rank has its own part; all ranks call it."""
     if wanted.file is None:
         return schedule_among(model, **_asked(wanted, backward, batches))
-    outlines = model.connection.gather(next(outlines_here(model.placement)))
-    return _for_mode(wanted.file.of(outlines), wanted, backward)
+    again = wanted.micro_batches if wanted.recompute and backward else None
+    return _for_mode(_made_among(model, wanted.file.of, again), wanted, backward)
 
 
 def _asked(wanted: Scheduling, backward: bool, batches: int) -> dict[str, Any]:
@@ -137,6 +218,7 @@ def _asked(wanted: Scheduling, backward: bool, batches: int) -> dict[str, Any]:
         "micro_batches": batches if wanted.is_stream else wanted.micro_batches,
         "backward": backward,
         "in_flight": wanted.in_flight,
+        "recompute": wanted.recompute,
     }
 
 
@@ -157,22 +239,28 @@ def costs_of(placement: Placement, micro_batches: int) -> Costs:
     return Costs(samples=samples, work=each / work.units)
 
 
-def all_outlines(placement: Placement) -> tuple[Outline, ...]:
-    """The chunks of all parts."""
+def all_outlines(placement: Placement, micro_batches: int | None = None) -> tuple[Outline, ...]:
+    """The chunks of all parts; see `outlines_here`."""
     held = placement.programs
     if len(held) != placement.k:
         raise RunError(
             f"this process holds {len(held)} of {placement.k} parts: accepted is all of them"
         )
-    return tuple(outlines_here(placement))
+    return tuple(outlines_here(placement, micro_batches))
 
 
-def outlines_here(placement: Placement) -> Iterator[Outline]:
-    """The chunks of the parts that this process holds."""
+def outlines_here(placement: Placement, micro_batches: int | None = None) -> Iterator[Outline]:
+    """The chunks of the parts that this process holds.
+
+    With so many micro-batches, those that keep more than they read are computed again.
+    """
     partition = placement.partition
+    again = {} if micro_batches is None else worth_again(placement, micro_batches)
     layer_work = part_shares(partition.model, partition.parts, placement.k).layer_work
     for part in sorted(placement.programs):
-        yield outline(placement.programs[part], _step_work(placement, part, layer_work[:, part]))
+        program = placement.programs[part]
+        made = outline(program, _step_work(placement, part, layer_work[:, part]))
+        yield with_again(made, program, again.get(part, ()))
 
 
 def _step_work(placement: Placement, part: int, shares: Int64) -> Mapping[str, float]:

@@ -2,8 +2,8 @@
 
 `outline` says what a part does with a batch, `schedule` is what comes out, `needs` is what actions
 need of each other, `costs` what they are estimated to take, `simulation` when they begin and end by
-that; `rules` order them. `checking` says whether a schedule is valid, `drawing` prints it,
-`schedule_files` keeps it.
+that, `peak` what micro-batches take at the same time; `rules` order them. `checking` says whether a
+schedule is valid, `drawing` prints it, `schedule_files` keeps it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import IN_FLIGHT, RULES, STREAMS
 from hgpart.schedules.schedule import Schedule
 
-__all__ = ["check_in_flight", "check_micro_batches", "check_rule", "make_schedule"]
+__all__ = [
+    "check_in_flight",
+    "check_micro_batches",
+    "check_recompute",
+    "check_rule",
+    "make_schedule",
+]
 
 
 def check_rule(rule: str) -> None:
@@ -37,6 +43,15 @@ def check_in_flight(rule: str, in_flight: int | None) -> None:
         )
     if not isinstance(in_flight, Integral) or in_flight < 1:
         raise ArgumentError(f"{in_flight!r} batches in flight: accepted is 1 or more")
+
+
+def check_recompute(*, recompute: bool, stash: bool) -> None:
+    """Raise an ArgumentError for maps that would be computed again with newer weights."""
+    if recompute and not stash:
+        raise ArgumentError(
+            "recompute without stash, with newer weights than the forward pass had: accepted is "
+            "recompute with stash"
+        )
 
 
 def check_micro_batches(micro_batches: int) -> None:

@@ -40,7 +40,10 @@ class Costs:
 
     def action(self, direction: Direction, chunk: Chunk) -> float:
         """How long a chunk takes."""
-        return PASSES[direction] * self.samples * self.work * chunk.work
+        work = PASSES[direction] * chunk.work
+        if direction is not Direction.WEIGHTS:
+            work += chunk.again
+        return self.samples * self.work * work
 
     def travel(self, chunk: Chunk, receiver: int) -> float:
         """How long what a chunk sends takes to a receiver."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 
@@ -38,11 +38,14 @@ class Chunk:
         What is there when it has ended, in order.
     work : float
         Of its layers in a forward pass of one sample, in whatever unit.
+    again : float
+        Of a backward pass: the same of what it computes again.
     """
 
     awaits: tuple[int, ...]
     sends: tuple[Sent, ...]
     work: float = 0.0
+    again: float = 0.0
 
     @cached_property
     def messages(self) -> Mapping[int, tuple[int, ...]]:
@@ -64,8 +67,17 @@ class Outline:
     serial : bool
         Whether a forward pass finds state that the one before has left at its end, so that each
         micro-batch has to wait for the one before it.
+    again : tuple of int
+        The forward chunks that backward computes again, so that only what they read is kept.
     """
 
     forward: tuple[Chunk, ...]
     backward: tuple[Chunk, ...]
     serial: bool = False
+    again: tuple[int, ...] = ()
+
+    @property
+    def keeping(self) -> Outline:
+        """The same, where nothing is computed again."""
+        backward = tuple(replace(chunk, again=0.0) for chunk in self.backward)
+        return replace(self, backward=backward, again=())

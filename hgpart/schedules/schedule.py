@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -119,6 +119,12 @@ class Schedule:
         """The same without forward passes."""
         order = (action for action in self.order if action.direction is not Direction.FORWARD)
         return replace(self, order=tuple(order))
+
+    def keeping(self, parts: Collection[int]) -> Schedule:
+        """The same order, where backward computes nothing again in some parts."""
+        outlines = enumerate(self.outlines)
+        kept = tuple(one.keeping if part in parts else one for part, one in outlines)
+        return replace(self, outlines=kept)
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:

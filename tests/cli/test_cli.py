@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -124,6 +125,7 @@ def test_a_schedule_is_drawn(capsys, tmp_path):
     first, second = drawn.splitlines()[1:3]
     assert (first[:3], second[:3]) == ("0 |", "1 |")
     assert set(first + second) > set("012abc")
+    assert re.fullmatch(r"holds at most 0: [\d.]+, 1: [\d.]+ MB", drawn.splitlines()[-1])
     page = tmp_path / "page.html"
     hgpart("show", plan, "--schedule", kept, "--html", page)
     assert capsys.readouterr().out.endswith(drawn)
@@ -133,6 +135,8 @@ def test_a_schedule_is_drawn(capsys, tmp_path):
     fails(capsys, ["show", plan, "--micro-batches", 3], 3, said)
     said = "without a schedule to draw: accepted with --schedule RULE"
     fails(capsys, ["show", plan, "-o", kept], 3, said)
+    said = "--recompute without a schedule: accepted with --schedule RULE"
+    fails(capsys, ["show", plan, "--recompute"], 3, said)
     hgpart("show", plan, "--schedule", "async", "--in-flight", 1)
     assert "\nasync: 4 batches, 1 in flight at most, on 2 parts, idle " in capsys.readouterr().out
     said = "--in-flight 2 without a schedule to draw: accepted with --schedule RULE"
@@ -202,11 +206,14 @@ def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_
     )
     hgpart(
         *("partition", "alexnet", "--k", 4, "--backend", "native", "--effort", "0.1"),
-        *("--topology", topology, "--memory", "400MB,400MB,400MB,700MB", "-o", plan),
+        *("--topology", topology, "--memory", "800MB,800MB,800MB,1400MB", "--in-flight", 2),
+        *("-o", plan),
     )
     first = capsys.readouterr().out
     assert "A byte costs" in first
-    assert "with 4 copies of its parameters" in first
+    assert (
+        "with 4 copies of its parameters, 1 more version of them and the maps of 2 batches" in first
+    )
     untried = "Slices of the batch were not tried: --slices auto may send less\n"
     assert untried in first
     hgpart("show", plan, "--json", tmp_path / "figures.json", "--dot", tmp_path / "graph")
@@ -217,6 +224,7 @@ def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_
     assert shown["volume_bytes"] < shown["objective_value"] < 50 * shown["volume_bytes"]
     for part in shown["parts"]:
         assert part["memory_bytes"] <= part["memory_limit_bytes"]
+    assert (shown["memory_copies"], shown["memory_in_flight"]) == (4, 2)
     assert 'fillcolor="2"' in (tmp_path / "graph").read_text()
 
 
@@ -307,6 +315,8 @@ MISTAKES = {
     "memory": ([*NATIVE, "--memory", "2 GiBi"], 3, "memory '2 GiBi': accepted is a number"),
     "memory of others": ([*NATIVE, "--memory", "1GB,1GB,1GB"], 3, "3 memory limits for k=2"),
     "memory copies": ([*NATIVE, "--memory", "1GB", "--memory-copies", "-1"], 3, "copies are -1"),
+    "none in flight": ([*NATIVE, "--memory", "1GB", "--in-flight", 0], 3, "0 batches in flight"),
+    "in flight": ([*NATIVE, "--in-flight", 2], 3, "--in-flight 2: only --memory counts them"),
     "too little memory": ([*NATIVE, "--memory", "10kB"], 8, "bytes of 10000"),
     "no topology": ([*NATIVE, "--topology", "none"], 6, "can't read none"),
     "topology and objective": (

@@ -77,6 +77,8 @@ def check_figures(found, plans, k, steps, backward):
             assert total == found[f"{way}_bytes"]
     assert all(part["forward_busy"] > 0 for part in found["parts"])
     assert all((part["backward_busy"] > 0) == backward for part in found["parts"])
+    assert all(part["peak_bytes"] == part["planned_peak_bytes"] for part in found["parts"])
+    assert any(part["peak_bytes"] for part in found["parts"])
 
 
 def test_in_processes(capfd, plans, tmp_path):
@@ -97,8 +99,9 @@ def test_in_processes(capfd, plans, tmp_path):
     rows = [line.split() for line in lines if line.startswith(("0 (", "1 ("))]
     for row, part in zip(rows, found["parts"], strict=True):
         sent = (part["sent_forward_bytes"] + part["sent_backward_bytes"]) / 3e6
-        assert float(row[-4]) == float(row[-3]) == pytest.approx(sent, abs=1e-4)
-        assert row[-2] == row[-1]
+        assert float(row[-6]) == float(row[-5]) == pytest.approx(sent, abs=1e-4)
+        assert row[-4] == row[-3]
+        assert float(row[-2]) == float(row[-1]) == pytest.approx(part["peak_bytes"] / 1e6, abs=1e-4)
         shares = [part[f"{name}_share"] for name in ("busy", "waiting", "idle")]
         assert row[4:7] == [f"{100 * share:.1f}" for share in shares]
         assert sum(shares) == pytest.approx(1)
@@ -118,34 +121,45 @@ def test_in_processes(capfd, plans, tmp_path):
     assert lines[-1].endswith("in a step, to the byte as the plan says")
 
 
-@pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
-def test_with_batches_in_flight(capfd, plans, tmp_path, carrier):
-    options = ("--steps", 5, *ASYNC, "--in-flight", 3, "--timeline", tmp_path / "times.json")
+@pytest.mark.parametrize(
+    ("carrier", "again"),
+    [("threads", []), pytest.param("gloo", ["--recompute"], marks=pytest.mark.full)],
+)
+def test_with_batches_in_flight(capfd, plans, tmp_path, carrier, again):
+    options = ("--steps", 5, *again, *ASYNC, "--in-flight", 3)
+    options += ("--timeline", tmp_path / "times.json")
     options += ("--one-process",) if carrier == "threads" else ()
     assert hgpart_run(plans, 2, *options, "--json", tmp_path / "run.json") == 0
     found = json.loads((tmp_path / "run.json").read_text())
     check_figures(found, plans, 2, steps=5, backward=True)
     assert (found["schedule"], found["in_flight"], found["stash"]) == ("async", 3, True)
     shown = capfd.readouterr().out
-    assert "5 steps of 8 samples, 3 in flight (async), forward and backward" in shown
+    told = " with maps computed again" * bool(again)
+    assert f"5 steps of 8 samples, 3 in flight (async){told}, forward and backward" in shown
     assert "stale: updates of its part that a forward pass was without" in shown
     for part in found["parts"]:
         assert 0 <= part["mean_staleness"] <= part["most_staleness"] < 3
+        assert part["peak_bytes"] == part["planned_peak_bytes"] > 0
     events = assert_is_trace(tmp_path / "times.json", 2)
     updates = [one for one in events if (one["name"][0], one["cat"]) == ("U", "run")]
     assert len(updates) == 2 * 5
 
 
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
-@pytest.mark.parametrize("rule", ["greedy", pytest.param("zero-bubble", marks=pytest.mark.full)])
-def test_in_micro_batches(capfd, plans, tmp_path, rule, carrier):
-    options = ("--steps", 2, "--backward", "--micro-batches", 3, "--schedule", rule)
+@pytest.mark.parametrize(
+    ("rule", "again"),
+    [("greedy", ["--recompute"]), pytest.param("zero-bubble", [], marks=pytest.mark.full)],
+)
+def test_in_micro_batches(capfd, plans, tmp_path, rule, again, carrier):
+    options = ("--steps", 2, "--backward", "--micro-batches", 3, "--schedule", rule, *again)
     options += ("--one-process",) if carrier == "threads" else ()
     assert hgpart_run(plans, 2, *options, "--json", tmp_path / "run.json") == 0
     found = json.loads((tmp_path / "run.json").read_text())
     check_figures(found, plans, 2, steps=2, backward=True)
     assert (found["backend"], found["micro_batches"], found["schedule"]) == (carrier, 3, rule)
-    assert f"2 steps of 8 samples in 3 micro-batches ({rule}), forward" in capfd.readouterr().out
+    assert found["recompute"] == bool(again)
+    told = f"({rule})" + " with maps computed again" * bool(again)
+    assert f"2 steps of 8 samples in 3 micro-batches {told}, forward" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
@@ -212,6 +226,7 @@ def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):
         (("--in-flight", 3), 3, "3 batches in flight by greedy: accepted with async"),
         ((*ASYNC, "--in-flight", 0), 3, "0 batches in flight: accepted is 1 or more"),
         ((*ASYNC, "--micro-batches", 2), 3, "2 micro-batches by async, whose parts work on other"),
+        ((*ASYNC, "--recompute", "--no-stash"), 3, "recompute without stash, with newer weights"),
         ((*ASYNC, "--norms", "batch"), 3, "norms of the batch with batches in flight"),
         (("--no-stash",), 3, "--no-stash by greedy, which has no other weights to keep"),
         (("--schedule", "stream.json", "--backward"), 3, "is of a stream of 3 batches: accepted"),

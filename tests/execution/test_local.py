@@ -18,8 +18,8 @@ from torch import Tensor, fx, nn
 from toy_programs import Cut, Dense, Model, cuts, program, toy, transfer
 
 from hgpart.errors import PlacementError, RunError
-from hgpart.execution.local import LocalRuntime
 from hgpart.execution.program import receive, send
+from hgpart.execution.threads.local import LocalRuntime
 from hgpart.execution.totals import Timing
 from hgpart.execution.transfers import TransferredTensor
 
@@ -266,7 +266,7 @@ class Clock:
 
 def test_working_and_waiting_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    for module in ("engine", "local"):
+    for module in ("engine", "threads.local"):
         monkeypatch.setattr(f"hgpart.execution.{module}.perf_counter", clock)
     nanoseconds = "hgpart.execution.part_state.perf_counter_ns"
     monkeypatch.setattr(nanoseconds, lambda: round(clock() * 10**9))

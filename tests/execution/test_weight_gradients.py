@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from hgpart.execution.weights.gradients import add_map_gradients, add_products
 
@@ -63,7 +64,7 @@ def test_both_halves_are_autograds(name: str, needs_map: bool) -> None:
     result, expected = model(leaf), plain(wanted)
     gradient = torch.rand_like(expected)
     torch.autograd.backward([expected], [gradient])
-    left = add_map_gradients([result], [gradient], [leaf] if needs_map else [])
+    left = add_map_gradients([get_gradient_edge(result)], [gradient], [leaf] if needs_map else [])
     if needs_map:
         torch.testing.assert_close(leaf.grad, wanted.grad, rtol=0, atol=0)
     assert all(one.grad is None for one in model.parameters())
@@ -86,7 +87,7 @@ def test_a_matrix_gets_the_gradient_of_several_batches_at_once(name: str) -> Non
         result = model(leaf := x.clone().requires_grad_())
         gradient = torch.rand_like(result)
         torch.autograd.backward([plain(x)], [gradient])
-        (left,) = add_map_gradients([result], [gradient], [leaf])
+        (left,) = add_map_gradients([get_gradient_edge(result)], [gradient], [leaf])
         product = left.product()
         assert product is not None
         products.append(product)
@@ -100,7 +101,7 @@ def test_a_matrix_gets_the_gradient_of_several_batches_at_once(name: str) -> Non
 def test_what_is_no_one_product_is_not_taken_for_one(name: str) -> None:
     model, _ = twins(name)
     result = model(leaf := torch.rand(5, 6, dtype=torch.float64).requires_grad_())
-    left = add_map_gradients([result], [torch.ones_like(result)], [leaf])
+    left = add_map_gradients([get_gradient_edge(result)], [torch.ones_like(result)], [leaf])
     matrices = [one for one in left if one.product() is not None]
     assert len(matrices) == {"convolution": 0, "tied": 0, "chain": 2}[name]
 
@@ -116,7 +117,8 @@ def test_several_results_one_of_which_is_behind_another() -> None:
         middle = first(leaf := x.clone().requires_grad_())
         outputs, gradients = [middle, second(middle)], [torch.ones(3, 4).double()] * 2
         if apart:
-            for one in add_map_gradients(outputs, gradients, [leaf]):
+            edges = [get_gradient_edge(one) for one in outputs]
+            for one in add_map_gradients(edges, gradients, [leaf]):
                 one.add()
         else:
             torch.autograd.backward(outputs, gradients)

@@ -15,6 +15,7 @@ from torch import nn
 
 from hgpart.errors import ArgumentError
 from hgpart.execution.engine import PartRun
+from hgpart.execution.instructions import Graph
 from hgpart.placement.accounting import OPTIMIZER_STATES, account, disagreements
 
 NAMES = (*MODELS, "forked")
@@ -96,8 +97,8 @@ def really_kept(placement, part, values, wires):
         run = PartRun(placement.programs[part], wires, torch.device("cpu"), placement.k)
         results = run.forward(values)
     for kept in run.saved.values():
-        if type(kept) is tuple:  # of a step: what it made, and what it read
-            for _, tensor in (*kept[0], *kept[1]):
+        if isinstance(kept, Graph):  # of a step: what it read
+            for _, tensor in kept.leaves:
                 note(tensor)
     for result in results:
         note(result)

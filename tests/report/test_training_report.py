@@ -35,6 +35,7 @@ def report(losses, accuracy=None, steps=None, seconds=1.0):
             TrainingOptions(len(losses), 4).completed({}),
         ),
         volume_bytes=3_000_000,
+        peak_bytes=(7_000_000, 500_000),
     )
 
 
@@ -49,8 +50,8 @@ def test_what_matters_most_comes_first():
     assert lines[0] == "loss 1, test accuracy 98.12 %, 8.0 samples/s"
     assert lines[1] == ("net on digits, 2 steps of 4 samples, 1 of them before it was resumed")
     assert [line.split() for line in lines if line.startswith(("0 (", "1 ("))] == [
-        ["0", "(cpu)", "2.000", "1.000", "33.3"],
-        ["1", "(cuda:0)", "0.000", "0.000", "-"],
+        ["0", "(cpu)", "2.000", "1.000", "33.3", "7.000"],
+        ["1", "(cuda:0)", "0.000", "0.000", "-", "0.500"],
     ]
     assert [line.split() for line in lines if line.startswith(("forward", "backward", "the"))] == [
         ["forward", "3.000", "3.000"],

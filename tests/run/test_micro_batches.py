@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from partitioned_models import MODELS
-from placed_models import Counts, Twice, batch_of, model_of, placed
+from placed_models import Counts, Twice, batch_of, compiled_once, model_of, placed
 from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError, PlanError
@@ -94,28 +94,11 @@ def test_all_rules_give_the_same_bits():
         assert all(torch.equal(*pair) for pair in zip(outcomes[0], other, strict=True))
 
 
-class Once(torch.autograd.Function):
-    """What inductor makes: it frees as it goes, so it is run backward once."""
-
-    @staticmethod
-    def forward(ctx, value):
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        assert not torch._C._autograd._get_current_graph_task_keep_graph()
-        return gradient
-
-
 def test_compiled_steps_go_backward_at_once():
     model, inputs = model_of("plain")
     inputs = batch_of(inputs, 5)
     placement = placed(model, inputs)
-
-    def backend(module, _):
-        return lambda *values: tuple(map(Once.apply, module(*values)))
-
-    placement.compile(backend=backend)
+    compiled_once(placement)
     assert verify(model, placement, inputs, scheduling=Scheduling("zero-bubble", 2)).failures == ()
 
 

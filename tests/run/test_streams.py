@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from toy_programs import Cut, Dense, Model
 
 from hgpart.errors import ArgumentError, PlanError
-from hgpart.execution.local import LocalRuntime
 from hgpart.execution.outlines import outline
+from hgpart.execution.threads.local import LocalRuntime
 from hgpart.run.scheduling import schedule
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs

@@ -18,6 +18,7 @@ from hgpart.cli.options import (
     NoStash,
     OneProcess,
     PlanFile,
+    Recompute,
     ScheduleRule,
     StepNorms,
     Timeout,
@@ -62,6 +63,7 @@ def run(
     norms: StepNorms = "micro-batch",
     in_flight: InFlight = None,
     no_stash: NoStash = False,
+    recompute: Recompute = False,
     devices: Devices = "cpu",
     transport: Transport = "gloo",
     one_process: OneProcess = False,
@@ -91,7 +93,9 @@ def run(
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     checked_unit(unit)
     check_timeout(timeout)
-    scheduling = scheduling_of(schedule, micro_batches, in_flight, stash=not no_stash)
+    scheduling = scheduling_of(
+        *(schedule, micro_batches, in_flight), stash=not no_stash, recompute=recompute
+    )
     loaded = load_plan(plan)
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, norms=norms)
     samples = batch_size or loaded.modelling.batch_size

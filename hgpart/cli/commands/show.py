@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from hgpart.cli.options import (
     InFlight,
     JsonFile,
     MicroBatches,
+    Recompute,
     Unit,
     checked_unit,
 )
@@ -66,6 +68,7 @@ def show(
             help="The schedule, for --schedule of run, train and verify.",
         ),
     ] = None,
+    recompute: Recompute = False,
     unit: Unit = "MB",
     json: JsonFile = None,
     csv: CsvFile = None,
@@ -87,7 +90,11 @@ def show(
             raise ArgumentError(
                 f"{option} {value} without a schedule to draw: accepted with --schedule RULE"
             )
-    scheduling = None if schedule is None else scheduling_of(schedule, micro_batches, in_flight)
+    if schedule is None and recompute:
+        raise ArgumentError("--recompute without a schedule: accepted with --schedule RULE")
+    scheduling = None
+    if schedule is not None:
+        scheduling = scheduling_of(schedule, micro_batches, in_flight, recompute=recompute)
     with Stages() as stage:
         with stage("import"):
             from hgpart.plan import load_plan
@@ -100,10 +107,10 @@ def show(
         module, _, _, graph = traced_model(stage, loaded.model, loaded.input_shape)
         with stage("evaluate"):
             report = plan_report(loaded, graph)
-        planned = None
+        planned, peaks = None, tuple[int, ...]()
         if scheduling is not None:
             with stage("schedule"), redirect_stdout(sys.stderr):
-                planned = _planned(module, loaded, scheduling)
+                planned, peaks = _planned(module, loaded, scheduling)
     report = replace(report, seconds=stage.all_seconds())
     if html is not None:
         from hgpart.report.page import plan_page, write_page
@@ -122,20 +129,31 @@ def show(
         if output is not None:
             save_schedule(output, planned[0])
         if json != "-":
-            print(f"\n{draw_schedule(*planned)}", end="")
+            print(f"\n{draw_schedule(*planned)}holds at most {_each(peaks, unit)} {unit}")
 
 
-def _planned(module: nn.Module, plan: Plan, scheduling: Scheduling) -> tuple[Schedule, Costs]:
-    """The order of a training step, or of a stream of batches, and its costs."""
+def _planned(
+    module: nn.Module, plan: Plan, scheduling: Scheduling
+) -> tuple[tuple[Schedule, Costs], tuple[int, ...]]:
+    """The order of a step or of a stream, its costs, and the most that each part holds in it."""
     from hgpart.placement import place
+    from hgpart.placement.accounting import peak_bytes
     from hgpart.run.scheduling import costs_of, wanted_schedule
 
     # Without weights: only the parts' programs are wanted.
     placement = place(module.train(), plan, ["meta"] * plan.k)
-    # Of a stream as many batches as show how it goes on.
-    batches = 2 * scheduling.most_in_flight + 2
+    batches = scheduling.sample_batches
     made = wanted_schedule(placement, scheduling, backward=True, batches=batches)
-    return made, costs_of(placement, scheduling.micro_batches)
+    costs = costs_of(placement, scheduling.micro_batches)
+    return (made, costs), peak_bytes(placement, made)
+
+
+def _each(peaks: Sequence[int], unit: str) -> str:
+    """Of each part."""
+    from hgpart.report.tables import UNITS, even_decimals
+
+    sizes = even_decimals([size / UNITS[unit] for size in peaks])
+    return ", ".join(f"{part}: {size}" for part, size in enumerate(sizes))
 
 
 def _trusted_model(loaded: Plan, path: Path, trust: bool) -> str:

@@ -20,6 +20,7 @@ from hgpart.cli.options import (
     NoStash,
     OneProcess,
     PlanFile,
+    Recompute,
     ScheduleRule,
     StepNorms,
     Timeout,
@@ -83,6 +84,7 @@ def train(
     norms: StepNorms = "micro-batch",
     in_flight: InFlight = None,
     no_stash: NoStash = False,
+    recompute: Recompute = False,
     devices: Devices = "cpu",
     transport: Transport = "gloo",
     one_process: OneProcess = False,
@@ -104,7 +106,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What each part did when in the last 100 steps, for Perfetto and chrome://tracing.",
+            help="What each part did when in the last 100 steps, or the last stream, for "
+            "Perfetto and chrome://tracing.",
         ),
     ] = None,
 ) -> None:
@@ -136,7 +139,9 @@ def train(
             weight_decay=weight_decay,
             seed=seed,
         )
-        scheduling = scheduling_of(schedule, micro_batches, in_flight, stash=not no_stash)
+        scheduling = scheduling_of(
+            *(schedule, micro_batches, in_flight), stash=not no_stash, recompute=recompute
+        )
         scheduling.sizes(batch_size)
         with stage("read"):
             loaded = load_plan(plan)
@@ -200,6 +205,8 @@ class _Run:
             def on_step(done: int, loss: float) -> None:
                 bar.update(task, completed=done, description=f"loss {loss:.4f}")
 
+            learner.train(True)
+            peaks = learner.peak_bytes(self.options.batch_size)
             kept = self.timeline is not None
             result = run_training(
                 learner, data, self.options, self.checkpointing, on_step, timeline=kept
@@ -216,6 +223,7 @@ class _Run:
             volume_bytes=self._volume(placement),
             scheduling=self.scheduling,
             norms=self.placing.norms,
+            peak_bytes=peaks,
         )
 
     def _volume(self, placement: Placement) -> int:

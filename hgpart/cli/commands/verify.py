@@ -19,6 +19,7 @@ from hgpart.cli.options import (
     MicroBatches,
     Model,
     Partitioner,
+    Recompute,
     ScheduleRule,
     StepNorms,
     Unit,
@@ -70,6 +71,7 @@ def verify(
     micro_batches: MicroBatches = None,
     schedule: ScheduleRule = DEFAULT,
     norms: StepNorms = "micro-batch",
+    recompute: Recompute = False,
     input_shape: InputShape = None,
     dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
     evaluation: Annotated[
@@ -94,7 +96,7 @@ def verify(
     if batch_size < 1:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
     checked_unit(unit)
-    scheduling = scheduling_of(schedule, micro_batches)
+    scheduling = scheduling_of(schedule, micro_batches, recompute=recompute)
     if scheduling.is_stream:
         raise ArgumentError(
             f"--schedule {schedule}: accepted in verify, which compares one step with the model's, "

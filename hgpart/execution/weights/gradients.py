@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node
 
 ACCUMULATES = "torch::autograd::AccumulateGrad"
 
@@ -80,7 +80,9 @@ class WeightGradient:
         weight = _weight(transposed.next_functions[0][0])
         if weight is None or (bias is not None and _weight(bias) is None):
             return None
-        return Product(weight, _weight(bias), getattr(node, inputs), self.gradients[0])
+        # Without the graph behind it, which would be kept as long.
+        read = getattr(node, inputs).detach()
+        return Product(weight, _weight(bias), read, self.gradients[0])
 
 
 def add_products(products: Sequence[Product]) -> None:
@@ -95,18 +97,19 @@ def add_products(products: Sequence[Product]) -> None:
 
 
 def add_map_gradients(
-    outputs: Sequence[Tensor], gradients: Sequence[Tensor], leaves: Sequence[Tensor]
+    heads: Sequence[GradientEdge], gradients: Sequence[Tensor], leaves: Sequence[Tensor]
 ) -> list[WeightGradient]:
     """Add to the gradients of leaves; return what is left to do for all other leaves.
 
     Parameters
     ----------
-    outputs, gradients : sequence of Tensor
-        Results of the graph, and their gradients.
+    heads : sequence of GradientEdge
+        Where the graph begins.
+    gradients : sequence of Tensor
+        Of these.
     leaves : sequence of Tensor
         Its leaves that are maps.
     """
-    heads = [get_gradient_edge(one) for one in outputs]
     meetings = _meetings(heads, {id(leaf) for leaf in leaves})
     weights = [weight for one in meetings for weight in one.weights]
     apart = len({id(one) for one in weights}) == len(weights)
@@ -115,7 +118,7 @@ def add_map_gradients(
     if leaves or asked:
         wanted: list[Any] = [*leaves, *asked]  # the stubs know of one kind at a time
         found = torch.autograd.grad(
-            outputs, wanted, gradients, retain_graph=bool(weights), allow_unused=True
+            heads, wanted, gradients, retain_graph=bool(weights), allow_unused=True
         )
     for leaf, gradient in zip(leaves, found, strict=False):
         leaf.grad = gradient

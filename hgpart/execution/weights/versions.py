@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.func import functional_call
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +27,6 @@ class Weights:
     leaves: Mapping[nn.Parameter, Tensor]
     of_step: Mapping[nn.Module, Mapping[str, Tensor]]
     updates: int
-
-    def call(self, step: nn.Module, operands: Sequence[Any]) -> Any:
-        """Run a step with them."""
-        own = self.of_step[step]
-        if not own:
-            return step(*operands)
-        return functional_call(step, dict(own), tuple(operands), tie_weights=False)
 
 
 class Versions:
@@ -70,6 +61,12 @@ class Versions:
         self._parameters = tuple(dict.fromkeys(named))
         self._in_flight: dict[int, Weights] = {}
         self._updates = 0
+
+    @property
+    def held(self) -> list[Tensor]:
+        """The weights of the batches in flight, and their gradients."""
+        leaves = [leaf for one in self._in_flight.values() for leaf in one.leaves.values()]
+        return [*leaves, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
     def begin(self, batch: int) -> Weights:
         """What a batch is to compute with from now on."""

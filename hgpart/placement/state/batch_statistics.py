@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from hgpart.errors import ArgumentError, PlacementError
+from hgpart.execution.again import notes_statistics
 from hgpart.execution.program import PartProgram
 from hgpart.operators.calls import argument, module_of, only_updated
 from hgpart.operators.table import operator_of
@@ -82,6 +83,8 @@ class BatchNorm(OnceABatch):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _note(self, count: int, own: tuple[Tensor, Tensor], running: tuple[Tensor, Tensor]) -> None:
+        if not notes_statistics():
+            return
         self._found.append((count, *own))
         self._running = running
 
@@ -117,9 +120,9 @@ class Update(OnceABatch):
 
     def forward(self, buffer: Tensor, value: Tensor) -> Tensor:
         """Copy it, once."""
-        if not self._done:
+        if not self._done and notes_statistics():
             buffer.copy_(value)
-        self._done = True
+            self._done = True
         return buffer
 
     def begin(self) -> None:

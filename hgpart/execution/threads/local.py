@@ -14,20 +14,28 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import get_gradient_edge
 
 from hgpart.errors import PlacementError
 from hgpart.execution.engine import PartRun, placeholder_values
 from hgpart.execution.events import Doing, Event
-from hgpart.execution.local_wires import LocalWires, StoppedError
+from hgpart.execution.held_memory import (
+    Counter,
+    copied,
+    is_memory_counted,
+    kept_by_graph,
+    of_weights,
+)
 from hgpart.execution.outlines import check_fits
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score, StepRun, backward_from
+from hgpart.execution.threads.local_wires import LocalWires, StoppedError
+from hgpart.execution.threads.workers import Workers
 from hgpart.execution.totals import Timing, Totals, Traffic
 from hgpart.execution.weights.versions import Versions
-from hgpart.execution.workers import Workers
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
 
@@ -65,11 +73,15 @@ class RunRecord:
         Of each part.
     events : tuple of Event
         Of a step: what all parts did when, one part after the other.
+    peak_bytes : tuple of int
+        Of a step that was `hgpart.execution.held_memory.memory_counted`: the most that each part
+        held.
     """
 
     sent: tuple[Traffic, ...]
     timing: tuple[Timing, ...]
     events: tuple[Event, ...] = ()
+    peak_bytes: tuple[int, ...] = ()
 
     @property
     def traffic(self) -> Traffic:
@@ -190,8 +202,10 @@ class LocalRuntime:
             return scores
         wires = [LocalWires(self.devices, self.transfers) for _ in batches]
         runs = [
-            StepRun(program, device, self.k, wires, batches, self._only(part, score))
-            for part, (program, device) in enumerate(zip(self.programs, self.devices, strict=True))
+            StepRun(program, device, self.k, wires, batches, self._only(part, score), outline.again)
+            for part, (program, device, outline) in enumerate(
+                zip(self.programs, self.devices, schedule.outlines, strict=True)
+            )
         ]
         self._run_together(schedule, runs, wires)
         found = runs[self.output_part].scores
@@ -251,7 +265,7 @@ class LocalRuntime:
         runs = [
             StepRun(
                 *(program, device, self.k, [wires] * schedule.micro_batches, shared.of(part)),
-                score=self._only(part, score),
+                *(self._only(part, score), schedule.outlines[part].again),
                 versions=Versions(program.module, partial(update, part), stash),
                 on_update=partial(finish, part),
             )
@@ -281,6 +295,7 @@ class LocalRuntime:
             tuple(run.traffic for run in runs),
             tuple(run.timing for run in runs),
             tuple(chain.from_iterable(run.events for run in runs)),
+            tuple(peak for run in runs for peak in run.peak_bytes),
         )
 
     def _only(self, part: int, score: Score) -> Score | None:
@@ -294,11 +309,13 @@ class LocalRuntime:
         finish: Callable[[Any], None],
     ) -> None:
         """One micro-batch after the other, whatever the schedule."""
-        timing, events = Timing(), []
+        timing, events, peak = Timing(), [], 0
         for micro_batch, values in enumerate(batches):
             begin = perf_counter_ns()
             with torch.set_grad_enabled(schedule.backward):
-                results = self._run_alone(values)
+                results = self._run_alone(copied(values) if is_memory_counted() else values)
+                if is_memory_counted() and schedule.backward:
+                    peak = max(peak, Counter()(_Alone(self.programs[0].module, results)))
                 found = score(micro_batch, results)
             events.append(_alone(Direction.FORWARD, micro_batch, begin))
             begin = perf_counter_ns()
@@ -308,7 +325,8 @@ class LocalRuntime:
             finish(found)
             assert self.last is not None
             timing += self.last.timing[0]
-        self.last = RunRecord((Traffic.none(1),), (timing,), tuple(events))
+        counted = (peak,) if is_memory_counted() else ()
+        self.last = RunRecord((Traffic.none(1),), (timing,), tuple(events), counted)
 
     def everywhere(
         self,
@@ -369,6 +387,14 @@ class LocalRuntime:
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles have no threads yet."""
         return {**self.__dict__, "_workers": None, "last": None, "_fitting": WeakSet()}
+
+
+class _Alone:
+    """The only part, between forward and backward."""
+
+    def __init__(self, module: nn.Module, results: Sequence[Tensor]) -> None:
+        edges = [get_gradient_edge(result) for result in results if result.requires_grad]
+        self.weights, self.held = of_weights(module), [[*results], [*kept_by_graph(edges)]]
 
 
 def streams_of(devices: Sequence[torch.device]) -> list[Any]:

@@ -1,0 +1,1 @@
+"""All parts of a placement in one process, a thread for each."""
