@@ -101,6 +101,9 @@ def add_map_gradients(
 ) -> list[WeightGradient]:
     """Add to the gradients of leaves; return what is left to do for all other leaves.
 
+    Vectors that maps are multiplied with, as a norm's, get theirs now: a norm goes through all of
+    its maps for them, and does so for the gradients of maps anyway.
+
     Parameters
     ----------
     heads : sequence of GradientEdge
@@ -112,20 +115,24 @@ def add_map_gradients(
     """
     meetings = _meetings(heads, {id(leaf) for leaf in leaves})
     weights = [weight for one in meetings for weight in one.weights]
-    apart = len({id(one) for one in weights}) == len(weights)
-    asked = [edge for one in meetings for edge in one.edges] if apart else []
+    distinct = [*{id(one): one for one in weights}.values()]
+    apart = len(distinct) == len(weights)  # else some weight meets maps in several places
+    later = [one for one in meetings if not one.is_vectors] if apart else []
+    vectors = [each for one in meetings if one.is_vectors for each in one.weights] if apart else []
+    asked = [edge for one in later for edge in one.edges]
+    wanted: list[Any] = [*leaves, *vectors, *asked]  # the stubs know of one kind at a time
     found: Sequence[Tensor | None] = ()
-    if leaves or asked:
-        wanted: list[Any] = [*leaves, *asked]  # the stubs know of one kind at a time
-        found = torch.autograd.grad(
-            heads, wanted, gradients, retain_graph=bool(weights), allow_unused=True
-        )
+    if wanted:
+        kept = bool(later) or not apart
+        found = torch.autograd.grad(heads, wanted, gradients, retain_graph=kept, allow_unused=True)
     for leaf, gradient in zip(leaves, found, strict=False):
         leaf.grad = gradient
-    if not apart:  # some weight meets maps in several places
-        distinct = {id(one): one for one in weights}
-        return [WeightGradient(heads, gradients, [*distinct.values()], meets=False)]
-    return [*_left(meetings, iter(found[len(leaves) :]))]
+    for vector, gradient in zip(vectors, found[len(leaves) :], strict=False):
+        if gradient is not None:
+            torch.autograd.backward([vector], [gradient])
+    if not apart:
+        return [WeightGradient(heads, gradients, distinct, meets=False)]
+    return [*_left(later, iter(found[len(leaves) + len(vectors) :]))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +142,11 @@ class _Meeting:
     edges: Sequence[GradientEdge]
     weights: Sequence[Tensor]
     meets: bool
+
+    @property
+    def is_vectors(self) -> bool:
+        """Whether the weights are vectors, whose hooks torch would call twice if they had some."""
+        return self.meets and all(one.dim() < 2 and not one._backward_hooks for one in self.weights)
 
 
 def _left(
