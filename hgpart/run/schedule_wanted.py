@@ -78,7 +78,8 @@ class Scheduling:
     def sums(self) -> str:
         """The rule that sums have their order by, and what else a loss depends on.
 
-        One micro-batch leaves any rule that of ``sequential``; so does one batch in flight.
+        One micro-batch leaves any rule that of ``sequential``, but for rounding where backward is
+        in halves; so does one batch in flight.
 
         >>> Scheduling("greedy", 1).sums, Scheduling("greedy", 2).sums
         ('sequential', 'greedy')

@@ -41,8 +41,8 @@ def schedule(
 
     All parts' sequences are cut from one global order, in which each action stands behind what it
     needs: so no schedule can come to a stop, and sums have one order, the same in each run. It is
-    the same by all rules, but for the gradients of weights that several layers share: there each
-    rule has its own, and results may differ between rules by rounding.
+    the same by all rules, but for the gradients of weights that several layers share, and where
+    backward is in halves: there results may differ between rules by rounding.
 
     Parameters
     ----------
