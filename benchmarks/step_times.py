@@ -250,14 +250,15 @@ def measure(asked: argparse.Namespace) -> None:
                 step()
                 used = time.process_time() - used
                 connection.gather(None)
-                seconds, steps = time.perf_counter() - begin, STREAM if "async" in name else 1
+                seconds = time.perf_counter() - begin
+                if name in bench.seconds:
+                    seconds = max(connection.gather(bench.seconds[name]))
+                    used /= STREAM
                 if done:
-                    wall[name].append(seconds / steps)
-                    cpu[name].append(used / steps)
+                    wall[name].append(seconds)
+                    cpu[name].append(used)
                 elif bench.rank == 0:
-                    print(
-                        f"{name}: {seconds / steps:.2f} s, not counted", file=sys.stderr, flush=True
-                    )
+                    print(f"{name}: {seconds:.2f} s", file=sys.stderr, flush=True)
         rows = []
         for name in ways:
             mine = median(cpu[name]), bench.waited.get(name, 0.0), bench.sent.get(name, 0.0)

@@ -152,6 +152,9 @@ class StepRun:
     def _note(self, action: Action, begin: int, end: int) -> None:
         self.events.append(Event(action, Doing.RUN, begin, end))
         self.events.extend(Event(action, *span) for span in self._spans)
+        waits = (until - since for doing, since, until in self._spans if doing is Doing.WAIT)
+        direction = "forward" if action.direction is Direction.FORWARD else "backward"
+        self.timing.add(direction, (end - begin) / 1e9, sum(waits) / 1e9)
         self._spans.clear()
 
     def _do(self, action: Action, learns: bool) -> None:
@@ -187,7 +190,7 @@ class StepRun:
             wire, values = CopyingWire(wire), copied(values)
         run = PartRun(self._program, wire, self._device, self._k)
         # Of all micro-batches.
-        run.traffic, run.timing, run.spans = self.traffic, self.timing, self._spans
+        run.traffic, run.spans = self.traffic, self._spans
         several = self._versions is None and len(self._wires) > 1
         run.products = self._products if several else None
         run.on_again = self._look

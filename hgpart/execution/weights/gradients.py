@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
+SEVERAL = 16  # micro-batches together keep no more for a product than its weights take
 ACCUMULATES = "torch::autograd::AccumulateGrad"
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """The gradient of a matrix that samples are multiplied by: it may be that of many of them.
+    """The gradient of a large matrix that samples are multiplied by: it may be of many of them.
 
     Attributes
     ----------
@@ -63,11 +64,14 @@ class WeightGradient:
         torch.autograd.backward(self.edges, self.gradients, inputs=self.weights)
 
     def product(self) -> Product | None:
-        """The same as a matrix product, if it is one."""
-        node = self.edges[0].node
+        """The same as a matrix product, if it is one and the matrix is large beside what it takes.
+
+        What it takes is kept until all samples are there.
+        """
+        node: Any = self.edges[0].node  # torch's own has attributes that its type has not
         if not self.meets or len(self.edges) != 1:
             return None
-        if node.name() == "AddmmBackward0":
+        if node.name() == "AddmmBackward0" and node._saved_alpha == node._saved_beta == 1:
             (bias, _), _, (transposed, _) = node.next_functions
             inputs = "_saved_mat1"
         elif node.name() == "MmBackward0":
@@ -77,12 +81,16 @@ class WeightGradient:
             return None
         if transposed is None or transposed.name() != "TBackward0":
             return None
-        weight = _weight(transposed.next_functions[0][0])
-        if weight is None or (bias is not None and _weight(bias) is None):
+        weight, added = _weight(transposed.next_functions[0][0]), _weight(bias)
+        if weight is None or weight.is_complex():
+            return None
+        if bias is not None and (added is None or added.shape != weight.shape[:1]):
             return None
         # Without the graph behind it, which would be kept as long.
-        read = getattr(node, inputs).detach()
-        return Product(weight, _weight(bias), read, self.gradients[0])
+        read, gradient = getattr(node, inputs).detach(), self.gradients[0]
+        if weight.nbytes < SEVERAL * (read.nbytes + gradient.nbytes):
+            return None
+        return Product(weight, added, read, gradient)
 
 
 def add_products(products: Sequence[Product]) -> None:

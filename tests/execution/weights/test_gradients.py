@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -77,34 +78,88 @@ def test_both_halves_are_autograds(name: str, needs_map: bool) -> None:
             torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-14, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", ["linear", "no bias", "three dimensions"])
-def test_a_matrix_gets_the_gradient_of_several_batches_at_once(name: str) -> None:
-    model, plain = twins(name)
-    products, seen = [], []
-    matrix = next(one for one in model.modules() if isinstance(one, nn.Linear))
-    matrix.weight.register_hook(lambda gradient: seen.append(gradient.shape))
-    for size in (3, 1, 2):
-        x = torch.rand(size, 6, dtype=torch.float64)
+class Product(nn.Module):
+    """torch.addmm, which a linear layer is one of."""
+
+    def __init__(self, alpha: float = 1, dtype: torch.dtype = torch.float64, rows: int = 0) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.weight = nn.Parameter(torch.rand(256, 256, dtype=dtype))
+        self.bias = nn.Parameter(torch.rand(*(rows,) * bool(rows), 256, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight.t(), alpha=self.alpha)
+
+
+MATRICES: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(256, 256).double(),
+    "no bias": lambda: nn.Linear(256, 256, bias=False).double(),
+    "three dimensions": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 128)), nn.Linear(128, 512)
+    ).double(),
+    "by hand": Product,
+}
+NO_PRODUCTS: dict[str, Callable[[], nn.Module]] = {
+    "scaled": lambda: Product(alpha=2),
+    "complex": lambda: Product(dtype=torch.complex128),
+    "a row as bias": lambda: Product(rows=1),
+    "small": lambda: nn.Linear(256, 8).double(),  # beside what it takes
+    "convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (64, 4)), nn.Conv1d(64, 64, 1), nn.Flatten()
+    ).double(),
+    "twice": lambda: nn.Sequential(*2 * [nn.Linear(256, 256)]).double(),
+}
+
+
+def in_three(name: str, models: dict[str, Callable[[], nn.Module]]) -> tuple[nn.Module, nn.Module]:
+    """A model that is shown three batches, and what is left of them, if it is put off."""
+    torch.manual_seed(0)
+    model = models[name]()
+    plain = copy.deepcopy(model)
+    dtype = next(model.parameters()).dtype
+    products: list[object] = []
+    for size in (2, 1, 2):
+        x = torch.rand(size, 256, dtype=dtype)
         result = model(leaf := x.clone().requires_grad_())
         gradient = torch.rand_like(result)
         torch.autograd.backward([plain(x)], [gradient])
-        (left,) = add_map_gradients([get_gradient_edge(result)], [gradient], [leaf])
-        product = left.product()
-        assert product is not None
-        products.append(product)
-    add_products(products)
-    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        for one in add_map_gradients([get_gradient_edge(result)], [gradient], [leaf]):
+            product = one.product()
+            if product is None:
+                one.add()
+            else:
+                products.append(product)
+    assert (len(products) == 3) == (models is MATRICES)
+    if products:
+        add_products(products)
+    return model, plain
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_a_large_matrix_gets_the_gradient_of_several_batches_at_once(name: str) -> None:
+    for mine, theirs in zip(*(one.parameters() for one in in_three(name, MATRICES)), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-14, atol=1e-14)
-    assert seen == [matrix.weight.shape]  # hooks are called, once
 
 
-@pytest.mark.parametrize("name", ["convolution", "tied", "chain"])
-def test_what_is_no_one_product_is_not_taken_for_one(name: str) -> None:
-    model, _ = twins(name)
-    result = model(leaf := torch.rand(5, 6, dtype=torch.float64).requires_grad_())
-    left = add_map_gradients([get_gradient_edge(result)], [torch.ones_like(result)], [leaf])
-    matrices = [one for one in left if one.product() is not None]
-    assert len(matrices) == {"convolution": 0, "tied": 0, "chain": 2}[name]
+@pytest.mark.parametrize("name", NO_PRODUCTS)
+def test_what_is_no_such_product_is_not_taken_for_one(name: str) -> None:
+    """Wrong gradients without a word came of alpha, beta and complex numbers."""
+    for mine, theirs in zip(
+        *(one.parameters() for one in in_three(name, NO_PRODUCTS)), strict=True
+    ):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-13, atol=1e-13)
+
+
+def test_hooks_are_called_once_for_all_batches() -> None:
+    matrix, seen = nn.Linear(256, 256), []
+    matrix.weight.register_hook(lambda gradient: seen.append(gradient.shape))
+    products = []
+    for _ in range(2):
+        result = matrix(leaf := torch.rand(2, 256, requires_grad=True))
+        (left,) = add_map_gradients([get_gradient_edge(result)], [torch.ones(2, 256)], [leaf])
+        products.append(left.product())
+    add_products(products)
+    assert seen == [(256, 256)]
 
 
 def test_hooks_of_a_norms_vectors_are_called_once() -> None:
