@@ -91,11 +91,20 @@ def schedule_among(
     in_flight: int | None = None,
     recompute: bool = False,
 ) -> Schedule:
-    """The same as `schedule` where each rank has its own part; all ranks call it."""
+    """The same as `schedule` where each rank has its own part; all ranks call it.
+
+    Of what ranks take costs to be, rank 0's counts, for all of them; all else they have to agree
+    on: a rank that had another order would wait for what is never sent.
+
+    Raises
+    ------
+    RunError
+        On all ranks, if they ask for different schedules.
+    """
     options = _options(model.placement, rule, micro_batches, costs, backward, in_flight)
-    return _made_among(
-        model, functools.partial(make_schedule, **options), _again(options, recompute)
-    )
+    again, estimates = _again(options, recompute), {"costs": options.pop("costs")}
+    make = functools.partial(make_schedule, **options)
+    return _made_among(model, make, again, {**options, "recompute": recompute}, estimates)
 
 
 def _options(
@@ -137,11 +146,24 @@ def _made_here(
 
 
 def _made_among(
-    model: DistributedModel, make: Callable[[Sequence[Outline]], Schedule], again: int | None
+    model: DistributedModel,
+    make: Callable[..., Schedule],
+    again: int | None,
+    asked: Mapping[str, Any],
+    estimates: Mapping[str, Costs],
 ) -> Schedule:
-    """The same where each rank has its own part."""
+    """The same where each rank has its own part: what is asked by all, by estimates of rank 0."""
     placement, gather = model.placement, model.connection.gather
-    outlines = gather(next(outlines_here(placement, again)))
+    found = gather((next(outlines_here(placement, again)), asked, estimates))
+    outlines = [one for one, _, _ in found]
+    _, first, estimates = found[0]
+    for rank, (_, other, _) in enumerate(found):
+        if other != first:
+            raise RunError(
+                f"rank 0 asks for a schedule by {_said(first)}, rank {rank} for one by "
+                f"{_said(other)}: accepted is the same on all ranks"
+            )
+    make = functools.partial(make, **estimates)
     if again is None:
         return make(outlines)
 
@@ -149,6 +171,10 @@ def _made_among(
         return dict(ChainMap(*gather(peaks_by(placement, schedules))))
 
     return _holding_less(outlines, make, peaks)
+
+
+def _said(asked: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in asked.items())
 
 
 def _holding_less(
@@ -205,11 +231,18 @@ def wanted_schedule(
 def wanted_among(
     model: DistributedModel, wanted: Scheduling, backward: bool, batches: int = 1
 ) -> Schedule:
-    """The same as `wanted_schedule` where each rank has its own part; all ranks call it."""
+    """The same as `wanted_schedule` where each rank has its own part; all ranks call it.
+
+    Raises
+    ------
+    RunError
+        On all ranks, if they ask for different schedules, or have files of different orders.
+    """
     if wanted.file is None:
         return schedule_among(model, **_asked(wanted, backward, batches))
     again = wanted.micro_batches if wanted.recompute and backward else None
-    return _for_mode(_made_among(model, wanted.file.of, again), wanted, backward)
+    asked = {"file": wanted.file.fingerprint, "backward": backward, "recompute": wanted.recompute}
+    return _for_mode(_made_among(model, wanted.file.of, again, asked, {}), wanted, backward)
 
 
 def _asked(wanted: Scheduling, backward: bool, batches: int) -> dict[str, Any]:
