@@ -62,6 +62,12 @@ class Learner(Protocol):
     def events(self) -> Sequence[Event]:
         """What was done here when in the last step."""
 
+    def sums(self) -> str:
+        """What sums, and so losses, have their order by, in the present mode; all call it.
+
+        With batches in flight that is what each part does in a stream, which depends on costs.
+        """
+
     def learn(
         self,
         batches: Iterable[tuple[Tensor | None, Any]],
@@ -158,6 +164,10 @@ class WholeModel:
     def events(self) -> Sequence[Event]:
         """Nothing is measured."""
         return ()
+
+    def sums(self) -> str:
+        """Those of autograd."""
+        return self.scheduling.sums
 
     def learn(
         self,
@@ -264,6 +274,10 @@ class PlacedModel(WholeModel):
             made = wanted_schedule(self.placement, self.scheduling, key[1], batches)
             self._schedules[key] = made
         return self._schedules[key]
+
+    def sums(self) -> str:
+        """What sums have their order by."""
+        return _sums(self.scheduling, self.schedule)
 
     @property
     def events(self) -> Sequence[Event]:
@@ -383,6 +397,10 @@ class RankModel:
             self._schedules[key] = wanted_among(self.model, self.scheduling, key[1], batches)
         return self._schedules[key]
 
+    def sums(self) -> str:
+        """What sums have their order by."""
+        return _sums(self.scheduling, self.schedule)
+
     @property
     def events(self) -> Sequence[Event]:
         """What was done here when in the last step."""
@@ -422,6 +440,12 @@ class RankModel:
     def counted_peak(self) -> tuple[int, ...]:
         """The same, counted in the last step, if that was to be."""
         return tuple(chain.from_iterable(self.gather(self.model.peak_bytes)))
+
+
+def _sums(scheduling: Scheduling, schedule: Callable[[int], Schedule]) -> str:
+    if scheduling.most_in_flight == 1:
+        return scheduling.sums
+    return f"{scheduling.sums}, order {schedule(scheduling.sample_batches).fingerprint}"
 
 
 def timeline_of(learner: Learner, events: Sequence[Sequence[Event]]) -> Timeline:

@@ -127,6 +127,12 @@ class Schedule:
         return replace(self, outlines=kept)
 
     @cached_property
+    def fingerprint(self) -> str:
+        """Tells what each part does, and in which order, from others."""
+        content = [[*map(str, sequence)] for sequence in self.sequences]
+        return sha256(repr(content).encode()).hexdigest()[:16]
+
+    @cached_property
     def messages(self) -> tuple[Message, ...]:
         """All that travels in a step, in the order of departure."""
         found: list[Message] = []

@@ -23,7 +23,6 @@ from hgpart.errors import ArgumentError, CheckpointError, RunError
 from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Totals
 from hgpart.run.learner import Learner, Loss, timeline_of
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
@@ -189,12 +188,13 @@ def _train(
     on_step: Callable[[int, float], None],
     timeline: bool,
 ) -> TrainingResult:
+    learner.train(True)
     settings: dict[str, str | int] = {
         "optimizer": options.optimizer,
         "data": data.spec,
         "batch size": options.batch_size,
         "micro-batches": learner.scheduling.micro_batches,
-        "schedule": _order(learner.scheduling, checkpointing),
+        "schedule": _order(learner, checkpointing),
         "norms": learner.norms,
         "seed": options.seed,
         "data seed": data.seed,
@@ -208,10 +208,19 @@ def _train(
     else:
         say = checkpointing.warn if learner.first else lambda message: None
         options = _resumed(options, *checkpoint, say)
+        path, manifest = checkpoint
+        if (
+            learner.scheduling.most_in_flight > 1
+            and manifest.step < options.steps
+            and _is_end(manifest.step, checkpointing.every)
+        ):
+            say(
+                f"{path} is the end of a training, with no batch in flight: losses from step "
+                f"{manifest.step + 1} on are those of one that stopped there, not of one in one go"
+            )
     optimizers = _optimizers(learner, options)
     torch.manual_seed(options.seed)
     losses = [] if checkpoint is None else [*restore(learner, optimizers, *checkpoint)]
-    learner.train(True)
     for optimizer in optimizers.values():
         optimizer.zero_grad()
     start, before = time.perf_counter(), len(losses)
@@ -275,15 +284,25 @@ def _drains(begin: int, end: int, every: int) -> Iterator[int]:
         yield begin
 
 
-def _order(scheduling: Scheduling, checkpointing: Checkpointing | None) -> str:
-    """What sums, and so losses, have their order by.
+def _is_end(step: int, every: int) -> bool:
+    """Whether no batch is in flight then only because there are no more steps.
 
-    With batches in flight that is the plan, too, and when there are none.
+    >>> [step for step in (100, 256, 300, 301, 512) if _is_end(step, every=100)]
+    [301]
     """
-    if scheduling.most_in_flight == 1 or checkpointing is None:
-        return scheduling.sums
+    return bool(step % every and step % LONGEST)
+
+
+def _order(learner: Learner, checkpointing: Checkpointing | None) -> str:
+    """What losses have their order by.
+
+    With batches in flight that is also which part has which weights, by the plan, and when there
+    are none in flight.
+    """
+    if learner.scheduling.most_in_flight == 1 or checkpointing is None:
+        return learner.scheduling.sums
     plan = checkpointing.about.get("plan", "unnamed")
-    return f"{scheduling.sums}, none every {checkpointing.every} steps, plan {plan}"
+    return f"{learner.sums()}, none every {checkpointing.every} steps, plan {plan}"
 
 
 def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:

@@ -24,6 +24,7 @@ from hgpart.partitioned_model import partition_model
 from hgpart.placement import place
 from hgpart.placement.cutting.slices import Slice
 from hgpart.plan import make_plan
+from hgpart.run import scheduling
 from hgpart.run.learner import PlacedModel, WholeModel
 from hgpart.run.schedule_wanted import Scheduling, scheduling_of
 from hgpart.run.scheduling import schedule
@@ -32,6 +33,7 @@ from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
 from hgpart.run.training.data import Data, InMemory, load_data
 from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
 from hgpart.run.training.resuming import UNSAID, Checkpointing
+from hgpart.schedules.costs import Costs
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import save_schedule
 
@@ -353,6 +355,41 @@ def test_a_training_that_ended_with_batches_in_flight_is_resumed_to_the_bit(stas
     refused("none every 6 steps.*not async.*none every 5 steps", streamed(3, stash=stash), 5)
     refused("plan unnamed.*not async.*plan 12ab", streamed(3, stash=stash), about={"plan": "12ab"})
     refused("schedule async", streamed(3, stash=not stash))
+
+
+def test_batches_in_flight_are_not_resumed_in_another_order(data, tmp_path, monkeypatch):
+    """It depends on costs, so on the batch size that a plan was made for, and on measured work."""
+    options = replace(OPTIONS["sgd"], steps=4)
+    train(streamed(3, 2, "fine"), data, options, Checkpointing(tmp_path, 4))
+    again = Checkpointing(tmp_path, 4, resume=True)
+    assert train(streamed(3, 2, "fine"), data, options, again).steps == 0
+    monkeypatch.setattr(scheduling, "costs_of", lambda *given: Costs(message=1e-7))
+    with pytest.raises(CheckpointError, match=r"order [0-9a-f]{16}, .*, not async.*, order"):
+        train(streamed(3, 2, "fine"), data, options, again)
+
+
+def test_going_on_from_an_end_with_batches_in_flight_is_said_to_be_no_training_in_one_go(
+    data, tmp_path
+):
+    """The end of a training is a step behind which none is in flight, as in no longer one."""
+    options, data, warnings = replace(OPTIONS["sgd"], steps=12), replace(data, test=None), []
+    whole = train(streamed(3), data, options, Checkpointing(tmp_path / "whole", 4))
+
+    def resumed(first, steps=12, in_flight=3):
+        folder = tmp_path / f"{first} {in_flight}"
+        short, longer = (replace(options, steps=count) for count in (first, steps))
+        train(streamed(in_flight), data, short, Checkpointing(folder, 4))
+        again = Checkpointing(folder, 4, resume=True, warn=warnings.append)
+        return train(streamed(in_flight), data, longer, again).losses
+
+    assert resumed(8) == whole.losses
+    resumed(6, steps=6)
+    resumed(6, in_flight=1)
+    assert warnings == []
+    assert resumed(7) != whole.losses
+    (warning,) = warnings
+    assert "step-000007 is the end of a training" in warning
+    assert "losses from step 8 on are those of one that stopped there" in warning
 
 
 def test_batches_in_flight_end_now_and_then(data, monkeypatch):
