@@ -15,7 +15,7 @@ from hgpart.errors import ArgumentError
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.needs import Needs
 from hgpart.schedules.outline import Outline
-from hgpart.schedules.rules import IN_FLIGHT, RULES, STREAMS
+from hgpart.schedules.rules import IN_FLIGHT, MOST_IN_FLIGHT, RULES, STREAMS
 from hgpart.schedules.schedule import Schedule
 
 __all__ = [
@@ -34,15 +34,15 @@ def check_rule(rule: str) -> None:
 
 
 def check_in_flight(rule: str, in_flight: int | None) -> None:
-    """Raise an ArgumentError for batches in flight where a rule has none, or for too few."""
+    """Raise an ArgumentError for batches in flight where a rule has none, or no such number."""
     if in_flight is None:
         return
     if rule not in STREAMS:
         raise ArgumentError(
             f"{in_flight!r} batches in flight by {rule}: accepted with {', '.join(STREAMS)}"
         )
-    if not isinstance(in_flight, Integral) or in_flight < 1:
-        raise ArgumentError(f"{in_flight!r} batches in flight: accepted is 1 or more")
+    if not isinstance(in_flight, Integral) or not 1 <= in_flight <= MOST_IN_FLIGHT:
+        raise ArgumentError(f"{in_flight!r} batches in flight: accepted is 1 to {MOST_IN_FLIGHT}")
 
 
 def check_recompute(*, recompute: bool, stash: bool) -> None:

@@ -23,5 +23,5 @@ RULES: Mapping[str, Callable[[Needs], list[Action]]] = {
 DEFAULT = "greedy"
 # Not of a step, but of a stream of batches: parts update their weights.
 STREAMS: Mapping[str, Callable[[Needs], list[Action]]] = {"async": asynchronous}
-IN_FLIGHT = 2  # where nothing is said
+IN_FLIGHT, MOST_IN_FLIGHT = 2, 1000  # where nothing is said, and that may be asked for
 LONGEST = 256  # batches of a stream: its order should stay short; then none is in flight
