@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
 import time
 
 import pytest
@@ -312,6 +313,22 @@ def test_batches_are_asked_for_when_they_begin():
         batches(), loss_of, lambda part: None, order, on_loss=lambda loss: ended.append(loss)
     )
     assert (len(asked), losses) == (12, ended)
+
+
+def test_a_part_ends_a_batch_while_another_waits_for_one():
+    """The same lock was for both: all stood still while a batch was loaded."""
+    model, inputs = learner_of("residual")
+    placement = placed(model, inputs, "layers", 2)
+    order = schedule(placement, "async", 3, in_flight=2)
+    ended = threading.Event()
+
+    def batches():
+        first, *rest = batches_of(inputs, 3)
+        yield first
+        assert ended.wait(5)
+        yield from rest
+
+    placement.stream(batches(), loss_of, lambda part: None, order, on_loss=lambda loss: ended.set())
 
 
 def test_a_part_that_waits_for_nobody_does_not_run_ahead():

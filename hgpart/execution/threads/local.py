@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain, count, tee
 from operator import add
-from threading import Condition
+from threading import Condition, Lock
 from time import perf_counter, perf_counter_ns
 from typing import Any
 from weakref import WeakSet
@@ -493,6 +493,7 @@ class _SharedBatches:
 
     def __init__(self, batches: Iterator[Any], k: int, under_way: int) -> None:
         self._readers, self._ended, self._most = tee(batches, k), [0] * k, under_way
+        self._loading = Lock()  # of the readers: whoever ends a batch does not wait for one
         self._changed = Condition()
         self._error: Exception | None = None
 
@@ -501,6 +502,7 @@ class _SharedBatches:
         for batch in count():
             with self._changed:
                 self._changed.wait_for(partial(self._may_begin, batch))
+            with self._loading:
                 if self._error is not None:
                     raise self._error
                 try:
