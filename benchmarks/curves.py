@@ -79,7 +79,7 @@ def train(case: str, seed: int, steps: int, connection: Connection | None) -> li
     torch.manual_seed(seed)
     learner.train(True)
     if isinstance(learner, RankModel):
-        learner.schedule(EVERY)  # made once
+        learner.schedule(EVERY, BATCH)  # made once
     loss_of = functional.cross_entropy
     rows: list[list[object]] = []
     seconds = 0.0

@@ -170,7 +170,7 @@ class Bench:
     def placed(self, name: str, model: DistributedModel, rule: str, m: int) -> Step:
         """A part of it in each process."""
         sgd = torch.optim.SGD([{"params": [*model.parameters()]}], lr=0.01)
-        schedule = schedule_among(model, rule, m)
+        schedule = schedule_among(model, rule, m, batch_size=len(self.images))
 
         def step() -> None:
             sgd.zero_grad()

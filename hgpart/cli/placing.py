@@ -89,7 +89,7 @@ class Placing:
             placement = place(module, self.plan, ["meta"] * self.plan.k, norms=self.norms)
             for size in set(sizes):
                 placement.blueprint.check_norms(size)
-            wanted_schedule(placement, scheduling, training)
+            wanted_schedule(placement, scheduling, training, batch_size=batch_size)
 
     @contextmanager
     def connected(self, transport: str, timeout: float) -> Iterator[Connection]:

@@ -230,7 +230,8 @@ def peak_bytes(
         In the mode that the schedule is for.
     schedule : Schedule
     batch_size : int, optional
-        Of a step, or of each batch of a stream; as in `account` when left out.
+        Of a step, or of each batch of a stream; as in `account` when left out, or a sample for
+        each micro-batch if that is more.
 
     Returns
     -------
@@ -249,9 +250,11 @@ def peaks_by(
     placement: Placement, schedules: Sequence[Schedule], batch_size: int | None = None
 ) -> dict[int, list[int]]:
     """The same by several schedules with as many micro-batches, by part."""
-    samples, count = _batch_size(placement, batch_size), schedules[0].micro_batches
-    streamed = schedules[0].in_flight is not None
-    sizes = (samples,) * count if streamed else micro_batch_sizes(samples, count)
+    count = schedules[0].micro_batches
+    if schedules[0].in_flight is not None:
+        sizes = (_batch_size(placement, batch_size),) * count
+    else:
+        sizes = micro_batch_sizes(_batch_size(placement, batch_size, count), count)
     values = {size: _inputs(placement, size) for size in set(sizes)}
     found = {}
     for part, program in placement.programs.items():
@@ -264,11 +267,14 @@ def peaks_by(
     return found
 
 
-def worth_again(placement: Placement, micro_batches: int) -> dict[int, frozenset[int]]:
+def worth_again(
+    placement: Placement, micro_batches: int, batch_size: int | None = None
+) -> dict[int, frozenset[int]]:
     """The forward chunks that keep more than they read, of the parts that this process holds."""
     if placement.k == 1:
         return {0: frozenset()}
-    samples = max(1, _batch_size(placement, None) // micro_batches)
+    size = _batch_size(placement, batch_size, micro_batches)
+    samples = min(micro_batch_sizes(size, micro_batches))
     values = _inputs(placement, samples)
     return {
         part: StepRehearsal(program, placement.k).worth_again(values, samples)
@@ -298,12 +304,12 @@ def _peak(
 # ------------------------------------------------------------------ what a part is given
 
 
-def _batch_size(placement: Placement, batch_size: int | None) -> int:
-    """A batch size, or the plan's, or the only one that the model computes with."""
+def _batch_size(placement: Placement, batch_size: int | None, least: int = 1) -> int:
+    """A batch size, or the plan's, or `least`, or the only one that the model computes with."""
     traced = placement.blueprint.traced
     if batch_size is None:
         planned = placement.partition.modelling.batch_size
-        batch_size = planned if has_dynamic_batch(traced) else traced.batch_size
+        batch_size = max(planned, least) if has_dynamic_batch(traced) else traced.batch_size
     if batch_size < 1:
         raise ArgumentError(f"batch size {batch_size}: accepted is 1 or more")
     return batch_size

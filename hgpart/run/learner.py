@@ -219,7 +219,7 @@ class PlacedModel(WholeModel):
         super().__init__(placement)
         self.placement, self.norms = placement, placement.norms
         self.scheduling = scheduling or Scheduling()
-        self._schedules: dict[tuple[bool, bool, int], Schedule] = {}
+        self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
         self.device = placement.devices[placement.output_part]
         self.dtype = placement.dtype
         self.count_anew()
@@ -241,7 +241,8 @@ class PlacedModel(WholeModel):
         """Run the batch in micro-batches."""
         assert images is not None
         images = images.to(dtype=self.dtype)
-        made = self.placement.step([images], targets, loss_fn, self.schedule())
+        order = self.schedule(batch_size=batch_size)
+        made = self.placement.step([images], targets, loss_fn, order)
         self._count()
         return None if loss_fn is None else made
 
@@ -258,7 +259,7 @@ class PlacedModel(WholeModel):
         if not self.scheduling.is_stream:
             return super().learn(batches, count, batch_size, loss_fn, update, on_loss)
         cast = (([_there(images).to(dtype=self.dtype)], targets) for images, targets in batches)
-        made = self.schedule(count)
+        made = self.schedule(count, batch_size)
         self.placement.stream(
             *(cast, loss_fn, update, made),
             stash=self.scheduling.stash,
@@ -267,12 +268,12 @@ class PlacedModel(WholeModel):
         self._count()
         return made.staleness
 
-    def schedule(self, batches: int = 1) -> Schedule:
+    def schedule(self, batches: int = 1, batch_size: int | None = None) -> Schedule:
         """What a step, or a stream, is done by, in the present mode and grad mode."""
-        key = self.placement.training, torch.is_grad_enabled(), batches
+        key = self.placement.training, torch.is_grad_enabled(), batches, batch_size
         if key not in self._schedules:
-            made = wanted_schedule(self.placement, self.scheduling, key[1], batches)
-            self._schedules[key] = made
+            asked = self.placement, self.scheduling, key[1], batches, batch_size
+            self._schedules[key] = wanted_schedule(*asked)
         return self._schedules[key]
 
     def sums(self) -> str:
@@ -300,7 +301,7 @@ class PlacedModel(WholeModel):
 
     def peak_bytes(self, batch_size: int) -> tuple[int, ...]:
         """The most that each part holds in a step, in the present mode and grad mode."""
-        made = self.schedule(self.scheduling.sample_batches)
+        made = self.schedule(self.scheduling.sample_batches, batch_size)
         return peak_bytes(self.placement, made, batch_size)
 
     def counted_peak(self) -> tuple[int, ...]:
@@ -316,7 +317,7 @@ class RankModel:
         self.model, self.dtype = model, model.placement.dtype
         self.norms = model.placement.norms
         self.scheduling = scheduling or Scheduling()
-        self._schedules: dict[tuple[bool, bool, int], Schedule] = {}
+        self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
         self.processes = model.connection.k
         self.first = model.connection.rank == 0
         self.device = model.connection.device
@@ -354,7 +355,8 @@ class RankModel:
         """Run the part's share of the batch in micro-batches."""
         if images is not None:
             images = images.to(self.device, self.dtype)
-        made = self.model.step([images], targets, loss_fn, self.schedule(), batch_size=batch_size)
+        order = self.schedule(batch_size=batch_size)
+        made = self.model.step([images], targets, loss_fn, order, batch_size=batch_size)
         self._count()
         return None if loss_fn is None else made
 
@@ -375,7 +377,7 @@ class RankModel:
             ([None if images is None else images.to(self.device, self.dtype)], targets)
             for images, targets in batches
         )
-        made = self.schedule(count)
+        made = self.schedule(count, batch_size)
         waiting = deque[Loss]()
 
         def share(loss: Tensor | None) -> None:
@@ -390,11 +392,12 @@ class RankModel:
         self._count()
         return made.staleness
 
-    def schedule(self, batches: int = 1) -> Schedule:
+    def schedule(self, batches: int = 1, batch_size: int | None = None) -> Schedule:
         """What a step, or a stream, is done by, in the present mode and grad mode; all call it."""
-        key = self.model.placement.training, torch.is_grad_enabled(), batches
+        key = self.model.placement.training, torch.is_grad_enabled(), batches, batch_size
         if key not in self._schedules:
-            self._schedules[key] = wanted_among(self.model, self.scheduling, key[1], batches)
+            asked = self.model, self.scheduling, key[1], batches, batch_size
+            self._schedules[key] = wanted_among(*asked)
         return self._schedules[key]
 
     def sums(self) -> str:
@@ -433,7 +436,7 @@ class RankModel:
 
     def peak_bytes(self, batch_size: int) -> tuple[int, ...]:
         """The most that each part holds in a step, in the present mode and grad mode."""
-        made = self.schedule(self.scheduling.sample_batches)
+        made = self.schedule(self.scheduling.sample_batches, batch_size)
         own = peak_bytes(self.model.placement, made, batch_size)
         return tuple(chain.from_iterable(self.gather(own)))
 

@@ -131,7 +131,7 @@ def measure(
             _run(placement, learner, images, wanted.sample_batches)
         peak = learner.counted_peak()
         learner.count_anew()
-        planned = learner.schedule(at_once)
+        planned = learner.schedule(at_once, len(images))
         started, events = _now(placement, learner), list[tuple[Event, ...]]()
         for done in range(0, steps, at_once):
             count = min(at_once, steps - done)
@@ -147,7 +147,7 @@ def measure(
         backward,
         seconds,
         learner.totals(),
-        bubble(planned, costs_of(placement, learner.scheduling.micro_batches)),
+        bubble(planned, costs_of(placement, wanted.micro_batches, len(images))),
         timeline_of(learner, events),
         planned.staleness if wanted.is_stream else (),
         peak,

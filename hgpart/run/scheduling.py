@@ -36,6 +36,7 @@ def schedule(
     backward: bool = True,
     in_flight: int | None = None,
     recompute: bool = False,
+    batch_size: int | None = None,
 ) -> Schedule:
     """Order what the parts of a placement do in a step or a stream, in its present mode.
 
@@ -61,24 +62,26 @@ def schedule(
         Batches of a stream that each part may have begun at a time; 2 when left out.
     recompute : bool
         Keep only what chunks read, and let backward compute them again, with the same results:
-        chunks that keep more than they read, in parts whose `peak_bytes` are less by that. In a
-        batch of the plan's size no part holds more than without. The order of a stream stays as it
-        is without: its results depend on that.
+        chunks that keep more than they read, in parts whose `peak_bytes` are less by that. In such
+        a batch no part holds more than without. The order of a stream stays as it is without: its
+        results depend on that.
+    batch_size : int, optional
+        Of a step, or of each batch of a stream, which costs and `recompute` go by; the plan's when
+        left out, or a sample for each micro-batch if that is more.
 
     Raises
     ------
     ArgumentError
-        If there is no such rule, there are no micro-batches, a stream is to do without backward
-        passes, or there are to be batches in flight by another rule.
+        If there is no such rule, there are no micro-batches, or more than samples, a stream is to
+        do without backward passes, or there are to be batches in flight by another rule.
     RunError
         If this process does not hold all parts.
     """
     check_rule(rule)
     check_micro_batches(micro_batches)
-    options = _options(placement, rule, micro_batches, costs, backward, in_flight)
-    return _made_here(
-        placement, functools.partial(make_schedule, **options), _again(options, recompute)
-    )
+    options = _options(placement, rule, micro_batches, costs, backward, in_flight, batch_size)
+    make, again = functools.partial(make_schedule, **options), _again(options, recompute)
+    return _made_here(placement, make, again, batch_size)
 
 
 def schedule_among(
@@ -90,6 +93,7 @@ def schedule_among(
     backward: bool = True,
     in_flight: int | None = None,
     recompute: bool = False,
+    batch_size: int | None = None,
 ) -> Schedule:
     """The same as `schedule` where each rank has its own part; all ranks call it.
 
@@ -101,10 +105,12 @@ def schedule_among(
     RunError
         On all ranks, if they ask for different schedules.
     """
-    options = _options(model.placement, rule, micro_batches, costs, backward, in_flight)
+    placement = model.placement
+    options = _options(placement, rule, micro_batches, costs, backward, in_flight, batch_size)
     again, estimates = _again(options, recompute), {"costs": options.pop("costs")}
     make = functools.partial(make_schedule, **options)
-    return _made_among(model, make, again, {**options, "recompute": recompute}, estimates)
+    asked = {**options, "recompute": recompute, "batch_size": batch_size}
+    return _made_among(model, make, again, asked, estimates)
 
 
 def _options(
@@ -114,10 +120,11 @@ def _options(
     costs: Costs | None,
     backward: bool,
     in_flight: int | None,
+    batch_size: int | None,
 ) -> dict[str, Any]:
     """What `make_schedule` takes besides the outlines."""
     if costs is None:
-        costs = costs_of(placement, 1 if rule in STREAMS else micro_batches)
+        costs = costs_of(placement, 1 if rule in STREAMS else micro_batches, batch_size)
     return {
         "rule": rule,
         "micro_batches": micro_batches,
@@ -136,13 +143,17 @@ def _again(options: Mapping[str, Any], recompute: bool) -> int | None:
 
 
 def _made_here(
-    placement: Placement, make: Callable[[Sequence[Outline]], Schedule], again: int | None
+    placement: Placement,
+    make: Callable[[Sequence[Outline]], Schedule],
+    again: int | None,
+    batch_size: int | None,
 ) -> Schedule:
     """A schedule of outlines; with `again` micro-batches, chunks are computed again."""
-    outlines = all_outlines(placement, again)
+    outlines = all_outlines(placement, again, batch_size)
     if again is None:
         return make(outlines)
-    return _holding_less(outlines, make, functools.partial(peaks_by, placement))
+    peaks = functools.partial(peaks_by, placement, batch_size=batch_size)
+    return _holding_less(outlines, make, peaks)
 
 
 def _made_among(
@@ -154,7 +165,9 @@ def _made_among(
 ) -> Schedule:
     """The same where each rank has its own part: what is asked by all, by estimates of rank 0."""
     placement, gather = model.placement, model.connection.gather
-    found = gather((next(outlines_here(placement, again)), asked, estimates))
+    batch_size = asked["batch_size"]
+    here = next(outlines_here(placement, again, batch_size))
+    found = gather((here, asked, estimates))
     outlines = [one for one, _, _ in found]
     _, first, estimates = found[0]
     for rank, (_, other, _) in enumerate(found):
@@ -168,7 +181,7 @@ def _made_among(
         return make(outlines)
 
     def peaks(schedules: Sequence[Schedule]) -> dict[int, list[int]]:
-        return dict(ChainMap(*gather(peaks_by(placement, schedules))))
+        return dict(ChainMap(*gather(peaks_by(placement, schedules, batch_size))))
 
     return _holding_less(outlines, make, peaks)
 
@@ -211,11 +224,15 @@ def load_schedule(path: Path | str, placement: Placement) -> Schedule:
 
 
 def wanted_schedule(
-    placement: Placement, wanted: Scheduling, backward: bool, batches: int = 1
+    placement: Placement,
+    wanted: Scheduling,
+    backward: bool,
+    batches: int = 1,
+    batch_size: int | None = None,
 ) -> Schedule:
     """What is wanted, by a rule as `schedule` or from a file as `load_schedule`.
 
-    Of a stream, for a number of batches.
+    Of a stream, for a number of batches; of a batch size as of `schedule`.
 
     Raises
     ------
@@ -223,13 +240,17 @@ def wanted_schedule(
         If there are to be backward passes, and the file has none.
     """
     if wanted.file is None:
-        return schedule(placement, **_asked(wanted, backward, batches))
+        return schedule(placement, **_asked(wanted, backward, batches), batch_size=batch_size)
     again = wanted.micro_batches if wanted.recompute and backward else None
-    return _for_mode(_made_here(placement, wanted.file.of, again), wanted, backward)
+    return _for_mode(_made_here(placement, wanted.file.of, again, batch_size), wanted, backward)
 
 
 def wanted_among(
-    model: DistributedModel, wanted: Scheduling, backward: bool, batches: int = 1
+    model: DistributedModel,
+    wanted: Scheduling,
+    backward: bool,
+    batches: int = 1,
+    batch_size: int | None = None,
 ) -> Schedule:
     """The same as `wanted_schedule` where each rank has its own part; all ranks call it.
 
@@ -239,9 +260,14 @@ def wanted_among(
         On all ranks, if they ask for different schedules, or have files of different orders.
     """
     if wanted.file is None:
-        return schedule_among(model, **_asked(wanted, backward, batches))
+        return schedule_among(model, **_asked(wanted, backward, batches), batch_size=batch_size)
     again = wanted.micro_batches if wanted.recompute and backward else None
-    asked = {"file": wanted.file.fingerprint, "backward": backward, "recompute": wanted.recompute}
+    asked = {
+        "file": wanted.file.fingerprint,
+        "backward": backward,
+        "recompute": wanted.recompute,
+        "batch_size": batch_size,
+    }
     return _for_mode(_made_among(model, wanted.file.of, again, asked, {}), wanted, backward)
 
 
@@ -264,31 +290,39 @@ def _for_mode(schedule: Schedule, wanted: Scheduling, backward: bool) -> Schedul
     return schedule if backward else schedule.forward_only
 
 
-def costs_of(placement: Placement, micro_batches: int) -> Costs:
-    """Estimates for the plan's batch: by measured work, or so many operations a second."""
+def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = None) -> Costs:
+    """Estimates for a batch: by measured work, or so many operations a second.
+
+    Of the batch size that `schedule` goes by.
+    """
     work = placement.work
     each = 1.0 if work.unit == "s" else Costs.work
-    samples = placement.partition.modelling.batch_size / max(1, micro_batches)
-    return Costs(samples=samples, work=each / work.units)
+    if batch_size is None:
+        batch_size = max(placement.partition.modelling.batch_size, micro_batches)
+    return Costs(samples=batch_size / max(1, micro_batches), work=each / work.units)
 
 
-def all_outlines(placement: Placement, micro_batches: int | None = None) -> tuple[Outline, ...]:
+def all_outlines(
+    placement: Placement, micro_batches: int | None = None, batch_size: int | None = None
+) -> tuple[Outline, ...]:
     """The chunks of all parts; see `outlines_here`."""
     held = placement.programs
     if len(held) != placement.k:
         raise RunError(
             f"this process holds {len(held)} of {placement.k} parts: accepted is all of them"
         )
-    return tuple(outlines_here(placement, micro_batches))
+    return tuple(outlines_here(placement, micro_batches, batch_size))
 
 
-def outlines_here(placement: Placement, micro_batches: int | None = None) -> Iterator[Outline]:
+def outlines_here(
+    placement: Placement, micro_batches: int | None = None, batch_size: int | None = None
+) -> Iterator[Outline]:
     """The chunks of the parts that this process holds.
 
-    With so many micro-batches, those that keep more than they read are computed again.
+    With so many micro-batches of a batch, those that keep more than they read are computed again.
     """
     partition = placement.partition
-    again = {} if micro_batches is None else worth_again(placement, micro_batches)
+    again = {} if micro_batches is None else worth_again(placement, micro_batches, batch_size)
     layer_work = part_shares(partition.model, partition.parts, placement.k).layer_work
     for part in sorted(placement.programs):
         program = placement.programs[part]

@@ -176,7 +176,7 @@ def verify(
         else:
             whole = partial(accumulated, model, inputs, sizes=sizes, norms=placement.norms)
             expected = _steps(model, whole, sizes, seed)
-            order = wanted_schedule(placement, scheduling, backward=True)
+            order = wanted_schedule(placement, scheduling, backward=True, batch_size=batch_size)
             step = partial(placement.step, inputs, schedule=order)
             found = _steps(placement, step, sizes, seed)
     if found.keys() != expected.keys():

@@ -125,6 +125,29 @@ def test_two_layers_by_hand():
         peak_bytes(placement, order, 3)
 
 
+def test_what_is_computed_again_goes_by_the_batch_of_the_step():
+    """Not by the plan's, which has four samples."""
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs, "layers", k=2)
+    of_one, unknown, many = (
+        schedule(placement, "gpipe", 8, recompute=True, batch_size=size) for size in (8, None, 40)
+    )
+    assert of_one.order == unknown.order
+    assert any(outline.again for outline in unknown.outlines)
+    assert peak_bytes(placement, unknown) == peak_bytes(placement, of_one, 8)
+    for order, size in ((of_one, 8), (many, 40)):
+        less = peak_bytes(placement, order, size)
+        assert less == counted(placement, batch_of(inputs, size), order)[0]
+        plain = peak_bytes(placement, order.keeping(range(order.k)), size)
+        assert all(one <= other for one, other in zip(less, plain, strict=True))
+    with pytest.raises(ArgumentError, match="8 micro-batches of a batch of 7: accepted are 1 to 7"):
+        schedule(placement, "gpipe", 8, recompute=True, batch_size=7)
+    scheduling = Scheduling("gpipe", 8, recompute=True)
+    assert verify(model, placement, batch_of(inputs, 8), scheduling=scheduling).failures == ()
+    learner = PlacedModel(placement, scheduling)
+    assert learner.peak_bytes(8) == peak_bytes(placement, of_one, 8)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_forward_passes_hold_what_later_chunks_read(training):
     model, inputs = model_of("residual")

@@ -101,6 +101,10 @@ def test_schedules_of_placements_are_valid(name: str, grain: str) -> None:
     total = sum(chunk.work for one in all_outlines(placement) for chunk in one.forward)
     assert total == pytest.approx(placement.partition.model.weights.sum())
     assert costs_of(placement, 4).samples == 1
+    assert costs_of(placement, 4, 10).samples == 2.5
+    assert costs_of(placement, 8).samples == 1  # more than the plan's batch has
+    assert costs_of(placement, 4, 10).samples == 2.5
+    assert costs_of(placement, 8).samples == 1  # more than the plan's batch has
 
 
 @pytest.mark.parametrize("rule", RULES)
