@@ -7,7 +7,7 @@ compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hgpart.arrays import Int64
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.program import PartProgram, receive
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
@@ -142,7 +142,8 @@ def account(placement: Placement, batch_size: int | None = None) -> PlacementRep
     ArgumentError
         If the batch size is less than 1.
     PlacementError
-        If the model only computes with another batch size.
+        If the model only computes with another batch size, or has an operator that torch can't run
+        without memory, as one whose result's shape goes by values.
 
     >>> import hgpart
     >>> from torch import nn
@@ -242,14 +243,32 @@ def peak_bytes(
     ------
     ArgumentError
         If there are more micro-batches than samples.
+    PlacementError
+        As of `account`.
     """
     return tuple(one for (one,) in peaks_by(placement, [schedule], batch_size).values())
 
 
+def known_peak_bytes(
+    placement: Placement, schedule: Schedule, batch_size: int | None = None
+) -> tuple[int | None, ...]:
+    """The same for a table, which no PlacementError is to end: None of such a part."""
+    found: list[int | None] = []
+    for part in placement.programs:
+        try:
+            found += peaks_by(placement, [schedule], batch_size, [part])[part]
+        except PlacementError:
+            found.append(None)
+    return tuple(found)
+
+
 def peaks_by(
-    placement: Placement, schedules: Sequence[Schedule], batch_size: int | None = None
+    placement: Placement,
+    schedules: Sequence[Schedule],
+    batch_size: int | None = None,
+    parts: Collection[int] | None = None,
 ) -> dict[int, list[int]]:
-    """The same by several schedules with as many micro-batches, by part."""
+    """The same by several schedules with as many micro-batches, of all parts here, or of some."""
     count = schedules[0].micro_batches
     if schedules[0].in_flight is not None:
         sizes = (_batch_size(placement, batch_size),) * count
@@ -257,7 +276,8 @@ def peaks_by(
         sizes = micro_batch_sizes(_batch_size(placement, batch_size, count), count)
     values = {size: _inputs(placement, size) for size in set(sizes)}
     found = {}
-    for part, program in placement.programs.items():
+    for part in placement.programs if parts is None else parts:
+        program = placement.programs[part]
         if placement.k == 1:  # one micro-batch after the other, by ordinary autograd
             kept = max(rehearse(program, 1, values[size], size).kept_bytes for size in set(sizes))
             found[part] = [kept * schedule.backward for schedule in schedules]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from hgpart.errors import PlacementError, first_line
 from hgpart.execution.again import without_statistics
 from hgpart.execution.engine import PartRun
 from hgpart.execution.held_memory import of_weights, storages
@@ -65,10 +67,15 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
         Placeholder name -> value; tensors are copied to the meta device.
     batch_size : int
         Of what the part receives.
+
+    Raises
+    ------
+    PlacementError
+        If torch can't do that without memory.
     """
     module = _without_memory(program.module)
     own = {_WeakStorage(one.untyped_storage()) for one in _tensors(module)}
-    with torch.enable_grad(), without_statistics(), _Watch() as watch:
+    with _refused(program.part), torch.enable_grad(), without_statistics(), _Watch() as watch:
         here = _here(values)
         if k == 1:  # ordinary autograd
             sent = Traffic.none(k)
@@ -84,8 +91,23 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
     return Rehearsal(kept_bytes, watch.macs, sent)
 
 
+@contextmanager
+def _refused(part: int) -> Iterator[None]:
+    """Say by name what torch can't do without memory: an operator may go by the values."""
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        why = first_line(error).split(". ")[0]
+        raise PlacementError(
+            f"what part {part} holds can't be computed, as an operator in it can't be run without "
+            f"memory: {why}"
+        ) from error
+
+
 class StepRehearsal:
     """What a part holds while it works on a micro-batch, action by action.
+
+    Its methods raise a PlacementError if torch can't do that without memory.
 
     Parameters
     ----------
@@ -145,7 +167,8 @@ class StepRehearsal:
             besides = [*step.weights, *step.scores.values()]
             return watch.held_bytes({_WeakStorage(one.untyped_storage()) for one in besides})
 
-        with torch.set_grad_enabled(learns), without_statistics(), watch:
+        refused, learning = _refused(self.part), torch.set_grad_enabled(learns)
+        with refused, learning, without_statistics(), watch:
             wires, batches = [_NoWire(samples)] * (1 + others), map(_here, [values])
             facts = self._k, wires, batches, _sum, again, count, versions
             step = _OneOfMany(self._program, META, *facts)
@@ -160,7 +183,7 @@ class StepRehearsal:
         """
         run = PartRun(self._program, _NoWire(samples), META, self._k)
         alive, reads, keeps = [], list[dict[int, int]](), list[dict[int, int]]()
-        with torch.enable_grad(), without_statistics():
+        with _refused(self.part), torch.enable_grad(), without_statistics():
             run.begin(_here(values))
             for chunk in range(len(prepare(self._program).forward)):
                 found = run.note_forward(chunk)

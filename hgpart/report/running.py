@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hgpart.arrays import Int64
 from hgpart.execution.totals import Timing
-from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
+from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, ruled_table
 from hgpart.run.measuring import Measurement
 from hgpart.run.schedule_wanted import Scheduling
 
@@ -262,7 +262,7 @@ def _print_parts(report: RunReport, console: Console, unit: str) -> None:
         headings += [heading, "by the plan"]
         columns += [texts[:k], texts[k:]]
     peaks = [*measured.peak_bytes, *measured.planned_peak_bytes]
-    texts = even_decimals([size / UNITS[unit] for size in peaks])
+    texts = in_unit(peaks, unit)
     headings += [f"holds {unit}", "by the schedule"]
     columns += [texts[:k], texts[k:]]
     table = ruled_table(headings)

@@ -39,6 +39,16 @@ def table_lines(table: Table) -> list[str]:
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
+def in_unit(sizes: Sequence[int | None], unit: str) -> list[str]:
+    """Bytes in one of `UNITS`; a dash for what is not known.
+
+    >>> in_unit([643_240_000, None, 500_000], "MB")
+    ['643.2', '-', '0.5']
+    """
+    known = iter(even_decimals([size / UNITS[unit] for size in sizes if size is not None]))
+    return ["-" if size is None else next(known) for size in sizes]
+
+
 def even_decimals(values: Sequence[float]) -> list[str]:
     """Write figures with the same number of decimals: four digits of the largest.
 

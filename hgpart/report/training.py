@@ -19,7 +19,7 @@ from hgpart.report.running import (
     staleness_columns,
     staleness_fields,
 )
-from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
+from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, ruled_table
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.training.loop import TrainingResult
 
@@ -44,8 +44,9 @@ class TrainingReport:
     scheduling : Scheduling
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
-    peak_bytes : tuple of int
-        The most that each part holds in a step, by the schedule; see `hgpart.peak_bytes`.
+    peak_bytes : tuple of int or None
+        The most that each part holds in a step, by the schedule, where that can be computed; see
+        `hgpart.peak_bytes`.
     """
 
     model: str
@@ -57,7 +58,7 @@ class TrainingReport:
     volume_bytes: int
     scheduling: Scheduling = field(default_factory=Scheduling)
     norms: str = "micro-batch"
-    peak_bytes: tuple[int, ...] = ()
+    peak_bytes: tuple[int | None, ...] = ()
 
 
 def training_json(report: TrainingReport) -> str:
@@ -159,7 +160,7 @@ def _print_parts(report: TrainingReport, console: Console, unit: str) -> None:
     timings = report.result.totals.timings
     busy = [timing.forward_busy + timing.backward_busy for timing in timings]
     waiting = [timing.forward_waiting + timing.backward_waiting for timing in timings]
-    peaks = even_decimals([size / UNITS[unit] for size in report.peak_bytes])
+    peaks = in_unit(report.peak_bytes, unit)
     headings, stale = staleness_columns(report.result.staleness)
     holds = f"holds {unit}"
     table = ruled_table(["device", "busy s", "waiting s", "waiting %", holds, *headings])

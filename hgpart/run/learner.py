@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
-from hgpart.placement.accounting import peak_bytes
+from hgpart.placement.accounting import known_peak_bytes
 from hgpart.placement.cutting.slices import Slice
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.schedule_wanted import Scheduling
@@ -100,8 +100,11 @@ class Learner(Protocol):
     def totals(self) -> Totals:
         """What all parts have done up to now."""
 
-    def peak_bytes(self, batch_size: int) -> tuple[int, ...]:
-        """The most that each part holds in a step, or a stream; see `hgpart.peak_bytes`."""
+    def peak_bytes(self, batch_size: int) -> tuple[int | None, ...]:
+        """The most that each part holds in a step, or a stream; see `hgpart.peak_bytes`.
+
+        None of a part for which that can't be computed.
+        """
 
 
 def learn_in_turn(
@@ -207,7 +210,7 @@ class WholeModel:
         """Nothing is measured, and nothing travels."""
         return Totals.none(parts=0, k=1)
 
-    def peak_bytes(self, batch_size: int) -> tuple[int, ...]:
+    def peak_bytes(self, batch_size: int) -> tuple[int | None, ...]:
         """It is in no parts."""
         return ()
 
@@ -299,10 +302,10 @@ class PlacedModel(WholeModel):
         """What was done up to now."""
         return self._done
 
-    def peak_bytes(self, batch_size: int) -> tuple[int, ...]:
+    def peak_bytes(self, batch_size: int) -> tuple[int | None, ...]:
         """The most that each part holds in a step, in the present mode and grad mode."""
         made = self.schedule(self.scheduling.sample_batches, batch_size)
-        return peak_bytes(self.placement, made, batch_size)
+        return known_peak_bytes(self.placement, made, batch_size)
 
     def counted_peak(self) -> tuple[int, ...]:
         """The same, counted in the last step, if that was to be."""
@@ -434,10 +437,10 @@ class RankModel:
         timings = tuple(timing for each in done for timing in each.timings)
         return Totals(timings, reduce(add, (each.traffic for each in done)))
 
-    def peak_bytes(self, batch_size: int) -> tuple[int, ...]:
+    def peak_bytes(self, batch_size: int) -> tuple[int | None, ...]:
         """The most that each part holds in a step, in the present mode and grad mode."""
         made = self.schedule(self.scheduling.sample_batches, batch_size)
-        own = peak_bytes(self.model.placement, made, batch_size)
+        own = known_peak_bytes(self.model.placement, made, batch_size)
         return tuple(chain.from_iterable(self.gather(own)))
 
     def counted_peak(self) -> tuple[int, ...]:

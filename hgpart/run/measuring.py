@@ -47,8 +47,8 @@ class Measurement:
     peak_bytes : tuple of int
         The most that each part held for what it had still to do, counted in a step more, or in a
         stream of some batches; see `hgpart.execution.held_memory`.
-    planned_peak_bytes : tuple of int
-        The same, computed from the schedule.
+    planned_peak_bytes : tuple of int or None
+        The same, computed from the schedule, where that can be.
     """
 
     steps: int
@@ -60,7 +60,7 @@ class Measurement:
     timeline: Timeline = ()
     staleness: tuple[tuple[int, ...], ...] = ()
     peak_bytes: tuple[int, ...] = ()
-    planned_peak_bytes: tuple[int, ...] = ()
+    planned_peak_bytes: tuple[int | None, ...] = ()
 
     @property
     def samples_per_second(self) -> float:

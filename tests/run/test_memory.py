@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterable
 
 import pytest
@@ -12,21 +13,35 @@ from hypothesis import strategies as st
 from partitioned_models import MODELS
 from placed_models import TRACES, Counts, Twice, batch_of, compiled_once, model_of, placed
 from placements import of_random_blocks
+from rich.console import Console
 from torch import nn
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.held_memory import memory_counted
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.placement import place
 from hgpart.placement.accounting import peak_bytes
+from hgpart.report.running import RunReport, print_run, run_json
 from hgpart.run.learner import PlacedModel
-from hgpart.run.measuring import mean_square
+from hgpart.run.measuring import mean_square, measure
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
 from hgpart.schedules.rules import RULES
 from hgpart.tracing.traced_model import trace
+
+
+class Picks(nn.Module):
+    """The shape of what it picks goes by values, which tensors without memory have not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3), nn.Conv2d(4, 4, 1)
+        self.register_buffer("mask", torch.tensor([True, False, True, True, False, True]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)[:, self.mask])
 
 
 def loss_of(result, targets):
@@ -146,6 +161,30 @@ def test_what_is_computed_again_goes_by_the_batch_of_the_step():
     assert verify(model, placement, batch_of(inputs, 8), scheduling=scheduling).failures == ()
     learner = PlacedModel(placement, scheduling)
     assert learner.peak_bytes(8) == peak_bytes(placement, of_one, 8)
+
+
+def test_what_cannot_be_computed_without_memory_is_said_and_ends_no_run(capsys):
+    inputs = [torch.randn(4, 3, 6, 6)]
+    placement = placed(Picks(), inputs, "layers", k=2)
+    found = measure(placement, inputs[0], 1, backward=True, scheduling=Scheduling("gpipe", 2))
+    assert all(found.peak_bytes)
+    part = found.planned_peak_bytes.index(None)
+    assert found.planned_peak_bytes[1 - part] == found.peak_bytes[1 - part]
+    planned = placement.expected_traffic((2, 2), backward=True)
+    traffic = planned.forward_bytes, planned.backward_bytes
+    report = RunReport("picks", ("cpu",) * 2, "threads", found, *traffic, Scheduling("gpipe", 2))
+    assert json.loads(run_json(report))["parts"][part]["planned_peak_bytes"] is None
+    print_run(report, Console(width=200), "MB")
+    table = capsys.readouterr().out.splitlines()
+    assert [row.split()[-1] == "-" for row in table if " (cpu)" in row] == [part == 0, part == 1]
+    order = schedule(placement, "gpipe", 2)
+    for wanted in (
+        lambda: peak_bytes(placement, order),
+        placement.report,
+        lambda: schedule(placement, "gpipe", 2, recompute=True),
+    ):
+        with pytest.raises(PlacementError, match=rf"part {part} .* can't be run without memory: "):
+            wanted()
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -107,7 +107,7 @@ def show(
         module, _, _, graph = traced_model(stage, loaded.model, loaded.input_shape)
         with stage("evaluate"):
             report = plan_report(loaded, graph)
-        planned, peaks = None, tuple[int, ...]()
+        planned, peaks = None, tuple[int | None, ...]()
         if scheduling is not None:
             with stage("schedule"), redirect_stdout(sys.stderr):
                 planned, peaks = _planned(module, loaded, scheduling)
@@ -134,10 +134,10 @@ def show(
 
 def _planned(
     module: nn.Module, plan: Plan, scheduling: Scheduling
-) -> tuple[tuple[Schedule, Costs], tuple[int, ...]]:
+) -> tuple[tuple[Schedule, Costs], tuple[int | None, ...]]:
     """The order of a step or of a stream, its costs, and the most that each part holds in it."""
     from hgpart.placement import place
-    from hgpart.placement.accounting import peak_bytes
+    from hgpart.placement.accounting import known_peak_bytes
     from hgpart.run.scheduling import costs_of, wanted_schedule
 
     # Without weights: only the parts' programs are wanted.
@@ -145,15 +145,14 @@ def _planned(
     batches = scheduling.sample_batches
     made = wanted_schedule(placement, scheduling, backward=True, batches=batches)
     costs = costs_of(placement, scheduling.micro_batches)
-    return (made, costs), peak_bytes(placement, made)
+    return (made, costs), known_peak_bytes(placement, made)
 
 
-def _each(peaks: Sequence[int], unit: str) -> str:
+def _each(peaks: Sequence[int | None], unit: str) -> str:
     """Of each part."""
-    from hgpart.report.tables import UNITS, even_decimals
+    from hgpart.report.tables import in_unit
 
-    sizes = even_decimals([size / UNITS[unit] for size in peaks])
-    return ", ".join(f"{part}: {size}" for part, size in enumerate(sizes))
+    return ", ".join(f"{part}: {size}" for part, size in enumerate(in_unit(peaks, unit)))
 
 
 def _trusted_model(loaded: Plan, path: Path, trust: bool) -> str:

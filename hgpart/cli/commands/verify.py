@@ -29,7 +29,7 @@ from hgpart.cli.options import (
 from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages
-from hgpart.errors import ArgumentError, RunError
+from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.run.schedule_wanted import Scheduling, scheduling_of
 from hgpart.schedules.rules import DEFAULT
 
@@ -165,9 +165,13 @@ def verify(
     }
     if tables_wanted(json, verification_json(about, found)):
         print_verification(about, found, plain_console(), unit)
-        report = placement.report()
         plain_console().print()
-        print_placement(report, disagreements(report, placement), plain_console(), unit)
+        try:
+            report = placement.report()
+        except PlacementError as error:  # an operator that can't be run without memory
+            plain_console().print(f"No table of the parts: {error}", soft_wrap=True)
+        else:
+            print_placement(report, disagreements(report, placement), plain_console(), unit)
     sys.stdout.flush()
     if not found.passed:
         raise RunError(f"{model} in its parts is not the original: {found.failures[0]}")
