@@ -266,6 +266,42 @@ def test_a_norm_with_one_value_per_channel_is_refused_before_any_process_starts(
         fails(capfd, 13, said, run([command, model, "--plan", plan, *options]))
 
 
+SCALED = """import torch
+from torch import nn
+
+
+class Scaled(nn.Conv2d):
+    def __init__(self):
+        super().__init__(8, 4, 3)
+        self.register_buffer("scale", torch.full((8, 1, 1), 0.5), persistent=False)
+
+    def forward(self, x):
+        return super().forward(x * self.scale)
+
+
+def network():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), Scaled())
+"""
+
+
+def test_what_no_state_dict_has_needs_no_value_where_only_programs_are_wanted(
+    capfd, tmp_path, monkeypatch
+):
+    (tmp_path / "models.py").write_text(SCALED)
+    model, plan = f"{tmp_path / 'models.py'}:network", str(tmp_path / "plan.json")
+    made = ["--k", "2", "--effort", "0", "--input-shape", "3,8,8", "--batch-size", "2", "-o", plan]
+    assert run(["partition", model, *made]) == 0
+    order = str(tmp_path / "order.json")
+    wanted = ["--schedule", "gpipe", "--micro-batches", "2", "-o", order]
+    assert run(["show", plan, "--model", model, *wanted]) == 0
+    assert "holds at most 0: " in capfd.readouterr().out
+    started = []
+    monkeypatch.setattr("hgpart.cli.commands.run.start_ranks", lambda *_: started.append(True))
+    options = ["--backward", "--norms", "batch", "--schedule", order]
+    assert run(["run", model, "--plan", plan, *options]) == 0
+    assert started
+
+
 def test_in_one_process(capfd, plans):
     options = ("--steps", 2, "--one-process", "--batch-size", 8, "--json", "-")
     assert hgpart_run(plans, 2, *options) == 0

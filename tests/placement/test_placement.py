@@ -642,8 +642,13 @@ def test_what_was_never_loaded_is_not_computed_with():
         placed(images)
     model[0].register_buffer("mean", torch.zeros(8, 1, 1, device="meta"), persistent=False)
     model[0].forward = lambda image: nn.Conv2d.forward(model[0], image) - model[0].mean
+    split = partition_model(model, images.to("meta"), k=2, eps=0.5, effort=0)
     with pytest.raises(PlacementError, match=r"0\.mean is on the meta device"):
-        place(model, partition_model(model, images.to("meta"), k=2, eps=0.5, effort=0))
+        place(model, split)
+    without_memory = place(model, split, ["meta"] * 2)  # its programs may be all that is wanted
+    without_memory.load_state_dict(model.state_dict())
+    with pytest.raises(PlacementError, match=r"0\.mean has no value"):
+        without_memory(images)
 
 
 def test_a_parameter_that_is_returned():
