@@ -212,7 +212,8 @@ def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_
     first = capsys.readouterr().out
     assert "A byte costs" in first
     assert (
-        "with 4 copies of its parameters, 1 more version of them and the maps of 2 batches" in first
+        "with 4 copies of its parameters, 1 more version of them with gradients, and the maps of 2 "
+        "batches" in first
     )
     untried = "Slices of the batch were not tried: --slices auto may send less\n"
     assert untried in first

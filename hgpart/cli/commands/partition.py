@@ -91,8 +91,8 @@ def partition(
     in_flight: Annotated[
         int | None,
         typer.Option(
-            help="Batches whose maps and weights it has room for, as asynchronous training needs; "
-            "1 when left out, which is all of a step in however many micro-batches."
+            help="Batches whose maps, weights and gradients it has room for, as asynchronous "
+            "training needs; 1 when left out, which is all of a step in however many micro-batches."
         ),
     ] = None,
     time_limit: Annotated[

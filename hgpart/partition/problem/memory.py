@@ -3,7 +3,8 @@
 A part keeps its parameters, in as many copies as training has of them (gradients, the optimizer's
 state), the maps that it makes, and the maps and partial sums that it receives. A step that ends
 before the next begins has those of one batch at most, in however many micro-batches; asynchronous
-training those of all batches in flight, and a version of the parameters for each of them.
+training those of all batches in flight, and for each batch more a version of the parameters and the
+gradients of that.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class MemoryLimits:
         """The share of one batch in flight: whoever keeps to it, keeps to the limits."""
         if self.in_flight == 1:
             return self
-        copies = (self.copies + self.in_flight - 1) / self.in_flight
+        copies = _copies(self.copies, self.in_flight) / self.in_flight
         return MemoryLimits(tuple(limit // self.in_flight for limit in self.bytes), copies)
 
     @property
@@ -78,15 +79,15 @@ class MemoryLimits:
         >>> MemoryLimits((100,)).counted
         '4 copies of its parameters'
         >>> MemoryLimits((100,), 2, in_flight=3).counted.partition(", ")[2]
-        '2 more versions of them and the maps of 3 batches in flight'
+        '2 more versions of them with gradients, and the maps of 3 batches in flight'
         """
         copies = f"{self.copies:g} copies of its parameters"
         if self.in_flight == 1:
             return copies
         more = self.in_flight - 1
         return (
-            f"{copies}, {more} more version{'s' * (more > 1)} of them and the maps of "
-            f"{self.in_flight} batches in flight"
+            f"{copies}, {more} more version{'s' * (more > 1)} of them with gradients, and the maps "
+            f"of {self.in_flight} batches in flight"
         )
 
     def needed(self, model: CnnHypergraph, parts: Int32) -> Int64:
@@ -103,8 +104,13 @@ def part_memory(
 ) -> Int64:
     """Return the bytes that each of k parts needs, shape (k,)."""
     shares = part_shares(model, parts, k)
-    kept: Int64 = np.ceil((copies + in_flight - 1) * shares.parameter_bytes).astype(np.int64)
+    kept: Int64 = np.ceil(_copies(copies, in_flight) * shares.parameter_bytes).astype(np.int64)
     return kept + in_flight * shares.activation_bytes
+
+
+def _copies(copies: float, in_flight: int) -> float:
+    """Of one batch in flight, and weights and gradients of each more."""
+    return copies + 2 * (in_flight - 1)
 
 
 def memory_limits(
