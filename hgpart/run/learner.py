@@ -62,7 +62,7 @@ class Learner(Protocol):
     def events(self) -> Sequence[Event]:
         """What was done here when in the last step."""
 
-    def sums(self) -> str:
+    def sums(self, batch_size: int) -> str:
         """What sums, and so losses, have their order by, in the present mode; all call it.
 
         With batches in flight that is what each part does in a stream, which depends on costs.
@@ -168,7 +168,7 @@ class WholeModel:
         """Nothing is measured."""
         return ()
 
-    def sums(self) -> str:
+    def sums(self, batch_size: int) -> str:
         """Those of autograd."""
         return self.scheduling.sums
 
@@ -279,9 +279,9 @@ class PlacedModel(WholeModel):
             self._schedules[key] = wanted_schedule(*asked)
         return self._schedules[key]
 
-    def sums(self) -> str:
+    def sums(self, batch_size: int) -> str:
         """What sums have their order by."""
-        return _sums(self.scheduling, self.schedule)
+        return _sums(self.scheduling, self.schedule, batch_size)
 
     @property
     def events(self) -> Sequence[Event]:
@@ -403,9 +403,9 @@ class RankModel:
             self._schedules[key] = wanted_among(*asked)
         return self._schedules[key]
 
-    def sums(self) -> str:
+    def sums(self, batch_size: int) -> str:
         """What sums have their order by."""
-        return _sums(self.scheduling, self.schedule)
+        return _sums(self.scheduling, self.schedule, batch_size)
 
     @property
     def events(self) -> Sequence[Event]:
@@ -448,10 +448,10 @@ class RankModel:
         return tuple(chain.from_iterable(self.gather(self.model.peak_bytes)))
 
 
-def _sums(scheduling: Scheduling, schedule: Callable[[int], Schedule]) -> str:
+def _sums(scheduling: Scheduling, schedule: Callable[[int, int], Schedule], batch_size: int) -> str:
     if scheduling.most_in_flight == 1:
         return scheduling.sums
-    return f"{scheduling.sums}, order {schedule(scheduling.sample_batches).fingerprint}"
+    return f"{scheduling.sums}, order {schedule(scheduling.sample_batches, batch_size).fingerprint}"
 
 
 def timeline_of(learner: Learner, events: Sequence[Sequence[Event]]) -> Timeline:

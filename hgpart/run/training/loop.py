@@ -194,7 +194,7 @@ def _train(
         "data": data.spec,
         "batch size": options.batch_size,
         "micro-batches": learner.scheduling.micro_batches,
-        "schedule": _order(learner, checkpointing),
+        "schedule": _order(learner, checkpointing, options.batch_size),
         "norms": learner.norms,
         "seed": options.seed,
         "data seed": data.seed,
@@ -293,7 +293,7 @@ def _is_end(step: int, every: int) -> bool:
     return bool(step % every and step % LONGEST)
 
 
-def _order(learner: Learner, checkpointing: Checkpointing | None) -> str:
+def _order(learner: Learner, checkpointing: Checkpointing | None, batch_size: int) -> str:
     """What losses have their order by.
 
     With batches in flight that is also which part has which weights, by the plan, and when there
@@ -302,7 +302,7 @@ def _order(learner: Learner, checkpointing: Checkpointing | None) -> str:
     if learner.scheduling.most_in_flight == 1 or checkpointing is None:
         return learner.scheduling.sums
     plan = checkpointing.about.get("plan", "unnamed")
-    return f"{learner.sums()}, none every {checkpointing.every} steps, plan {plan}"
+    return f"{learner.sums(batch_size)}, none every {checkpointing.every} steps, plan {plan}"
 
 
 def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
