@@ -60,6 +60,7 @@ class LocalWires:
         self, queue: SimpleQueue[Any], tensors: Sequence[Tensor], device: torch.device
     ) -> None:
         self._check()
+        tensors = [tensor.contiguous() for tensor in tensors]  # as they arrive in processes
         if device.type != "cpu":  # a copy to a CPU waits, so whoever needs it makes it
             tensors = [tensor.to(device, non_blocking=True) for tensor in tensors]
         queue.put(tensors)
