@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import chain, count, tee
+from itertools import chain
 from operator import add
-from threading import Condition, Lock
 from time import perf_counter, perf_counter_ns
 from typing import Any
 from weakref import WeakSet
@@ -32,7 +31,8 @@ from hgpart.execution.held_memory import (
 from hgpart.execution.outlines import check_fits
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score, StepRun, backward_from
-from hgpart.execution.threads.local_wires import LocalWires, StoppedError
+from hgpart.execution.threads.local_wires import LocalWires
+from hgpart.execution.threads.shared_batches import SharedBatches
 from hgpart.execution.threads.workers import Workers
 from hgpart.execution.totals import Timing, Totals, Traffic
 from hgpart.execution.weights.versions import Versions
@@ -202,7 +202,15 @@ class LocalRuntime:
             return scores
         wires = [LocalWires(self.devices, self.transfers) for _ in batches]
         runs = [
-            StepRun(program, device, self.k, wires, batches, self._only(part, score), outline.again)
+            StepRun(
+                program,
+                device,
+                self.k,
+                wires,
+                batches,
+                score=self._only(part, score),
+                again=outline.again,
+            )
             for part, (program, device, outline) in enumerate(
                 zip(self.programs, self.devices, schedule.outlines, strict=True)
             )
@@ -255,7 +263,7 @@ class LocalRuntime:
             return
         # What two parts send each other through one transfer goes by the order of batches.
         wires = LocalWires(self.devices, self.transfers)
-        shared = _SharedBatches(batches, self.k, schedule.under_way)
+        shared = SharedBatches(batches, self.k, schedule.under_way)
 
         def finish(part: int, found: Any) -> None:
             shared.end(part)
@@ -264,8 +272,13 @@ class LocalRuntime:
 
         runs = [
             StepRun(
-                *(program, device, self.k, [wires] * schedule.micro_batches, shared.of(part)),
-                *(self._only(part, score), schedule.outlines[part].again),
+                program,
+                device,
+                self.k,
+                [wires] * schedule.micro_batches,
+                shared.of(part),
+                score=self._only(part, score),
+                again=schedule.outlines[part].again,
                 versions=Versions(program.module, partial(update, part), stash),
                 on_update=partial(finish, part),
             )
@@ -282,7 +295,7 @@ class LocalRuntime:
         self,
         schedule: Schedule,
         runs: Sequence[StepRun],
-        shared: Sequence[LocalWires | _SharedBatches],
+        shared: Sequence[LocalWires | SharedBatches],
     ) -> None:
         def stop() -> None:
             for each in shared:
@@ -362,7 +375,7 @@ class LocalRuntime:
         if threads != self._threads:
             on_cpu = sum(device.type == "cpu" for device in self.devices)
             share = max(1, threads // max(1, on_cpu))
-            self._workers.run([partial(_set_threads, share)] * self.k, stop=int)
+            self._workers.run([partial(_set_threads, share)] * self.k, stop=lambda: None)
             # It holds for the thread that calls it, but new threads begin with the latest number.
             torch.set_num_threads(threads)
             self._threads = threads
@@ -482,50 +495,6 @@ class _Batch:
 
     def _everywhere(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
         return self._runtime.everywhere(jobs, self._streams, self._wires.stop)
-
-
-class _SharedBatches:
-    """The batches of a stream: each part gets all of them, what all have had is let go.
-
-    A part that depends on no other is kept from running ahead: no more are under way at a time than
-    in the schedule's order.
-    """
-
-    def __init__(self, batches: Iterator[Any], k: int, under_way: int) -> None:
-        self._readers, self._ended, self._most = tee(batches, k), [0] * k, under_way
-        self._loading = Lock()  # of the readers: whoever ends a batch does not wait for one
-        self._changed = Condition()
-        self._error: Exception | None = None
-
-    def of(self, part: int) -> Iterator[Any]:
-        """What a part gets, when it may begin it; where one finds an error, all do."""
-        for batch in count():
-            with self._changed:
-                self._changed.wait_for(partial(self._may_begin, batch))
-            with self._loading:
-                if self._error is not None:
-                    raise self._error
-                try:
-                    values = next(self._readers[part])
-                except Exception as error:
-                    self._error = error
-                    raise
-            yield values
-
-    def _may_begin(self, batch: int) -> bool:
-        return self._error is not None or batch < min(self._ended) + self._most
-
-    def end(self, part: int) -> None:
-        """Note that a part has ended a batch."""
-        with self._changed:
-            self._ended[part] += 1
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        """Wake all that wait and let none wait again."""
-        with self._changed:
-            self._error = self._error or StoppedError()
-            self._changed.notify_all()
 
 
 class _Modes:
