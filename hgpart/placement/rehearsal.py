@@ -146,18 +146,8 @@ class StepRehearsal:
             Forward chunks that are computed again.
         """
         key = samples, tuple(actions), others > 0, tuple(again)
-        if key not in self._known:
-            self._known[key] = self._held(values, samples, actions, others, again)
-        return self._known[key]
-
-    def _held(
-        self,
-        values: Mapping[str, Any],
-        samples: int,
-        actions: Sequence[Action],
-        others: int,
-        again: Collection[int],
-    ) -> list[list[int]]:
+        if key in self._known:
+            return self._known[key]
         watch = _Watch()
         learns = any(action.direction is not Direction.FORWARD for action in actions)
         updates = any(action.direction is Direction.UPDATE for action in actions)
@@ -170,9 +160,19 @@ class StepRehearsal:
         refused, learning = _refused(self.part), torch.set_grad_enabled(learns)
         with refused, learning, without_statistics(), watch:
             wires, batches = [_NoWire(samples)] * (1 + others), map(_here, [values])
-            facts = self._k, wires, batches, _sum, again, count, versions
-            step = _OneOfMany(self._program, META, *facts)
+            step = _OneOfMany(
+                self._program,
+                META,
+                self._k,
+                wires,
+                batches,
+                score=_sum,
+                again=again,
+                count=count,
+                versions=versions,
+            )
             step.run(actions)
+        self._known[key] = step.counts
         return step.counts
 
     def worth_again(self, values: Mapping[str, Any], samples: int) -> frozenset[int]:

@@ -325,7 +325,13 @@ class DistributedModel(nn.Module):
     ) -> StepRun:
         connection = self.connection
         step = StepRun(
-            *(self.program, connection.device, connection.k, wires, batches, score, again),
+            self.program,
+            connection.device,
+            connection.k,
+            wires,
+            batches,
+            score=score,
+            again=again,
             versions=versions,
             on_update=on_update,
         )

@@ -215,14 +215,54 @@ class WholeModel:
         return ()
 
 
-class PlacedModel(WholeModel):
+class _Scheduled:
+    """What learners with parts have in common: a schedule for each mode, made when first needed."""
+
+    scheduling: Scheduling
+
+    def __init__(
+        self,
+        placement: Placement,
+        scheduling: Scheduling | None,
+        make: Callable[[Scheduling, bool, int, int | None], Schedule],
+    ) -> None:
+        self.scheduling, self.norms = scheduling or Scheduling(), placement.norms
+        self._placement, self._make = placement, make
+        self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
+
+    def schedule(self, batches: int = 1, batch_size: int | None = None) -> Schedule:
+        """What a step, or a stream, is done by, in the present mode and grad mode.
+
+        Where the parts are in several processes, all call it.
+        """
+        key = self._placement.training, torch.is_grad_enabled(), batches, batch_size
+        if key not in self._schedules:
+            self._schedules[key] = self._make(self.scheduling, *key[1:])
+        return self._schedules[key]
+
+    def sums(self, batch_size: int) -> str:
+        """What sums have their order by."""
+        said = self.scheduling.sums
+        if self.scheduling.most_in_flight == 1:
+            return said
+        return f"{said}, order {self._sample(batch_size).fingerprint}"
+
+    def _sample(self, batch_size: int) -> Schedule:
+        """Of a step, or of enough batches of a stream."""
+        return self.schedule(self.scheduling.sample_batches, batch_size)
+
+    def _peak_here(self, batch_size: int) -> tuple[int | None, ...]:
+        """The most that each part here holds in a step, in the present mode and grad mode."""
+        return known_peak_bytes(self._placement, self._sample(batch_size), batch_size)
+
+
+class PlacedModel(_Scheduled, WholeModel):
     """A Learner for a placement all of which is in this process."""
 
     def __init__(self, placement: Placement, scheduling: Scheduling | None = None) -> None:
-        super().__init__(placement)
-        self.placement, self.norms = placement, placement.norms
-        self.scheduling = scheduling or Scheduling()
-        self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
+        WholeModel.__init__(self, placement)
+        _Scheduled.__init__(self, placement, scheduling, partial(wanted_schedule, placement))
+        self.placement = placement
         self.device = placement.devices[placement.output_part]
         self.dtype = placement.dtype
         self.count_anew()
@@ -271,18 +311,6 @@ class PlacedModel(WholeModel):
         self._count()
         return made.staleness
 
-    def schedule(self, batches: int = 1, batch_size: int | None = None) -> Schedule:
-        """What a step, or a stream, is done by, in the present mode and grad mode."""
-        key = self.placement.training, torch.is_grad_enabled(), batches, batch_size
-        if key not in self._schedules:
-            asked = self.placement, self.scheduling, key[1], batches, batch_size
-            self._schedules[key] = wanted_schedule(*asked)
-        return self._schedules[key]
-
-    def sums(self, batch_size: int) -> str:
-        """What sums have their order by."""
-        return _sums(self.scheduling, self.schedule, batch_size)
-
     @property
     def events(self) -> Sequence[Event]:
         """What was done when in the last step."""
@@ -304,8 +332,7 @@ class PlacedModel(WholeModel):
 
     def peak_bytes(self, batch_size: int) -> tuple[int | None, ...]:
         """The most that each part holds in a step, in the present mode and grad mode."""
-        made = self.schedule(self.scheduling.sample_batches, batch_size)
-        return known_peak_bytes(self.placement, made, batch_size)
+        return self._peak_here(batch_size)
 
     def counted_peak(self) -> tuple[int, ...]:
         """The same, counted in the last step, if that was to be."""
@@ -313,14 +340,12 @@ class PlacedModel(WholeModel):
         return () if last is None else last.peak_bytes
 
 
-class RankModel:
+class RankModel(_Scheduled):
     """A Learner for the part of a placement that this process holds."""
 
     def __init__(self, model: DistributedModel, scheduling: Scheduling | None = None) -> None:
+        super().__init__(model.placement, scheduling, partial(wanted_among, model))
         self.model, self.dtype = model, model.placement.dtype
-        self.norms = model.placement.norms
-        self.scheduling = scheduling or Scheduling()
-        self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
         self.processes = model.connection.k
         self.first = model.connection.rank == 0
         self.device = model.connection.device
@@ -395,18 +420,6 @@ class RankModel:
         self._count()
         return made.staleness
 
-    def schedule(self, batches: int = 1, batch_size: int | None = None) -> Schedule:
-        """What a step, or a stream, is done by, in the present mode and grad mode; all call it."""
-        key = self.model.placement.training, torch.is_grad_enabled(), batches, batch_size
-        if key not in self._schedules:
-            asked = self.model, self.scheduling, key[1], batches, batch_size
-            self._schedules[key] = wanted_among(*asked)
-        return self._schedules[key]
-
-    def sums(self, batch_size: int) -> str:
-        """What sums have their order by."""
-        return _sums(self.scheduling, self.schedule, batch_size)
-
     @property
     def events(self) -> Sequence[Event]:
         """What was done here when in the last step."""
@@ -439,19 +452,11 @@ class RankModel:
 
     def peak_bytes(self, batch_size: int) -> tuple[int | None, ...]:
         """The most that each part holds in a step, in the present mode and grad mode."""
-        made = self.schedule(self.scheduling.sample_batches, batch_size)
-        own = known_peak_bytes(self.model.placement, made, batch_size)
-        return tuple(chain.from_iterable(self.gather(own)))
+        return tuple(chain.from_iterable(self.gather(self._peak_here(batch_size))))
 
     def counted_peak(self) -> tuple[int, ...]:
         """The same, counted in the last step, if that was to be."""
         return tuple(chain.from_iterable(self.gather(self.model.peak_bytes)))
-
-
-def _sums(scheduling: Scheduling, schedule: Callable[[int, int], Schedule], batch_size: int) -> str:
-    if scheduling.most_in_flight == 1:
-        return scheduling.sums
-    return f"{scheduling.sums}, order {schedule(scheduling.sample_batches, batch_size).fingerprint}"
 
 
 def timeline_of(learner: Learner, events: Sequence[Sequence[Event]]) -> Timeline:

@@ -161,12 +161,16 @@ def _run(placement: Placement, learner: Learner, images: Tensor, count: int) -> 
     if learner.scheduling.is_stream:
         losses: list[Loss] = []
         batches = repeat((images, None), count)
-        learner.learn(batches, count, len(images), _mean_square_of, int, losses.append)
+        learner.learn(batches, count, len(images), _mean_square_of, _no_update, losses.append)
         for loss in losses:
             loss()
         return
     learns = torch.is_grad_enabled()
     learner.step(images, None, len(images), _mean_square_of if learns else None)
+
+
+def _no_update(part: int) -> None:
+    """Weights stay as they are."""
 
 
 def _mean_square_of(result: object, targets: None) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -77,11 +76,8 @@ def schedule(
     RunError
         If this process does not hold all parts.
     """
-    check_rule(rule)
-    check_micro_batches(micro_batches)
-    options = _options(placement, rule, micro_batches, costs, backward, in_flight, batch_size)
-    make, again = functools.partial(make_schedule, **options), _again(options, recompute)
-    return _made_here(placement, make, again, batch_size)
+    options = rule, micro_batches, costs, backward, in_flight, recompute, batch_size
+    return _by_rule(placement, _all_are_here(placement), *options)
 
 
 def schedule_among(
@@ -105,89 +101,119 @@ def schedule_among(
     RunError
         On all ranks, if they ask for different schedules.
     """
-    placement = model.placement
-    options = _options(placement, rule, micro_batches, costs, backward, in_flight, batch_size)
-    again, estimates = _again(options, recompute), {"costs": options.pop("costs")}
-    make = functools.partial(make_schedule, **options)
-    asked = {**options, "recompute": recompute, "batch_size": batch_size}
-    return _made_among(model, make, again, asked, estimates)
+    options = rule, micro_batches, costs, backward, in_flight, recompute, batch_size
+    return _by_rule(model.placement, model.connection.gather, *options)
 
 
-def _options(
+Gather = Callable[[Any], list[Any]]  # what all processes have, in their order
+
+
+def _all_are_here(placement: Placement) -> Gather:
+    """Gather from the only process that there is."""
+    held = placement.programs
+    if len(held) != placement.k:
+        raise RunError(
+            f"this process holds {len(held)} of {placement.k} parts: accepted is all of them"
+        )
+    return lambda value: [value]
+
+
+def _by_rule(
     placement: Placement,
+    gather: Gather,
     rule: str,
     micro_batches: int,
     costs: Costs | None,
     backward: bool,
     in_flight: int | None,
+    recompute: bool,
     batch_size: int | None,
-) -> dict[str, Any]:
-    """What `make_schedule` takes besides the outlines."""
+) -> Schedule:
+    """See `schedule`."""
+    check_rule(rule)
+    check_micro_batches(micro_batches)
+    divided = 1 if rule in STREAMS else micro_batches
     if costs is None:
-        costs = costs_of(placement, 1 if rule in STREAMS else micro_batches, batch_size)
-    return {
+        costs = costs_of(placement, divided, batch_size)
+    options: dict[str, Any] = {
         "rule": rule,
         "micro_batches": micro_batches,
-        "costs": costs,
         "backward": backward,
         "in_flight": in_flight,
     }
 
+    def make(outlines: Sequence[Outline], costs: Costs) -> Schedule:
+        return make_schedule(outlines, costs=costs, **options)
 
-def _again(options: Mapping[str, Any], recompute: bool) -> int | None:
-    """Micro-batches of a batch whose chunks are to be computed again, if any are."""
-    if not recompute or not options["backward"]:
-        return None
-    micro_batches: int = options["micro_batches"]
-    return 1 if options["rule"] in STREAMS else micro_batches
+    said = {**options, "recompute": recompute, "batch_size": batch_size}
+    again = divided if recompute and backward else None
+    return _made(placement, gather, make, said, again, batch_size, costs)
 
 
-def _made_here(
+def _from_file(
+    placement: Placement, gather: Gather, wanted: Scheduling, backward: bool, batch_size: int | None
+) -> Schedule:
+    """Raises an ArgumentError if there are to be backward passes, and the file has none."""
+    file = wanted.file
+    assert file is not None
+    again = wanted.micro_batches if wanted.recompute and backward else None
+    said = {
+        "file": file.fingerprint,
+        "backward": backward,
+        "recompute": wanted.recompute,
+        "batch_size": batch_size,
+    }
+
+    def make(outlines: Sequence[Outline], costs: None) -> Schedule:
+        return file.of(outlines)
+
+    made = _made(placement, gather, make, said, again, batch_size, None)
+    if backward and not made.backward:
+        raise ArgumentError(
+            f"{wanted.name} is a schedule without backward passes: accepted in training is one "
+            "that has some"
+        )
+    return made if backward else made.forward_only
+
+
+def _made(
     placement: Placement,
-    make: Callable[[Sequence[Outline]], Schedule],
+    gather: Gather,
+    make: Callable[[Sequence[Outline], Any], Schedule],
+    said: Mapping[str, Any],
     again: int | None,
     batch_size: int | None,
+    costs: Costs | None,
 ) -> Schedule:
-    """A schedule of outlines; with `again` micro-batches, chunks are computed again."""
-    outlines = all_outlines(placement, again, batch_size)
-    if again is None:
-        return make(outlines)
-    peaks = functools.partial(peaks_by, placement, batch_size=batch_size)
-    return _holding_less(outlines, make, peaks)
+    """Make a schedule of all parts' outlines, by the costs of the first process.
 
+    With `again` micro-batches, chunks are computed again.
 
-def _made_among(
-    model: DistributedModel,
-    make: Callable[..., Schedule],
-    again: int | None,
-    asked: Mapping[str, Any],
-    estimates: Mapping[str, Costs],
-) -> Schedule:
-    """The same where each rank has its own part: what is asked by all, by estimates of rank 0."""
-    placement, gather = model.placement, model.connection.gather
-    batch_size = asked["batch_size"]
-    here = next(outlines_here(placement, again, batch_size))
-    found = gather((here, asked, estimates))
-    outlines = [one for one, _, _ in found]
-    _, first, estimates = found[0]
+    Raises
+    ------
+    RunError
+        If processes say that they want different ones.
+    """
+    found = gather(([*outlines_here(placement, again, batch_size)], said, costs))
+    outlines = [one for here, _, _ in found for one in here]
+    _, first, costs = found[0]
     for rank, (_, other, _) in enumerate(found):
         if other != first:
             raise RunError(
-                f"rank 0 asks for a schedule by {_said(first)}, rank {rank} for one by "
-                f"{_said(other)}: accepted is the same on all ranks"
+                f"rank 0 asks for a schedule by {_words(first)}, rank {rank} for one by "
+                f"{_words(other)}: accepted is the same on all ranks"
             )
-    make = functools.partial(make, **estimates)
     if again is None:
-        return make(outlines)
+        return make(outlines, costs)
 
     def peaks(schedules: Sequence[Schedule]) -> dict[int, list[int]]:
         return dict(ChainMap(*gather(peaks_by(placement, schedules, batch_size))))
 
-    return _holding_less(outlines, make, peaks)
+    return _holding_less(outlines, lambda some: make(some, costs), peaks)
 
 
-def _said(asked: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in asked.items())
+def _words(said: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in said.items())
 
 
 def _holding_less(
@@ -220,7 +246,8 @@ def load_schedule(path: Path | str, placement: Placement) -> Schedule:
     PlanError
         If it is for another placement.
     """
-    return read_schedule(path).of(all_outlines(placement))
+    _all_are_here(placement)
+    return read_schedule(path).of([*outlines_here(placement)])
 
 
 def wanted_schedule(
@@ -241,8 +268,7 @@ def wanted_schedule(
     """
     if wanted.file is None:
         return schedule(placement, **_asked(wanted, backward, batches), batch_size=batch_size)
-    again = wanted.micro_batches if wanted.recompute and backward else None
-    return _for_mode(_made_here(placement, wanted.file.of, again, batch_size), wanted, backward)
+    return _from_file(placement, _all_are_here(placement), wanted, backward, batch_size)
 
 
 def wanted_among(
@@ -261,14 +287,8 @@ def wanted_among(
     """
     if wanted.file is None:
         return schedule_among(model, **_asked(wanted, backward, batches), batch_size=batch_size)
-    again = wanted.micro_batches if wanted.recompute and backward else None
-    asked = {
-        "file": wanted.file.fingerprint,
-        "backward": backward,
-        "recompute": wanted.recompute,
-        "batch_size": batch_size,
-    }
-    return _for_mode(_made_among(model, wanted.file.of, again, asked, {}), wanted, backward)
+    gather = model.connection.gather
+    return _from_file(model.placement, gather, wanted, backward, batch_size)
 
 
 def _asked(wanted: Scheduling, backward: bool, batches: int) -> dict[str, Any]:
@@ -281,15 +301,6 @@ def _asked(wanted: Scheduling, backward: bool, batches: int) -> dict[str, Any]:
     }
 
 
-def _for_mode(schedule: Schedule, wanted: Scheduling, backward: bool) -> Schedule:
-    if backward and not schedule.backward:
-        raise ArgumentError(
-            f"{wanted.name} is a schedule without backward passes: accepted in training is one "
-            "that has some"
-        )
-    return schedule if backward else schedule.forward_only
-
-
 def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = None) -> Costs:
     """Estimates for a batch: by measured work, or so many operations a second.
 
@@ -300,18 +311,6 @@ def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = 
     if batch_size is None:
         batch_size = max(placement.partition.modelling.batch_size, micro_batches)
     return Costs(samples=batch_size / max(1, micro_batches), work=each / work.units)
-
-
-def all_outlines(
-    placement: Placement, micro_batches: int | None = None, batch_size: int | None = None
-) -> tuple[Outline, ...]:
-    """The chunks of all parts; see `outlines_here`."""
-    held = placement.programs
-    if len(held) != placement.k:
-        raise RunError(
-            f"this process holds {len(held)} of {placement.k} parts: accepted is all of them"
-        )
-    return tuple(outlines_here(placement, micro_batches, batch_size))
 
 
 def outlines_here(

@@ -292,8 +292,8 @@ def test_without_stash_nothing_is_computed_again():
     with pytest.raises(ArgumentError, match=said):
         Scheduling("async", stash=False, recompute=True)
     order = schedule(placement, "async", 2, recompute=True)
-    if any(outline.again for outline in order.outlines):
-        with pytest.raises(ArgumentError, match=said):
-            placement.stream([(inputs, None)] * 2, loss_of, id, order, stash=False)
+    assert any(outline.again for outline in order.outlines)
+    with pytest.raises(ArgumentError, match=said):
+        placement.stream([(inputs, None)] * 2, loss_of, id, order, stash=False)
     learner = PlacedModel(placement, Scheduling("async"))
     assert learner.peak_bytes(4) == peak_bytes(placement, learner.schedule(6), 4)

@@ -14,7 +14,7 @@ from torch import nn
 from hgpart.errors import ArgumentError, PlacementError, PlanError
 from hgpart.execution.step_run import StepRun
 from hgpart.run.schedule_wanted import Scheduling
-from hgpart.run.scheduling import all_outlines, load_schedule, schedule
+from hgpart.run.scheduling import load_schedule, outlines_here, schedule
 from hgpart.run.verifying import verify
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.rules import RULES
@@ -51,7 +51,7 @@ def test_state_that_a_pass_leaves_to_the_next(kind, rule):
     torch.manual_seed(0)
     model, inputs = kind().double(), [torch.randn(6, 3, 8, 8).double()]
     placement = placed(model, inputs, k=2)
-    assert all(outline.serial for outline in all_outlines(placement))
+    assert all(outline.serial for outline in outlines_here(placement))
     assert verify(model, placement, inputs, scheduling=Scheduling(rule, 3)).failures == ()
 
 

@@ -11,7 +11,7 @@ from toy_programs import Cut, cuts
 
 from hgpart.errors import ArgumentError
 from hgpart.execution.outlines import outline
-from hgpart.run.scheduling import all_outlines, costs_of, schedule
+from hgpart.run.scheduling import costs_of, outlines_here, schedule
 from hgpart.schedules import make_schedule
 from hgpart.schedules.checking import problems
 from hgpart.schedules.costs import Costs
@@ -95,10 +95,10 @@ def test_schedules_of_placements_are_valid(name: str, grain: str) -> None:
     for in_flight in (1, 2, 3, 4):
         assert problems(schedule(placement, "async", 6, in_flight=in_flight)) == []
     numbers = [
-        sent.transfer for one in all_outlines(placement) for c in one.forward for sent in c.sends
+        sent.transfer for one in outlines_here(placement) for c in one.forward for sent in c.sends
     ]
     assert sorted(numbers) == [transfer.number for transfer in placement.transfers]
-    total = sum(chunk.work for one in all_outlines(placement) for chunk in one.forward)
+    total = sum(chunk.work for one in outlines_here(placement) for chunk in one.forward)
     assert total == pytest.approx(placement.partition.model.weights.sum())
     assert costs_of(placement, 4).samples == 1
     assert costs_of(placement, 4, 10).samples == 2.5
