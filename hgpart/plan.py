@@ -85,10 +85,10 @@ class Plan:
 
 def check_runnable(modelling: Modelling) -> None:
     """Raise a PlacementError for what can be partitioned, but not placed and run."""
-    if modelling.slices > 1:
+    if modelling.slices > 1 and modelling.norms == "batch":
         raise PlacementError(
-            f"a partition of {modelling.slices} slices of the batch can't be run yet: accepted is "
-            "one of the whole batch, as of --slices 1"
+            f"norms over the whole batch, which is in {modelling.slices} slices, can't be run yet: "
+            "accepted are norms of each slice"
         )
 
 

@@ -59,7 +59,7 @@ def of_single_tasks(
 ) -> PartitionedModel:
     """Every task, and fine-grain every channel of every task, in a part at random."""
     count = full_vertices(modelling.views(graph))
-    parts = np.random.default_rng(seed).integers(0, k, count).astype(np.int32)
+    parts = np.random.default_rng(seed).integers(0, k, count * modelling.slices).astype(np.int32)
     model, parts = blocks_of_parts(graph, flops(graph), modelling, parts)
     return partitioned(traced, graph, modelling, k, model, parts)
 

@@ -22,16 +22,9 @@ ORDER = [
     *("partition.native", "partition.bounds", "partition.exact", "partition"),
     *("plan", "partitioned_model"),
     *("schedules", "schedules.rules"),
-    *(
-        "execution.weights",
-        "execution",
-        "execution.threads",
-        "placement.cutting",
-        "placement.state",
-        "placement",
-        "run",
-        "run.training",
-    ),
+    *("execution.weights", "execution", "execution.threads"),
+    *("placement.cutting", "placement.state", "placement.shares", "placement"),
+    *("run", "run.training"),
     *("compare", "report", "report.partition", "report.page", "cli", "cli.commands", "__main__"),
 ]
 

@@ -24,7 +24,8 @@ class Toy:
     k: int
     devices: tuple[torch.device, ...]
     programs: dict[int, PartProgram]
-    output_part: int
+    output_parts: tuple[int, ...]
+    copies: None = None
 
 
 def transfer(number: int, sender: int, receiver: int, **others: Any) -> Transfer:
@@ -54,7 +55,7 @@ def program(
 
 def toy(*programs: PartProgram, output_part: int = 0) -> Toy:
     devices = (torch.device("cpu"),) * len(programs)
-    return Toy(len(programs), devices, dict(enumerate(programs)), output_part)
+    return Toy(len(programs), devices, dict(enumerate(programs)), (output_part,))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from hgpart.errors import HgpartError
 from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram, receive, send
 from hgpart.execution.totals import Timing, Traffic
-from hgpart.execution.transfers import Transfer, TransferredTensor
+from hgpart.execution.transfers import WHOLE, Transfer, TransferredTensor
+from hgpart.placement.micro_batches import score_of
 from hgpart.run.connection import connect
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.post import Post
@@ -75,6 +76,7 @@ class Toy(nn.Module):
     inputs = ("x",)
     norms = "micro-batch"
     output_part = 0
+    output_parts, operands, shares = (0,), {"x"}, (WHOLE,)
 
     def __init__(self, model, k, part, seed):
         super().__init__()
@@ -158,6 +160,17 @@ class Toy(nn.Module):
             {name: pieces[at] for name, pieces in split.items()} | {"batch_size": size}
             for at, size in enumerate(sizes)
         ]
+
+    batches = divided
+
+    def score(self, targets, loss_fn, sizes, part):
+        return score_of(self.build_results, targets, loss_fn, [(size,) for size in sizes])
+
+    def shares_of_result(self, part):
+        return (0,) if part == self.output_part else ()
+
+    def whole_result(self, by_share):
+        return self.build_results(*by_share)
 
     def batch(self):
         return nullcontext()  # it has no norms

@@ -71,14 +71,19 @@ class Placing:
         """Refuse, before any process is started, what its part would be refused in.
 
         The parts' programs are made for that only where something may be wrong: for a schedule's
-        file, and in training for norms of a single sample or of the batch.
+        file, and in training for norms of a single sample or of the batch; slices may have few.
         """
         if scheduling.is_stream:
-            from hgpart.placement.micro_batches import check_norms_of_stream
+            from hgpart.placement.micro_batches import (
+                check_norms_of_stream,
+                check_slices_of_stream,
+            )
 
             check_norms_of_stream(self.norms)
+            check_slices_of_stream(self.plan.modelling.slices)
         sizes = scheduling.sizes(batch_size)
-        norms = training and (1 in sizes or self.norms == "batch")
+        fewest = min(sizes) // self.plan.modelling.slices
+        norms = training and (fewest < 2 or self.norms == "batch")
         if scheduling.file is None and not norms:
             return
         from hgpart.placement import place
@@ -88,7 +93,7 @@ class Placing:
             module = self._module("meta").train(training)
             placement = place(module, self.plan, ["meta"] * self.plan.k, norms=self.norms)
             for size in set(sizes):
-                placement.blueprint.check_norms(size)
+                placement.check_samples(size)
             wanted_schedule(placement, scheduling, training, batch_size=batch_size)
 
     @contextmanager

@@ -116,9 +116,8 @@ def _inside(kept: Kept) -> Iterator[Tensor]:
 
 def of_weights(module: nn.Module) -> list[Tensor]:
     """Parameters, buffers and their gradients."""
-    parameters = [*module.parameters()]
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    return [*parameters, *gradients, *module.buffers()]
+    tensors = [*module.parameters(), *module.buffers()]
+    return [*tensors, *(one.grad for one in tensors if one.grad is not None)]
 
 
 class Counter:

@@ -10,6 +10,7 @@ from itertools import chain
 from hgpart.errors import PlanError
 from hgpart.execution.instructions import Compute, Receive, Send, prepare
 from hgpart.execution.program import CARRY, PartProgram
+from hgpart.execution.transfers import Transfer
 from hgpart.schedules.outline import Chunk, Outline, Sent
 from hgpart.schedules.schedule import Schedule, outlines_fingerprint
 
@@ -64,8 +65,14 @@ def _chunk(program: PartProgram, places: range, work: Mapping[str, float], backw
                 awaits.append(transfer.number)
             if isinstance(one, leaving):
                 receiver = transfer.sender if backward else transfer.receiver
-                sends.append(Sent(transfer.number, receiver, transfer.nbytes(1)))
+                sends.append(Sent(transfer.number, receiver, _nbytes_a_sample(transfer)))
     return Chunk(tuple(awaits), tuple(sends), total)
+
+
+def _nbytes_a_sample(transfer: Transfer) -> int:
+    """Bytes for a sample of the batch, on an average."""
+    slices = max((tensor.share.of for tensor in transfer.tensors), default=1)
+    return transfer.nbytes(slices) // slices
 
 
 def _is_serial(program: PartProgram) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -40,6 +40,8 @@ class PartState:
         Seconds, for messages.
     spans : list of Span
         What it waited for and sent, in order.
+    before_step : callable or None
+        Told a step that is about to be computed; whether that had to be waited for.
     products : dict, optional
         If there is one, what gradients of weights are left for the end of a step, where those of
         all its micro-batches are computed at once: a large matrix is then gone through once.
@@ -57,13 +59,21 @@ class PartState:
         self.traffic = Traffic.none(k)
         self.waited = 0.0
         self.spans: list[Span] = []
+        self.before_step: Callable[[nn.Module], bool] | None = None
         self.products: dict[Any, list[Product]] | None = None
         self._wire = wire
         self._gradients: dict[int, Tensor] = {}
         self._own: set[int] = set()  # slots whose gradient nobody else holds
 
     def call(self, step: nn.Module, operands: Sequence[Any], buffers: Mapping[str, Tensor]) -> Any:
-        """Run a step, with the batch's weights and some buffers instead of its own."""
+        """Run a step, with the batch's weights and some buffers instead of its own.
+
+        All that it computes with is there then.
+        """
+        if self.before_step is not None:
+            begin = perf_counter_ns()
+            if self.before_step(step):
+                self._wait(begin, perf_counter_ns())
         instead = {} if self.weights is None else self.weights.of_step[step]
         if not instead and not buffers:
             return step(*operands)

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hgpart.execution.engine import PartRun
 from hgpart.execution.events import Doing, Event, Span
@@ -101,6 +101,7 @@ class StepRun:
         self._gradients: dict[int, list[Tensor | None]] = {}  # of results, by micro-batch
         self.counts: list[list[int]] = []
         self._count = Counter() if count is None and is_memory_counted() else count
+        self.before_step: Callable[[nn.Module], bool] | None = None
 
     def run(self, actions: Sequence[Action]) -> None:
         """Do what the part is to do, in the caller's grad mode."""
@@ -194,6 +195,7 @@ class StepRun:
         several = self._versions is None and len(self._wires) > 1
         run.products = self._products if several else None
         run.on_again = self._look
+        run.before_step = self.before_step
         run.begin(values)
         if self._versions is not None:
             run.weights = self._versions.begin(micro_batch)

@@ -12,19 +12,51 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class Share:
+    """Slices of the batch that lie alike, and so are computed as one batch.
+
+    Attributes
+    ----------
+    slices : tuple of int
+        Their numbers.
+    of : int
+        Slices of the batch in all.
+    """
+
+    slices: tuple[int, ...] = (0,)
+    of: int = 1
+
+    def samples(self, batch_size: int) -> int:
+        """How many samples of a batch they have, as `Modelling.samples` says it.
+
+        >>> Share((1, 2), of=3).samples(batch_size=8)
+        6
+        """
+        firsts = (at * batch_size // self.of for at in self.slices)
+        lasts = ((at + 1) * batch_size // self.of for at in self.slices)
+        return sum(lasts) - sum(firsts)
+
+
+WHOLE = Share()  # of a batch without slices
+
+
+@dataclass(frozen=True)
 class TransferredTensor:
     """A tensor as it travels, for any batch size.
 
     Attributes
     ----------
     per_sample, fixed : tuples of int
-        Dimension d has ``per_sample[d] * batch_size + fixed[d]`` elements.
+        Dimension d has ``per_sample[d] * samples + fixed[d]`` elements.
     dtype : torch.dtype
+    share : Share
+        Whose samples these are.
     """
 
     per_sample: tuple[int, ...]
     fixed: tuple[int, ...]
     dtype: torch.dtype
+    share: Share = WHOLE
 
     def shape(self, batch_size: int) -> tuple[int, ...]:
         """Its shape for a batch.
@@ -32,8 +64,9 @@ class TransferredTensor:
         >>> TransferredTensor((1, 0), (0, 8), torch.float32).shape(batch_size=5)
         (5, 8)
         """
+        samples = self.share.samples(batch_size)
         sizes = zip(self.per_sample, self.fixed, strict=True)
-        return tuple(each * batch_size + fixed for each, fixed in sizes)
+        return tuple(each * samples + fixed for each, fixed in sizes)
 
     def nbytes(self, batch_size: int) -> int:
         """Bytes on the wire for a batch."""

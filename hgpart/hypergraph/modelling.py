@@ -39,12 +39,13 @@ class Modelling:
     slices : int
         Slices of the batch, as even as can be. Each vertex is then one for each slice, and those
         of a filter share a net for its parameters: their gradients are summed, and travel. What
-        else than a batch norm mixes samples, such as a mean over the batch, is of each slice.
+        else than a batch norm mixes samples, such as a mean over the batch, is of each slice, too.
     training : bool
         Whether parameters have gradients; without, what they cost is nothing.
     norms : str
         What batch norms in training take their statistics of: "slice", each slice its own, as in
-        torch's DDP, or "batch", all slices, between which they then travel.
+        torch's DDP (slices that lie alike on all parts are one), or "batch", all slices, between
+        which they then travel.
     """
 
     grain: str = "coarse"

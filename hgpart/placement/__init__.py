@@ -27,10 +27,11 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
 from hgpart.partitioned_model import PartitionedModel
-from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.cutting.node_facts import NodeFacts
+from hgpart.placement.mode_programs import share_blueprints
 from hgpart.placement.modes import skeleton
 from hgpart.placement.placement import Placement
+from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.state.batch_statistics import check_norms
 from hgpart.plan import Plan, check_runnable, restore
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
@@ -71,8 +72,8 @@ def place(
     PlacementError
         If there is not one device for each part, or a device is not there. If the model's forward
         pass does what no traced graph holds or, in training, has gradients that a placement loses.
-        If the batch is in slices, which can't be run yet; if norms are to be of the batch, and some
-        have running statistics that are no batch norm's.
+        If the batch is in slices and norms take the statistics of all of them; if norms are to be
+        of the batch, and it is in slices, or some have running statistics that are no batch norm's.
 
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
@@ -92,8 +93,10 @@ def place(
     if not held or held[0] < 0 or held[-1] >= partition.k:
         raise PlacementError(f"parts {held}: accepted are some of 0 to {partition.k - 1}")
     trainable = {name for name, value in model.named_parameters() if value.requires_grad}
-    blueprint = Blueprint(NodeFacts(traced, graph), partition, work, frozenset(trainable), norms)
-    placement = Placement(model, blueprint, held, _checked(devices, partition.k))
+    blueprints = share_blueprints(
+        NodeFacts(traced, graph), in_shares(partition, work), work, frozenset(trainable), norms
+    )
+    placement = Placement(model, blueprints, held, _checked(devices, partition.k))
     placement.train(model.training)
     if model.training and trainable:
         placement.check_gradients()

@@ -24,7 +24,9 @@ from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement.blueprint import UNUSED
+from hgpart.placement.micro_batches import named_by_share
 from hgpart.placement.rehearsal import Rehearsal, StepRehearsal, rehearse
+from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.peak import peak
 from hgpart.schedules.schedule import Action, Schedule
@@ -51,7 +53,9 @@ class PartFigures:
         Elements among them that the model makes no use of, in this mode; part 0 holds those of
         no use in either.
     buffers, buffer_bytes : int
-        Of the model's buffers and constants; several parts may hold the same.
+        Of the model's buffers and constants; several parts may hold the same. Also of what a part
+        has copies of because other parts have it in other slices of the batch, and bytes of their
+        gradients, too.
     index_bytes : int
         Lists of channels that the part gathers and scatters by.
     gradient_bytes : int
@@ -208,12 +212,22 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
     shares = part_shares(partition.model, partition.parts, placement.k)
     for figures in report.parts:
         used, planned = figures.parameters - figures.unused_parameters, shares.parameters
+        if len(placement.shares) > 1:
+            used += sum(_copied(placement, figures.part))
         if used != planned[figures.part]:
             found.append(
                 f"part {figures.part} holds {used:,} parameters, "
                 f"by the partition {planned[figures.part]:,}"
             )
     return tuple(found)
+
+
+def _copied(placement: Placement, part: int) -> Iterator[int]:
+    """Of how many elements of other parts' parameters a part has copies."""
+    parameters = {*placement.blueprint.traced.parameters.values()}
+    for one in placement.copies.state:
+        if one.holder == part != one.owner:
+            yield from (each.count for each in one.elements if each.name in parameters)
 
 
 def peak_bytes(
@@ -337,16 +351,21 @@ def _batch_size(placement: Placement, batch_size: int | None, least: int = 1) ->
 
 def _inputs(placement: Placement, batch_size: int) -> dict[str, Any]:
     """The model's inputs and random masks for a batch, without memory."""
+    sizes = sizes_of(placement.shares, batch_size)
+    return named_by_share(placement.blueprints, [_of_share(placement, size) for size in sizes])
+
+
+def _of_share(placement: Placement, samples: int) -> dict[str, Any]:
     traced = placement.blueprint.traced
-    values: dict[str, Any] = {"batch_size": batch_size}
-    shapes = placement.blueprint.input_shapes(batch_size)
+    values: dict[str, Any] = {"batch_size": samples}
+    shapes = placement.blueprint.input_shapes(samples)
     for name, example, shape in zip(placement.inputs, traced.example, shapes, strict=True):
         values[name] = example
         if shape is not None:
             dtype = placement.dtype if example.is_floating_point() else example.dtype
             values[name] = torch.empty(shape, dtype=dtype, device="meta")
     with FakeTensorMode():  # draws no numbers: the random state stays
-        return {**values, **placement.draw(batch_size)}
+        return {**values, **placement.draw(samples)}
 
 
 def _received(program: PartProgram) -> Iterator[Transfer]:
@@ -367,6 +386,7 @@ def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigur
     unused = [one for one in parameters if id(one) in idle]
     learning = [one for one in parameters if one.requires_grad and id(one) not in idle]
     buffers = [buffer for buffer in module.buffers() if id(buffer) in names]
+    copies = [buffer for buffer in buffers if buffer.requires_grad]
     indices = [buffer for buffer in module.buffers() if id(buffer) not in names]
     return PartFigures(
         part=part,
@@ -375,7 +395,7 @@ def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigur
         parameter_bytes=_bytes(parameters),
         unused_parameters=_elements(unused),
         buffers=_elements(buffers),
-        buffer_bytes=_bytes(buffers),
+        buffer_bytes=_bytes(buffers) + _bytes(copies),
         index_bytes=_bytes(indices),
         gradient_bytes=_bytes(learning),
         activation_bytes=rehearsal.kept_bytes,

@@ -17,7 +17,7 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.execution.program import CARRY
-from hgpart.execution.transfers import Transfer, TransferredTensor
+from hgpart.execution.transfers import WHOLE, Share, Transfer, TransferredTensor
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.operators.calls import argument, module_of, only_updated
 from hgpart.operators.table import operator_of
@@ -59,6 +59,12 @@ class Blueprint:
         Names of the parameters that gradients are wanted for.
     norms : str
         What running statistics are updated by: each ``micro-batch``, or the ``batch``.
+    share : Share
+        Which samples of a batch they are for.
+    prefix : str
+        What the names of all that is this share's begin with, where there are several.
+    first_transfer : int
+        Number of its first transfer.
     """
 
     facts: NodeFacts
@@ -66,6 +72,9 @@ class Blueprint:
     work: Work
     trainable: frozenset[str]
     norms: str = "micro-batch"
+    share: Share = WHOLE
+    prefix: str = ""
+    first_transfer: int = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Blueprint:
         """Itself: it does not change, and torch can't copy the shapes of a traced graph."""
@@ -232,7 +241,7 @@ class Blueprint:
             taken.add(name)
             stems |= _stems(name)
             found.append(name)
-        return tuple(found)
+        return tuple(f"{self.prefix}{name}" for name in found)
 
     @cached_property
     def returned(self) -> tuple[bool, ...]:
@@ -281,7 +290,7 @@ class Blueprint:
         differentiable = self.differentiable(inputs=False)
         return tuple(
             Transfer(
-                number=number,
+                number=self.first_transfer + number,
                 layer=self.graph.layers[item.layer].name,
                 partial=item.partial,
                 sender=item.sender,
@@ -316,11 +325,12 @@ class Blueprint:
             step = CutGraph(self.facts, item.layer, item.members, {}, {})
             product = product_of(step, head)
             assert product is not None
-            yield _tensor(head, (product.axis,), len(item.members))
+            yield _tensor(head, (product.axis,), len(item.members), self.share)
             return
         for node in self.results[item.layer]:
             layout = self.layouts[node]
-            yield _tensor(node, layout.axes, len(layout.positions(item.members)))
+            count = len(layout.positions(item.members))
+            yield _tensor(node, layout.axes, count, self.share)
 
     @cached_property
     def buffer_updates(self) -> dict[int, dict[fx.Node, fx.Node]]:
@@ -400,7 +410,7 @@ def _dtype(node: fx.Node) -> torch.dtype:
     return dtype
 
 
-def _tensor(node: fx.Node, axes: Sequence[int], count: int) -> TransferredTensor:
+def _tensor(node: fx.Node, axes: Sequence[int], count: int, share: Share) -> TransferredTensor:
     """A node's tensor with some positions along merged axes."""
     shape = node.meta["val"].shape
     if elements_of_shape(shape) is None:
@@ -415,4 +425,4 @@ def _tensor(node: fx.Node, axes: Sequence[int], count: int) -> TransferredTensor
         each, besides = (0, count) if axes and dim == axes[0] else evenly(size) or (0, 0)
         per_sample.append(each)
         fixed.append(besides)
-    return TransferredTensor(tuple(per_sample), tuple(fixed), _dtype(node))
+    return TransferredTensor(tuple(per_sample), tuple(fixed), _dtype(node), share)

@@ -11,9 +11,10 @@ from torch import nn
 from hgpart.errors import PlacementError
 from hgpart.placement.cutting.slices import Slice, overlap
 from hgpart.placement.mode_programs import Programs, make_on
+from hgpart.placement.shares.exchanges import Holding, Key
 from hgpart.placement.state.original_state import Original
 
-_Key = tuple[int, tuple[object, ...]]  # part, Slice.key; of a constant the mode as well
+_Key = tuple[int, Key]  # part, Slice.key; of a constant the mode as well
 
 
 class HeldState:
@@ -33,6 +34,7 @@ class HeldState:
         self._names = {one.held_as for one in original.values()}
         self._tensors: dict[_Key, torch.Tensor] = {}
         self._slices: dict[_Key, Slice] = {}
+        self._copies: dict[_Key, Slice] = {}  # of what other parts have, or this part elsewhere
 
     @property
     def names(self) -> set[str]:
@@ -60,17 +62,26 @@ class HeldState:
         traced = blueprint.traced
         fixed = {traced.buffers.get(name, name): value for name, value in traced.values.items()}
         known = {**fixed, **state}
-        for part, slices in programs.slices.items():
+        for part in programs.slices:
             module, device = programs.programs[part].module, devices[part]
-            for name, held in slices.items():
-                key = _key(programs, part, held)
+            for name, held, key, is_copy in _keys(programs, part):
                 owner, _, attribute = name.rpartition(".")
                 step = module.get_submodule(owner)
+                empty, learns = getattr(step, attribute), held.name in blueprint.trainable
                 if key not in self._tensors:
-                    value = self._new(held, getattr(step, attribute), known.get(held.name), device)
-                    if isinstance(getattr(step, attribute), nn.Parameter):
-                        value = nn.Parameter(value, held.name in blueprint.trainable)
-                    self._tensors[key], self._slices[key] = value, held
+                    full = known.get(held.name)
+                    if is_copy:  # it is filled before it is used, if not now
+                        whole = torch.zeros(held.shape, dtype=empty.dtype) if full is None else full
+                        value = self._new(held, empty, whole, device).requires_grad_(learns)
+                    else:
+                        value = self._new(held, empty, full, device)
+                    if not is_copy and isinstance(empty, nn.Parameter):
+                        value = nn.Parameter(value, learns)
+                    self._tensors[key] = value
+                    (self._copies if is_copy else self._slices)[key] = held
+                if is_copy and isinstance(empty, nn.Parameter):  # no parameter of the model's
+                    delattr(step, attribute)
+                    step.register_buffer(attribute, self._tensors[key], persistent=False)
                 setattr(step, attribute, self._tensors[key])
             module.to(device)
             make_on(module, device)
@@ -90,11 +101,14 @@ class HeldState:
 
     def follow(self, programs: Programs) -> None:
         """Take over what the submodules have since they were moved."""
-        for part, slices in programs.slices.items():
-            for name, held in slices.items():
+        for part in programs.slices:
+            for name, held, key, is_copy in _keys(programs, part):
                 owner, _, attribute = name.rpartition(".")
-                module = programs.programs[part].module.get_submodule(owner)
-                self._tensors[_key(programs, part, held)] = getattr(module, attribute)
+                tensor = getattr(programs.programs[part].module.get_submodule(owner), attribute)
+                if is_copy:  # torch moves them as buffers
+                    tensor = tensor.detach()
+                    tensor.requires_grad_(held.name in programs.blueprint.trainable)
+                self._tensors[key] = tensor
 
     def forget(self, part: int, held: Slice) -> None:
         """Let go of a part's slice of the model's state."""
@@ -103,7 +117,7 @@ class HeldState:
 
     def parameters_beside(self, programs: Programs) -> Iterator[tuple[int, Slice]]:
         """Parameters that parts hold, and that programs of a new mode make no use of."""
-        used = {(part, one.key) for part, held in programs.slices.items() for one in held.values()}
+        used = {key for part in programs.slices for _, _, key, _ in _keys(programs, part)}
         for key, held in self._slices.items():
             if key not in used and isinstance(self._tensors[key], nn.Parameter):
                 yield key[0], held
@@ -123,9 +137,29 @@ class HeldState:
         """Copy the slices out of tensors of the model's state_dict."""
         given = {one.held_as: name for name, one in self.original.items() if name in state}
         self.unfilled -= given.keys()
-        for key, held in self._slices.items():
+        for key, held in (*self._slices.items(), *self._copies.items()):
             if held.name in given:
                 self._tensors[key].copy_(held.take(state[given[held.name]]))
+
+    def holding(self, programs: Programs, part: int) -> Holding:
+        """What a part has of the model's state, its own and what its program copies."""
+        own = {key: held for (owner, key), held in self._slices.items() if owner == part}
+        used = {key[1]: held for _, held, key, is_copy in _keys(programs, part) if is_copy}
+        return Holding(own, used)
+
+    def copies_of_steps(self, programs: Programs) -> dict[nn.Module, list[tuple[int, Key]]]:
+        """By step, part and keys of the copies that it computes with."""
+        found: dict[nn.Module, list[tuple[int, Key]]] = {}
+        for part in programs.slices:
+            for name, _, key, is_copy in _keys(programs, part):
+                if is_copy:
+                    step = programs.programs[part].module.get_submodule(name.rpartition(".")[0])
+                    found.setdefault(step, []).append(key)
+        return found
+
+    def tensor(self, part: int, key: Key) -> torch.Tensor:
+        """What a part holds under a key."""
+        return self._tensors[part, key]
 
     def check_coverage(self) -> None:
         """Raise a PlacementError unless all parts together hold each parameter once."""
@@ -141,7 +175,19 @@ class HeldState:
                 )
 
 
-def _key(programs: Programs, part: int, held: Slice) -> _Key:
-    """What a part's tensor is known by: constants of the code of one mode are not the other's."""
+def _keys(programs: Programs, part: int) -> Iterator[tuple[str, Slice, _Key, bool]]:
+    """Attribute, slice and key of all that a part's program has, and whether it is a copy.
+
+    Constants of the code of one mode are not the other's. Steps of other shares than the first have
+    what belongs to the part anyway, of parameters; buffers of theirs are their own, as they change.
+    """
     traced = programs.blueprint.traced
-    return part, (*held.key, *([traced.training] if held.name in traced.constants else []))
+    copies = programs.copies.get(part, frozenset())
+    slices = programs.slices[part]
+    own = {held.key for name, held in slices.items() if name not in copies}
+    parameters = {*traced.parameters.values()}
+    for name, held in slices.items():
+        key = (*held.key, *([traced.training] if held.name in traced.constants else []))
+        same = held.name in traced.constants or (held.name in parameters and held.key in own)
+        is_copy = name in copies and not same
+        yield name, held, (part, ("copy", *key) if is_copy else key), is_copy

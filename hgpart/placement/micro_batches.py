@@ -6,7 +6,9 @@ And a stream of batches -> those of them that parts have begun.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import accumulate
+from operator import add
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.step_run import Score
+from hgpart.execution.transfers import Share
 from hgpart.placement.blueprint import Blueprint
 from hgpart.schedules import check_recompute
 from hgpart.schedules.schedule import Schedule
@@ -25,15 +28,34 @@ GRADIENT_HOOKS = "_post_accumulate_grad_hooks"  # where torch keeps them
 
 
 def divided_values(
-    blueprint: Blueprint, values: Mapping[str, Any], sizes: Sequence[int]
-) -> list[dict[str, Any]]:
-    """The values of placeholders, inputs and masks, for each micro-batch.
+    blueprint: Blueprint, values: Mapping[str, Any], sizes: Sequence[Sequence[int]]
+) -> list[list[dict[str, Any]]]:
+    """The values of placeholders, inputs and masks, for each share of each micro-batch.
 
     Raises
     ------
     PlacementError
         If samples do not lie one after the other in a dimension of a value.
     """
+    flat = [size for each in sizes for size in each]
+    divided = iter(_divided_values(blueprint, values, flat))
+    return [[next(divided) for _ in each] for each in sizes]
+
+
+def named_by_share(
+    blueprints: Sequence[Blueprint], values: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The values of all shares of a micro-batch, as the programs of parts name them."""
+    return {
+        f"{blueprint.prefix}{name}": value
+        for blueprint, own in zip(blueprints, values, strict=True)
+        for name, value in own.items()
+    }
+
+
+def _divided_values(
+    blueprint: Blueprint, values: Mapping[str, Any], sizes: Sequence[int]
+) -> list[dict[str, Any]]:
     if len(sizes) == 1:
         return [{**values, "batch_size": sizes[0]}]
     nodes = {name: blueprint.nodes[name] for name in blueprint.traced.inputs}
@@ -50,27 +72,35 @@ def score_of(
     build: Callable[[Sequence[Any]], Any],
     targets: Any,
     loss_fn: Callable[[Any, Any], torch.Tensor] | None,
-    sizes: Sequence[int],
+    sizes: Sequence[Sequence[int]],
+    shares: Sequence[int] = (0,),
 ) -> Score:
-    """What a step makes of a micro-batch's results: its share of the loss, or what `build` makes.
+    """What a part makes of a micro-batch's results: its part of the loss, or the results by share.
 
     A loss that is a mean over samples counts by their number, so that the sum over the
-    micro-batches is that of the whole batch.
+    micro-batches, and over the shares of the batch, is that of the whole batch. `sizes` are of each
+    share of each micro-batch, `shares` those whose results the part has.
 
     Raises
     ------
     ArgumentError
         If targets can't be divided; from `score`, if a loss is no number that gradients begin with.
     """
-    divided = divided_targets(targets, sizes)
+    flat = [size for each in sizes for size in each]
+    divided, several = divided_targets(targets, flat), len(sizes[0])
 
     def score(micro_batch: int, results: Sequence[Any]) -> Any:
-        made = build(results)
+        each = len(results) // len(shares)
+        own = [results[at * each : (at + 1) * each] for at in range(len(shares))]
         if loss_fn is None:
-            return made
-        loss = loss_fn(made, divided[micro_batch])
-        _check_loss(loss, learns=any(result.requires_grad for result in results))
-        return loss if len(sizes) == 1 else loss * (sizes[micro_batch] / sum(sizes))
+            return own
+        losses = []
+        for share, some in zip(shares, own, strict=True):
+            at = micro_batch * several + share
+            loss = loss_fn(build(some), divided[at])
+            _check_loss(loss, learns=any(result.requires_grad for result in some))
+            losses.append(loss if len(flat) == 1 else loss * (flat[at] / sum(flat)))
+        return reduce(add, losses)
 
     return score
 
@@ -131,10 +161,15 @@ class StreamedBatches:
 
 
 def check_stream(
-    schedule: Schedule, modules: Iterable[fx.GraphModule], norms: str, stash: bool
+    schedule: Schedule,
+    modules: Iterable[fx.GraphModule],
+    norms: str,
+    stash: bool,
+    shares: Sequence[Share],
 ) -> None:
     """Raise an ArgumentError unless a stream can go by a schedule, in the present grad mode."""
     check_norms_of_stream(norms)
+    check_slices_of_stream(shares[0].of)
     if not isinstance(schedule, Schedule) or schedule.in_flight is None:
         given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
         raise ArgumentError(f"a stream by a {given}: accepted is one of the rule async")
@@ -157,6 +192,15 @@ def check_stream(
                 )
 
 
+def check_slices_of_stream(slices: int) -> None:
+    """Raise an ArgumentError for weights that several parts have."""
+    if slices > 1:
+        raise ArgumentError(
+            f"batches in flight by a plan of {slices} slices, whose weights several parts have: "
+            "accepted are plans without slices"
+        )
+
+
 def check_norms_of_stream(norms: str) -> None:
     """Raise an ArgumentError for norms that update running statistics at the end of a batch."""
     if norms == "batch":
@@ -164,6 +208,28 @@ def check_norms_of_stream(norms: str) -> None:
             "norms of the batch with batches in flight, each of which is one micro-batch: accepted "
             "are those of micro-batches"
         )
+
+
+def joined_results(blueprint: Blueprint, by_share: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """The results of a batch, of those of its shares.
+
+    Raises
+    ------
+    PlacementError
+        If samples do not lie one after the other in a dimension of a result.
+    """
+    if len(by_share) == 1:
+        return by_share[0]
+    found = []
+    for node, pieces in zip(blueprint.traced.results, zip(*by_share, strict=True), strict=True):
+        dim = dimension_of_samples(f"result {node.name}", node)
+        if dim is None:
+            raise PlacementError(
+                f"result {node.name} has no samples: accepted in slices of the batch are results "
+                "with a dimension for them"
+            )
+        found.append(torch.cat(pieces, dim=dim))
+    return found
 
 
 def _check_loss(loss: Any, learns: bool) -> None:
@@ -236,22 +302,34 @@ def _divided_target(leaf: Any, sizes: Sequence[int]) -> Sequence[Any]:
     return torch.split(leaf, [*sizes])
 
 
-def _pieces(name: str, node: fx.Node, value: Any, sizes: Sequence[int]) -> Sequence[Any]:
-    value_of_node = first_tensor(node.meta["val"])
-    if not isinstance(value, torch.Tensor):
-        return [value] * len(sizes)
+def dimension_of_samples(name: str, node: fx.Node) -> int | None:
+    """Where samples lie in a value; None if it is the same for any batch.
+
+    Raises
+    ------
+    PlacementError
+        If they do not lie one after the other in one dimension.
+    """
+    shape = first_tensor(node.meta["val"]).shape
     growing = {
-        dim: grows
-        for dim, grows in enumerate(map(evenly, value_of_node.shape))
-        if grows is None or grows[0]
+        dim: grows for dim, grows in enumerate(map(evenly, shape)) if grows is None or grows[0]
     }
     if not growing:
-        return [value] * len(sizes)
+        return None
     (dim, grows), *more = growing.items()
     if more or grows != (1, 0):
         raise PlacementError(
-            f"{name} has the shape {tuple(value_of_node.shape)}, whose samples can't be told apart:"
+            f"{name} has the shape {tuple(shape)}, whose samples can't be told apart:"
             " accepted in micro-batches are values with a dimension of their own for samples"
         )
+    return dim
+
+
+def _pieces(name: str, node: fx.Node, value: Any, sizes: Sequence[int]) -> Sequence[Any]:
+    if not isinstance(value, torch.Tensor):
+        return [value] * len(sizes)
+    dim = dimension_of_samples(name, node)
+    if dim is None:
+        return [value] * len(sizes)
     starts = accumulate(sizes, initial=0)
     return [value.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=False)]

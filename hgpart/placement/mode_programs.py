@@ -1,9 +1,10 @@
-"""Blueprint -> Programs: what the parts that a process holds do in one mode."""
+"""Blueprints -> Programs: what the parts that a process holds do in one mode."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -11,13 +12,16 @@ from torch import fx, nn
 
 from hgpart.errors import PlacementError
 from hgpart.execution.program import PartProgram
-from hgpart.execution.transfers import Transfer
+from hgpart.execution.transfers import Share, Transfer
+from hgpart.partition import Partition
 from hgpart.placement.blueprint import UNUSED, Blueprint
+from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.draws import draw_module
-from hgpart.placement.part_builder import PartBuilder
+from hgpart.placement.part_builder import build_part
 from hgpart.placement.state.batch_statistics import check_deferrable, defer
 from hgpart.placement.state.original_state import Original
+from hgpart.work.figures import Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +30,8 @@ class Programs:
 
     Attributes
     ----------
-    blueprint : Blueprint
+    blueprints : tuple of Blueprint
+        One for each share of the batch.
     transfers : tuple of Transfer
     programs : mapping of int to PartProgram
     slices : mapping of int to mapping of str to Slice
@@ -36,17 +41,47 @@ class Programs:
     idle : tuple of Slice
         Elements of parameters of which no step of any part uses all, if part 0 is held: it has
         them.
+    copies : mapping of int to frozenset of str
+        Per part, those attributes that steps of other shares than the first have: what the first
+        has is the model's state, and these are copies of it.
     """
 
-    blueprint: Blueprint
+    blueprints: tuple[Blueprint, ...]
     transfers: tuple[Transfer, ...]
     programs: Mapping[int, PartProgram]
     slices: Mapping[int, Mapping[str, Slice]]
     draws: fx.GraphModule | None
     idle: tuple[Slice, ...]
+    copies: Mapping[int, frozenset[str]]
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """Of the first share; all are of the same traced model."""
+        return self.blueprints[0]
 
 
-def build_programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
+def share_blueprints(
+    facts: NodeFacts,
+    shares: Sequence[tuple[Share, Partition]],
+    work: Work,
+    trainable: frozenset[str],
+    norms: str,
+) -> tuple[Blueprint, ...]:
+    """What the programs of each share are made from; their transfers are numbered on."""
+    if norms == "batch" and len(shares) > 1:
+        raise PlacementError(
+            f"norms of the batch, which is in {shares[0][0].of} slices: accepted are those of "
+            "micro-batches"
+        )
+    found: list[Blueprint] = []
+    for at, (share, partition) in enumerate(shares):
+        prefix = f"share{at}_" if len(shares) > 1 else ""
+        first = found[-1].first_transfer + len(found[-1].transfers) if found else 0
+        found.append(Blueprint(facts, partition, work, trainable, norms, share, prefix, first))
+    return tuple(found)
+
+
+def build_programs(blueprints: Sequence[Blueprint], held: Sequence[int]) -> Programs:
     """Build the programs of the parts that a process holds.
 
     Raises
@@ -54,24 +89,49 @@ def build_programs(blueprint: Blueprint, held: Sequence[int]) -> Programs:
     PlacementError
         If the model's forward pass does what its graph can't hold.
     """
+    blueprint = blueprints[0]
     if blueprint.traced.unheld:
         raise PlacementError(
             f"{blueprint.traced.unheld[0]} in each forward pass, which a traced graph can't do: "
             "accepted are models that compute with inputs, parameters, buffers and torch's "
             "generator alone"
         )
-    builders = {part: PartBuilder(blueprint, part) for part in held}
-    programs = {part: builder.build() for part, builder in builders.items()}
+    if len(blueprints) > 1:
+        check_divisible(blueprint)
+    built = {part: build_part(blueprints, part) for part in held}
     draws = None
     if blueprint.draws:
         draws = draw_module(blueprint.facts, blueprint.draws)
-    slices = {part: builder.program.slices for part, builder in builders.items()}
+    first = {part: by_share[0] for part, (_, by_share) in built.items()}
+    slices = {
+        part: {name: held for each in by_share for name, held in each.items()}
+        for part, (_, by_share) in built.items()
+    }
     if blueprint.norms == "batch":
         check_deferrable(blueprint.traced)
-        for part, program in programs.items():
+        for part, (program, _) in built.items():
             defer(program, slices[part], blueprint.traced)
-    idle = tuple(_idle(blueprint, slices)) if 0 in slices else ()
-    return Programs(blueprint, blueprint.transfers, programs, slices, draws, idle)
+    return Programs(
+        blueprints=tuple(blueprints),
+        transfers=tuple(chain.from_iterable(one.transfers for one in blueprints)),
+        programs={part: program for part, (program, _) in built.items()},
+        slices=slices,
+        draws=draws,
+        idle=tuple(_idle(blueprint, first)) if 0 in first else (),
+        copies={
+            part: frozenset(chain.from_iterable(by_share[1:]))
+            for part, (_, by_share) in built.items()
+        },
+    )
+
+
+def check_divisible(blueprint: Blueprint) -> None:
+    """Raise a PlacementError if what a pass leaves to the next can't be that of slices."""
+    for node in blueprint.facts.carried:
+        raise PlacementError(
+            f"the model reads its buffer {blueprint.traced.buffers[node.name]} and changes it: "
+            "accepted in slices of the batch are buffers that norms alone read and change"
+        )
 
 
 def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> Iterator[Slice]:
@@ -82,9 +142,7 @@ def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> It
         if part in slices:
             held += slices[part].values()
         else:  # another process has it
-            builder = PartBuilder(blueprint, part)
-            builder.build()
-            held += builder.program.slices.values()
+            held += build_part([blueprint], part)[1][0].values()
     for placeholder in partly:
         name = blueprint.traced.parameters[placeholder]
         shape = blueprint.facts.shape(blueprint.nodes[placeholder])
@@ -130,8 +188,9 @@ def with_unused(
 
 def with_input_gradients(programs: Programs) -> Programs:
     """The same, where gradients of the inputs go back to who has them."""
-    blueprint = programs.blueprint
-    differentiable = blueprint.differentiable(inputs=True)
+    differentiable = chain.from_iterable(
+        one.differentiable(inputs=True) for one in programs.blueprints
+    )
     transfers = tuple(
         replace(transfer, differentiable=wanted)
         for transfer, wanted in zip(programs.transfers, differentiable, strict=True)

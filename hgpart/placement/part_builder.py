@@ -1,9 +1,10 @@
-"""Blueprint -> the program of one part."""
+"""Blueprints of all shares -> the program of one part."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from torch import fx
@@ -16,14 +17,48 @@ from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.slices import Slice, overlap, slice_of
 from hgpart.placement.cutting.step_graph import Source
-from hgpart.placement.cutting.steps import finishing_step, partial_step
+from hgpart.placement.cutting.steps import Step, finishing_step, partial_step
 from hgpart.placement.part_graph import PartGraph, numbered
 from hgpart.tracing.traced_nodes import live_nodes
 
 
+def build_part(
+    blueprints: Sequence[Blueprint], part: int
+) -> tuple[PartProgram, tuple[Mapping[str, Slice], ...]]:
+    """Go through the layers in the global order, and in each through the shares of the batch.
+
+    Returns
+    -------
+    PartProgram and tuple of mappings of str to Slice
+        What the steps of each share hold of the model's state, by dotted attribute.
+    """
+    united: list[dict[str, Slice]] = [{} for _ in blueprints]
+    while True:
+        made = PartGraph()
+        builders = [
+            PartBuilder(blueprint, part, held, made)
+            for blueprint, held in zip(blueprints, united, strict=True)
+        ]
+        for builder in builders:
+            builder.expect()
+        for at in range(len(blueprints[0].graph.layers)):
+            for builder in builders:
+                builder.add_layer(at)
+        for name in list(made.waiting):  # the table counts them, though no operator wants them
+            made.receive(name)
+        builders[0].carry()
+        needed = [builder.united_slices() for builder in builders]
+        if not any(needed):
+            break
+        united = needed
+    made.fx_graph.output(tuple(chain.from_iterable(builder.results for builder in builders)))
+    module = fx.GraphModule(made.root, made.fx_graph, class_name=f"Part{part}")
+    return PartProgram(part, module, made.used), tuple(builder.slices for builder in builders)
+
+
 @dataclass(eq=False)
 class PartBuilder:
-    """The program of one part, under construction; `build` does it all.
+    """What one part does with one share of the batch, under construction.
 
     Attributes
     ----------
@@ -32,45 +67,42 @@ class PartBuilder:
     united : mapping of str to Slice
         By parameter, what the part holds as one tensor, though steps take parts of it.
     program : PartGraph
+        Of all shares.
+    slices : dict of str to Slice
+        What the steps hold of the model's state, by dotted attribute.
+    results : tuple of fx.Node
+        What the model returns, if the part has it.
     """
 
     blueprint: Blueprint
     part: int
-    united: Mapping[str, Slice] = field(default_factory=dict)
-    program: PartGraph = field(default_factory=PartGraph)
+    united: Mapping[str, Slice]
+    program: PartGraph
+    slices: dict[str, Slice] = field(default_factory=dict)
+    results: tuple[fx.Node, ...] = ()
 
-    def build(self) -> PartProgram:
-        """Go through the layers in the global order."""
-        plan = self.blueprint
-        self._expect()
-        results: tuple[fx.Node, ...] = ()
-        for at, layer in enumerate(plan.graph.layers):
-            tasks = plan.finishes(at, self.part)
-            self._partial(at)
-            if not len(tasks):
-                continue
-            finished = self._finish(at, tasks)
-            if layer.kind == OUTPUT:
-                results = finished
-            else:
-                self._send_maps(at, tasks)
-        made = self.program
-        for name in list(made.waiting):  # the table counts them, though no operator wants them
-            made.receive(name)
-        self._carry()
-        made.fx_graph.output(results)
-        united = self._united()
-        if united:
-            again = PartBuilder(plan, self.part, united)
-            built, self.program = again.build(), again.program
-            return built
-        module = fx.GraphModule(made.root, made.fx_graph, class_name=f"Part{self.part}")
-        return PartProgram(self.part, module, made.used)
+    def add_layer(self, at: int) -> None:
+        """Add the part's share of a layer."""
+        tasks = self.blueprint.finishes(at, self.part)
+        self._partial(at)
+        if not len(tasks):
+            return
+        finished = self._finish(at, tasks)
+        if self.blueprint.graph.layers[at].kind == OUTPUT:
+            self.results = finished
+        else:
+            self._send_maps(at, tasks)
 
-    def _carry(self) -> None:
+    def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
+        made = self.program.add(step, name, self.blueprint.prefix)
+        if hasattr(self.program.root, name):
+            self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
+        return made
+
+    def carry(self) -> None:
         """Give the buffers that the part has read the values that its next pass is to find."""
         facts = self.blueprint.facts
-        names = {held.name for held in self.program.slices.values()}
+        names = {held.name for held in self.slices.values()}
         waiting = [node for node in facts.carried if facts.traced.buffers[node.name] in names]
         needed = set(waiting)
         while waiting:
@@ -82,13 +114,13 @@ class PartBuilder:
             last = len(self.blueprint.graph.layers) - 1
             nobody, draws = np.zeros(0, np.int64), self.blueprint.draws
             step = CutGraph(facts, last, nobody, {}, draws, self.united)
-            self.program.add(finishing_step(step, (), updates), CARRY)
+            self._add(finishing_step(step, (), updates), CARRY)
 
-    def _united(self) -> dict[str, Slice]:
+    def united_slices(self) -> dict[str, Slice]:
         """Of each parameter whose elements several slices share, all that the part needs."""
         parameters = {*self.blueprint.traced.parameters.values()}
         needed: dict[str, dict[object, Slice]] = {}
-        for held in self.program.slices.values():
+        for held in self.slices.values():
             if held.name in parameters:
                 needed.setdefault(held.name, {})[held.key] = held
         found = {}
@@ -99,7 +131,7 @@ class PartBuilder:
                 found[name] = slice_of(name, slices[0].shape, numbers)
         return found
 
-    def _expect(self) -> None:
+    def expect(self) -> None:
         """Name what will arrive."""
         for transfer, item in zip(self.blueprint.transfers, self.blueprint.shipments, strict=True):
             if item.receiver == self.part:
@@ -144,9 +176,7 @@ class PartBuilder:
         tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
         step = self._begin(at, tasks)
         name = self._name(at, True, None)
-        self.program.add(
-            partial_step(step, plan.graph.layers[at].reads[split], cells[self.part]), name
-        )
+        self._add(partial_step(step, plan.graph.layers[at].reads[split], cells[self.part]), name)
         head = plan.nodes[plan.graph.layers[at].operators[0]]
         product = product_of(step, head)
         assert product is not None
@@ -162,14 +192,13 @@ class PartBuilder:
         if layer.kind == INPUT:
             node = plan.results[at][0] if plan.results[at] else None
             if node is not None:
-                self.program.values[self._name(at, False, None)] = self.program.placeholder(
-                    node.name
-                )
+                operand = self.program.placeholder(f"{plan.prefix}{node.name}")
+                self.program.values[self._name(at, False, None)] = operand
             return ()
         step = self._begin(at, tasks)
         updates = plan.buffer_updates.get(at, {})
         made = finishing_step(step, plan.results[at], updates, self._sums(at, tasks))
-        return self.program.add(made, self._name(at, False, None))
+        return self._add(made, self._name(at, False, None))
 
     def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
         """The partial sums of tasks: names, and which tasks each is for."""

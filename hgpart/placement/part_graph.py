@@ -14,7 +14,6 @@ from hgpart.arrays import Int64
 from hgpart.execution import program
 from hgpart.execution.transfers import Transfer
 from hgpart.placement.cutting.growing_module import GrowingModule
-from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.steps import Step
 
 
@@ -30,21 +29,22 @@ class PartGraph(GrowingModule):
         What is yet to be received: the transfer, and the name of its first tensor.
     used : dict of int to Transfer
         What is received and sent, by number.
-    slices : dict of str to Slice
-        By dotted attribute, what the steps hold of the model's state.
     """
 
     values: dict[str, fx.Node] = field(default_factory=dict)
     waiting: dict[str, tuple[Transfer, str]] = field(default_factory=dict)
     used: dict[int, Transfer] = field(default_factory=dict)
-    slices: dict[str, Slice] = field(default_factory=dict)
 
-    def add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
-        """Call a step, after what it waits for has been received."""
+    def add(self, step: Step, name: str, prefix: str = "") -> tuple[fx.Node, ...]:
+        """Call a step, after what it waits for has been received.
+
+        What is neither made nor received is an operand of the program, under a name that begins
+        with `prefix`.
+        """
         for operand in step.operands:
             self.receive(operand)
         operands = {
-            operand: self.values[operand] if operand in self.values else self.placeholder(operand)
+            operand: self.values.get(operand) or self.placeholder(f"{prefix}{operand}")
             for operand in step.operands
         }
         nodes = list(step.module.graph.nodes)
@@ -54,7 +54,6 @@ class PartGraph(GrowingModule):
             made = tuple(operands[str(node.target)] for node in chosen)
         else:
             self.root.add_module(name, step.module)
-            self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
             called = self.fx_graph.call_module(name, tuple(operands.values()))
             made = (called,)
             if step.outputs != 1:

@@ -6,7 +6,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
+from itertools import accumulate, chain
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,21 +18,30 @@ from torch import fx, nn
 from hgpart.errors import PlacementError
 from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram
+from hgpart.execution.step_run import Score
 from hgpart.execution.threads.local import LocalRuntime, Placed
 from hgpart.execution.totals import Traffic
-from hgpart.execution.transfers import Transfer
+from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
 from hgpart.placement.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
-from hgpart.placement.expected import expected, expected_gradients, float_type
+from hgpart.placement.expected import (
+    expected,
+    expected_gradients,
+    expected_weights,
+    float_type,
+    together,
+)
 from hgpart.placement.held_state import HeldState
 from hgpart.placement.micro_batches import (
     StreamedBatches,
     check_stream,
     divided_values,
+    joined_results,
+    named_by_share,
     schedule_for_mode,
     score_of,
 )
@@ -40,10 +50,14 @@ from hgpart.placement.mode_programs import (
     build_programs,
     in_dtype,
     never_used,
+    share_blueprints,
     with_input_gradients,
     with_unused,
 )
 from hgpart.placement.modes import carried_over, skeleton
+from hgpart.placement.shares.batch_shares import joined, sizes_of
+from hgpart.placement.shares.copies import Copies
+from hgpart.placement.shares.exchanges import Holding, exchanges
 from hgpart.placement.state.batch_statistics import batch_of
 from hgpart.placement.state.original_state import hooked, original_state
 from hgpart.placement.state.traced_values import check_values
@@ -67,6 +81,11 @@ class Placement(nn.Module):
     processes. Gradients come with `.backward()`; with several parts `torch.autograd.grad` knows the
     inputs and not the parameters.
 
+    Where the batch is in slices, those that lie alike are computed as one share of it. Each element
+    of a parameter is in one part's state, that of the first share; others have copies of it, which
+    are no parameters: they get its values when a pass with gradients begins, and give it their
+    gradients when that ends. Running statistics are those of the first share.
+
     Attributes
     ----------
     k : int
@@ -79,23 +98,28 @@ class Placement(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        blueprint: Blueprint,
+        blueprints: Sequence[Blueprint],
         held: Sequence[int],
         devices: tuple[torch.device, ...],
     ) -> None:
         """Use `hgpart.place`."""
         super().__init__()
+        blueprint = blueprints[0]
         self.k = blueprint.partition.k
         self.devices = devices
         self.training = blueprint.traced.training
         self._held = tuple(held)
         self._skeleton = (skeleton(model),)  # a submodule would count among the placement's own
-        programs = build_programs(blueprint, held)
+        programs = build_programs(blueprints, held)
         self._state = HeldState(original_state(model, blueprint.used_state))
         unused = never_used(programs, self._state.original)
         self._modes = {self.training: with_unused(programs, self._state.original, unused)}
         self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
         self._plain: dict[bool, Schedule] = {}  # of the whole batch at once, by mode
+        self._copies: dict[bool, Copies] = {}  # by mode
+        self._alike: set[bool] = set()  # modes whose copies are like what they are of
+        self._begun: set[bool] = set()  # modes in which a pass has been run
+        self._partitions: dict[bool, Partition] = {}  # by mode
         self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
         self._hooked = tuple(hooked(model))
         self.dtype = float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
@@ -119,9 +143,22 @@ class Placement(nn.Module):
         return self._now.blueprint
 
     @property
+    def blueprints(self) -> tuple[Blueprint, ...]:
+        """The same for each share of the batch."""
+        return self._now.blueprints
+
+    @property
     def partition(self) -> Partition:
         """The plan's; in the other mode than the plan's, the same of that mode's layers."""
-        return self.blueprint.partition
+        if self.training not in self._partitions:
+            shares = [(one.share, one.partition) for one in self.blueprints]
+            self._partitions[self.training] = joined(shares, self.work)
+        return self._partitions[self.training]
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What of a batch is computed at once: all of it, or slices that lie alike."""
+        return tuple(one.share for one in self.blueprints)
 
     @property
     def work(self) -> Work:
@@ -155,9 +192,48 @@ class Placement(nn.Module):
         return self.blueprint.traced.inputs
 
     @property
+    def operands(self) -> set[str]:
+        """Names of the inputs in the programs of parts: of each share of the batch."""
+        return {f"{one.prefix}{name}" for one in self.blueprints for name in self.inputs}
+
+    @property
     def output_part(self) -> int:
-        """The part that has the result."""
+        """The part that has the result, or of it what is the first share's."""
         return self.blueprint.output_part
+
+    @property
+    def output_parts(self) -> tuple[int, ...]:
+        """The part that has the result of each share of the batch."""
+        return tuple(one.output_part for one in self.blueprints)
+
+    def shares_of_result(self, part: int) -> tuple[int, ...]:
+        """Which shares a part has the result of."""
+        return tuple(at for at, output in enumerate(self.output_parts) if output == part)
+
+    def samples_of_result(self, part: int, batch_size: int) -> list[int]:
+        """Which samples of a batch a part has the result of, in the order in which it has them."""
+        return self._samples(self.shares_of_result(part), (batch_size,))
+
+    def samples_read(self, part: int, sizes: Sequence[int]) -> list[int]:
+        """Which samples a part needs inputs of, in a batch of micro-batches of some sizes."""
+        operands = {
+            node.target for node in self.programs[part].module.graph.find_nodes(op="placeholder")
+        }
+        reading = [
+            at
+            for at, one in enumerate(self.blueprints)
+            if not operands.isdisjoint(f"{one.prefix}{name}" for name in self.inputs)
+        ]
+        return self._samples(reading, sizes)
+
+    def _samples(self, shares: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        found: list[int] = []
+        first = 0
+        for size in sizes:
+            ends = [*accumulate(sizes_of(self.shares, size), initial=first)]
+            found += chain.from_iterable(range(ends[at], ends[at + 1]) for at in shares)
+            first += size
+        return found
 
     def build_results(self, results: Sequence[torch.Tensor]) -> Any:
         """What the model returns, of the tensors in it."""
@@ -204,8 +280,23 @@ class Placement(nn.Module):
         if torch.is_grad_enabled() and (needed or self.blueprint.trainable):
             self.check_gradients()
         self._check_count(inputs)
+        self.check_samples(batch_size)
+        self._check_inputs(batch_size, inputs)
+
+    def check_samples(self, batch_size: int) -> None:
+        """Raise a PlacementError if a batch, or a share of it, has too few samples, or too many."""
+        self.blueprint.input_shapes(batch_size)
+        for share, size in zip(self.shares, sizes_of(self.shares, batch_size), strict=True):
+            if not size:
+                raise PlacementError(
+                    f"a batch or micro-batch of {batch_size}, of which slice {share.slices[0]} of "
+                    f"{share.of} has no sample: accepted are larger ones"
+                )
+            self.blueprint.input_shapes(size)
+            self.blueprint.check_norms(size)
+
+    def _check_inputs(self, batch_size: int, inputs: Sequence[Any]) -> None:
         traced, shapes = self.blueprint.traced, self.blueprint.input_shapes(batch_size)
-        self.blueprint.check_norms(batch_size)
         for value, example, shape in zip(inputs, traced.example, shapes, strict=True):
             if not isinstance(value, torch.Tensor) or shape is None:
                 continue
@@ -226,8 +317,8 @@ class Placement(nn.Module):
         return account(self, batch_size)
 
     def expected(self, batch_size: int) -> Evaluation:
-        """The partition's figures at a batch size, from the hypergraph and not the submodules."""
-        return expected(self.blueprint, self.dtype, batch_size)
+        """The figures of maps at a batch size, from the hypergraph and not the submodules."""
+        return self._of_all_shares(expected, batch_size)
 
     def expected_gradients(self, batch_size: int) -> Evaluation:
         """The same of a backward pass: of the nets whose layer a gradient is computed of.
@@ -235,10 +326,24 @@ class Placement(nn.Module):
         What part s sent to part r in the forward pass comes back, so traffic and messages are
         transposed.
         """
-        return expected_gradients(self.blueprint, self.dtype, batch_size)
+        return self._of_all_shares(expected_gradients, batch_size)
+
+    def _of_all_shares(
+        self, figures: Callable[[Blueprint, torch.dtype, int], Evaluation], batch_size: int
+    ) -> Evaluation:
+        blueprints = self.blueprints
+        sizes = sizes_of(self.shares, batch_size)
+        found = [
+            figures(one, self.dtype, size) for one, size in zip(blueprints, sizes, strict=True)
+        ]
+        return found[0] if len(found) == 1 else together(found, self.blueprint.partition.speeds)
 
     def expected_traffic(self, sizes: Sequence[int], backward: bool) -> Traffic:
-        """What a step should send in micro-batches of some sizes, by the same figures."""
+        """What a step should send in micro-batches of some sizes, by the same figures.
+
+        With backward passes, weights that several parts hold go from whom they belong to to the
+        others, and their gradients come back, once a step.
+        """
         total = Traffic.none(self.k)
         for size, count in Counter(sizes).items():
             there = self.expected(size)
@@ -248,6 +353,12 @@ class Placement(nn.Module):
                 back = self.expected_gradients(size)
                 total.backward_bytes[:] += count * back.traffic
                 total.backward_messages[:] += count * back.messages
+        if backward and len(self.shares) > 1:
+            weights = expected_weights(self.partition, self.work, self.blueprint, self.dtype)
+            total.forward_bytes[:] += weights.traffic.T
+            total.forward_messages[:] += weights.messages.T
+            total.backward_bytes[:] += weights.traffic
+            total.backward_messages[:] += weights.messages
         return total
 
     # -------------------------------------------------------------- as an nn.Module
@@ -256,18 +367,25 @@ class Placement(nn.Module):
         """What the model returns."""
         batch_size = self._batch_size(inputs)
         self.check_batch(batch_size, inputs)
-        values = {
-            "batch_size": batch_size,
-            **dict(zip(self.inputs, inputs, strict=True)),
-            **self.draw(batch_size),
-        }
+        whole = {**dict(zip(self.inputs, inputs, strict=True)), **self.draw(batch_size)}
+        blueprints, sizes = self.blueprints, sizes_of(self.shares, batch_size)
+        values = named_by_share(blueprints, divided_values(self.blueprint, whole, [sizes])[0])
         wanted = torch.is_grad_enabled() and any(
             value.requires_grad for value in inputs if isinstance(value, torch.Tensor)
         )
         self._last = self.training, wanted
         with self.batch():
             results = self.runtime.run(values)
-        return self.build_results(results)
+        return self.whole_result(self.by_share(results))
+
+    def by_share(self, results: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
+        """The tensors of the model's result for each share, of those of one after the other."""
+        each = len(results) // len(self.shares)
+        return [results[at * each : (at + 1) * each] for at in range(len(self.shares))]
+
+    def whole_result(self, by_share: Sequence[Sequence[torch.Tensor]]) -> Any:
+        """What the model returns, of the tensors of each share's result."""
+        return self.build_results(joined_results(self.blueprint, by_share))
 
     def step(
         self,
@@ -318,10 +436,34 @@ class Placement(nn.Module):
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
         batches = self.divided(inputs, sizes)
         self._last = self.training, False
-        score = score_of(self.build_results, targets, loss_fn, sizes)
+        score = partial(self.score, targets, loss_fn, sizes)
         with self.batch():
             scores = self.runtime.step(schedule, batches, score)
-        return scores if loss_fn is None else reduce(add, scores)
+        if loss_fn is not None:
+            losses = [reduce(add, scores[part]) for part in sorted(scores)]
+            # To the bit what processes make of them, that tell each other numbers.
+            first, *others = losses
+            if not others:
+                return first
+            total = reduce(add, (loss.to(first.device, torch.float64) for loss in losses))
+            return total.to(first.dtype)
+        by_part = {part: [iter(each) for each in found] for part, found in scores.items()}
+        return [
+            self.whole_result([next(by_part[part][at]) for part in self.output_parts])
+            for at in range(len(sizes))
+        ]
+
+    def score(
+        self,
+        targets: Any,
+        loss_fn: Callable[[Any, Any], torch.Tensor] | None,
+        sizes: Sequence[int],
+        part: int,
+    ) -> Score:
+        """What a part that has results makes of them; see `score_of`."""
+        of_shares = [sizes_of(self.shares, size) for size in sizes]
+        shares = self.shares_of_result(part)
+        return score_of(self.build_results, targets, loss_fn, of_shares, shares)
 
     def batch(self) -> AbstractContextManager[None]:
         """Where micro-batches of one batch are run: what norms update once, they do at its end."""
@@ -378,7 +520,7 @@ class Placement(nn.Module):
             As `step`.
         """
         modules = (self.submodule(part) for part in self.programs)
-        check_stream(schedule, modules, self.norms, stash)
+        check_stream(schedule, modules, self.norms, stash, self.shares)
         self._last = self.training, False
         losses: list[torch.Tensor] = []
 
@@ -407,16 +549,25 @@ class Placement(nn.Module):
                 "an input requires a gradient, which a step does not compute: accepted are steps "
                 "without, and calling the placement"
             )
+        return self.batches(inputs, sizes)
+
+    def batches(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
+        """The same, where inputs may require gradients."""
         values = {
             name: value
             for name, value in zip(self.inputs, inputs, strict=True)
             if value is not None
         }
         values.update(self.draw(sum(sizes)))
-        batches = divided_values(self.blueprint, values, sizes)
-        for batch, size in zip(batches, sizes, strict=True):
-            self.check_batch(size, [batch.get(name) for name in self.inputs])
-        return batches
+        for size in set(sizes):
+            self.check_batch(size, [None] * len(inputs))
+        by_share = divided_values(
+            self.blueprint, values, [sizes_of(self.shares, size) for size in sizes]
+        )
+        for batch in by_share:
+            for own in batch:
+                self._check_inputs(own["batch_size"], [own.get(name) for name in self.inputs])
+        return [named_by_share(self.blueprints, batch) for batch in by_share]
 
     def _check_count(self, inputs: Sequence[Any]) -> None:
         if isinstance(inputs, torch.Tensor):
@@ -448,9 +599,62 @@ class Placement(nn.Module):
             programs = self._modes[training]
             if input_gradients:
                 programs = with_input_gradients(programs)
-            placed = Placed(self.k, self.devices, programs.programs, self.output_part)
+            copies = LocalCopies(self) if len(self.shares) > 1 else None
+            placed = Placed(self.k, self.devices, programs.programs, self.output_parts, copies)
             self._runtimes[self._last] = LocalRuntime(placed)
         return self._runtimes[self._last]
+
+    @property
+    def copies(self) -> Copies:
+        """What parts have of each other's state in the present mode; see `share_state`."""
+        if self._has_all and not self.shares_state:
+            self.share_state({part: self.holding(part) for part in self.programs})
+        return self._copies[self.training]
+
+    @property
+    def shares_state(self) -> bool:
+        """Whether it is known what parts have of each other's state in the present mode."""
+        return self.training in self._copies
+
+    def holding(self, part: int) -> Holding:
+        """What a part holds of the model's state in the present mode: its own, and copies."""
+        return self._state.holding(self._now, part)
+
+    def share_state(self, holdings: Mapping[int, Holding]) -> None:
+        """Find what parts have of each other's state, from what all parts hold.
+
+        Parts in this process that hold all do it by themselves.
+        """
+        blueprint = self.blueprint
+        layers: dict[str, str] = {}
+        for layer in blueprint.graph.layers:
+            for name in layer.parameter_names:
+                if name in blueprint.trainable:
+                    layers.setdefault(name, layer.name)
+        every = (held for one in holdings.values() for held in one.copies.values())
+        self._copies[self.training] = Copies(
+            self._state.tensor,
+            self._held,
+            weights=exchanges(holdings, layers),
+            state=exchanges(holdings, dict.fromkeys((held.name for held in every), "state")),
+            steps=self._state.copies_of_steps(self._now),
+        )
+
+    def copies_are_due(self) -> bool:
+        """Whether a pass in the present mode has to begin with the whole state of copies.
+
+        The first does; later ones that are in training with gradients begin with the weights. All
+        processes, which make the same passes, come to the same answer.
+        """
+        learns = torch.is_grad_enabled()
+        due = self.training not in self._begun
+        due |= self.training not in self._alike and not (learns and self.training)
+        self._begun.add(self.training)
+        if learns or self.training:  # weights or statistics may change behind it
+            self._alike.clear()
+        else:
+            self._alike.add(self.training)
+        return due
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the steps of the present mode with torch.compile, whose arguments these are."""
@@ -479,15 +683,19 @@ class Placement(nn.Module):
         first = self.blueprint
         traced = _traced(self._skeleton[0], first.traced.example, self.dtype, mode)
         graph = channel_graph(traced)
-        partition, work = carried_over(first.partition, first.work, first.graph, graph)
-        facts = NodeFacts(traced, graph)
-        blueprint = replace(first, facts=facts, partition=partition, work=work)
-        made = build_programs(blueprint, self._held)
+        facts, carried = NodeFacts(traced, graph), []
+        for one in self.blueprints:
+            partition, work = carried_over(one.partition, one.work, one.graph, graph)
+            carried.append((one.share, partition))
+        blueprints = share_blueprints(facts, carried, work, first.trainable, first.norms)
+        made = build_programs(blueprints, self._held)
         new = {
             held.name
             for part, slices in made.slices.items()
-            for held in slices.values()
-            if held.name not in traced.constants and not self._state.holds(part, held)
+            for name, held in slices.items()
+            if name not in made.copies[part]
+            and held.name not in traced.constants
+            and not self._state.holds(part, held)
         }
         original = self._state.original
         changing = {*original, *(traced.buffers[name] for name in traced.updated)}
@@ -535,6 +743,7 @@ class Placement(nn.Module):
                 self._modes[mode] = in_dtype(programs, self.dtype, dtype)
         self.devices, self.dtype = devices, dtype
         self._runtimes.clear()
+        self._copies.clear()
         for programs in self._modes.values():
             self._state.fill(programs, devices, {})
         self._show()
@@ -646,6 +855,21 @@ class Placement(nn.Module):
         """
         with opened_weights(path) as state:
             self.load_state_dict(state)
+
+
+class LocalCopies:
+    """Keeps alike what parts have of each other's state, where all are in this process."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    def begin(self, sent: Sequence[Traffic]) -> None:
+        """Begin a pass, in the present mode and grad mode; adds to what each part sent."""
+        self._placement.copies.begin(self._placement.copies_are_due(), sent)
+
+    def end(self, sent: Sequence[Traffic]) -> None:
+        """End a backward pass."""
+        self._placement.copies.end(sent)
 
 
 def _traced(

@@ -299,6 +299,8 @@ def _without_memory(module: fx.GraphModule) -> fx.GraphModule:
         empty = _like(tensor.detach())
         if isinstance(tensor, nn.Parameter):
             empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
+        elif tensor.requires_grad:  # a copy of a parameter, that no part of the model's is
+            empty.requires_grad_()
         memo[id(tensor)] = empty
     copied = copy.deepcopy(module, memo)
     make_on(copied, META)

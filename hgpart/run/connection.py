@@ -107,6 +107,18 @@ class Connection:
 
         return wait
 
+    def add_later(self, value: float) -> Callable[[], float]:
+        """Add up a number of all processes; nobody waits before calling what is returned."""
+        number = torch.tensor([value], dtype=torch.float64)
+        doing = "added up what all have"
+        work = self.guard(lambda: dist.all_reduce(number, async_op=True), doing)
+
+        def wait() -> float:
+            self.guard(work.wait, doing)
+            return float(number)
+
+        return wait
+
     def guard(self, call: Callable[[], Result], doing: str, peer: int | None = None) -> Result:
         """Call torch.distributed; what it raises becomes a `RunError` that names the rank."""
         self._heartbeats.waits = True

@@ -20,14 +20,9 @@ from hgpart.execution.step_run import Score, StepRun
 from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.weights.versions import Versions
 from hgpart.placement import Placement
-from hgpart.placement.micro_batches import (
-    StreamedBatches,
-    check_stream,
-    schedule_for_mode,
-    score_of,
-)
+from hgpart.placement.micro_batches import StreamedBatches, check_stream, schedule_for_mode
 from hgpart.run.connection import Connection
-from hgpart.run.post import MicroBatchWire, Post
+from hgpart.run.post import MicroBatchWire, Post, StatePost
 from hgpart.run.routes import Routes, routes
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -84,12 +79,12 @@ class DistributedModel(nn.Module):
     def reads_inputs(self) -> bool:
         """Whether this rank needs the values of the inputs."""
         placeholders = self.program.module.graph.find_nodes(op="placeholder")
-        return not {node.target for node in placeholders}.isdisjoint(self.placement.inputs)
+        return not {node.target for node in placeholders}.isdisjoint(self.placement.operands)
 
     @property
     def makes_result(self) -> bool:
-        """Whether this rank gets the result."""
-        return self.connection.rank == self.placement.output_part
+        """Whether this rank gets the result, or some samples' where the batch is in slices."""
+        return self.connection.rank in self.placement.output_parts
 
     def forward(self, *inputs: Tensor | None, batch_size: int | None = None) -> Any:
         """Compute this rank's share of one batch.
@@ -106,7 +101,8 @@ class DistributedModel(nn.Module):
         -------
         Any
             What the model returns on the rank that makes the result, None on the others. In grad
-            mode a loss is computed from it, for `backward`.
+            mode a loss is computed from it, for `backward`. Where the batch is in slices, several
+            ranks may have results, each of its own samples: see `Placement.samples_of_result`.
 
         Raises
         ------
@@ -117,20 +113,20 @@ class DistributedModel(nn.Module):
         batch = self._batch_size(inputs, batch_size)
         values = self._here(inputs)
         self.placement.check_batch(batch, inputs or values)
-        drawn = self.placement.draw(batch)
-        named = zip(self.placement.inputs, values, strict=True)
-        here = {name: value for name, value in named if value is not None}
         schedule = self._whole_batch()
         there = schedule.forward_only
+        state = self._begun_state()
         post = self._post(there, (batch,))
         wires = post.wires()
-        step = self._begun(wires, [{**here, **drawn, "batch_size": batch}])
+        step = self._begun(wires, self.placement.batches(values, (batch,)), state=state)
         with self.placement.batch():
             step.run(there.sequences[self.connection.rank])
         self._finish(post, "forward")
+        if state is not None:
+            state.finish()
         if torch.is_grad_enabled():
             self._pass = step, wires, schedule.backward_only, batch
-        return self.placement.build_results(step.results[0]) if self.makes_result else None
+        return self._own_result(step.results[0]) if self.makes_result else None
 
     def backward(self, loss: Tensor | None = None) -> None:
         """Add to the gradients of this rank's parameters.
@@ -138,7 +134,8 @@ class DistributedModel(nn.Module):
         Parameters
         ----------
         loss : Tensor or None
-            A number computed from what `forward` returned; None on the other ranks.
+            A number computed from what `forward` returned; None on the other ranks. Where several
+            ranks have results, each has its part of the loss: what they add up to is the batch's.
 
         Raises
         ------
@@ -160,6 +157,8 @@ class DistributedModel(nn.Module):
             loss.backward()  # type: ignore[no-untyped-call]
         step.run(schedule.sequences[self.connection.rank])
         self._finish(post, "backward")
+        if len(self.placement.shares) > 1:
+            self._state().end_step()
 
     def step(
         self,
@@ -204,18 +203,50 @@ class DistributedModel(nn.Module):
         batches = self.placement.divided(self._here(inputs), sizes)
         score = None
         if self.makes_result:
-            score = score_of(self.placement.build_results, targets, loss_fn, sizes)
+            score = self.placement.score(targets, loss_fn, sizes, self.connection.rank)
+        state = self._begun_state()
+        if state is not None and schedule.backward:
+            state.begin_step(schedule)
         post = self._post(schedule, sizes)
         again = schedule.outlines[self.connection.rank].again
-        step = self._begun(post.wires(), batches, score, again)
+        step = self._begun(post.wires(), batches, score, again, state=state)
         with self.placement.batch():
             step.run(schedule.sequences[self.connection.rank])
         self.peak_bytes = step.peak_bytes
         self._finish(post, "backward" if schedule.backward else "forward")
+        if state is not None and schedule.backward:
+            state.end_step()
+        elif state is not None:
+            state.finish()
         if not self.makes_result:
             return None
         scores = [step.scores[micro_batch] for micro_batch in range(len(sizes))]
-        return scores if loss_fn is None else reduce(add, scores)
+        if loss_fn is None:
+            return [self.placement.whole_result(by_share) for by_share in scores]
+        return reduce(add, scores)
+
+    def _own_result(self, results: Sequence[Tensor]) -> Any:
+        """What the model returns, of the samples whose result is here."""
+        here = len(self.placement.shares_of_result(self.connection.rank))
+        each = len(results) // here
+        by_share = [results[at * each : (at + 1) * each] for at in range(here)]
+        return self.placement.whole_result(by_share)
+
+    def _begun_state(self) -> StatePost | None:
+        """Begin a pass: copies of the model's state are to be like it, if there are some."""
+        if len(self.placement.shares) == 1:
+            return None
+        self.traffic = Traffic.none(self.connection.k)
+        state = self._state()
+        state.begin(self.placement.copies_are_due())
+        return state
+
+    def _state(self) -> StatePost:
+        placement, connection = self.placement, self.connection
+        if not placement.shares_state:
+            holdings = connection.gather(placement.holding(connection.rank))
+            placement.share_state(dict(enumerate(holdings)))
+        return StatePost(connection, placement.copies, self.traffic)
 
     def stream(
         self,
@@ -259,7 +290,8 @@ class DistributedModel(nn.Module):
             As `Placement.stream`; and if a batch is of another size.
         """
         self._pass = None
-        check_stream(schedule, [self.program.module], self.placement.norms, stash)
+        placement = self.placement
+        check_stream(*(schedule, [self.program.module]), placement.norms, stash, placement.shares)
         losses: list[Tensor] = []
 
         def tell(loss: Tensor | None) -> None:
@@ -322,6 +354,7 @@ class DistributedModel(nn.Module):
         again: Sequence[int] = (),
         versions: Versions | None = None,
         on_update: Callable[[Any], None] = lambda score: None,
+        state: StatePost | None = None,
     ) -> StepRun:
         connection = self.connection
         step = StepRun(
@@ -335,6 +368,8 @@ class DistributedModel(nn.Module):
             versions=versions,
             on_update=on_update,
         )
+        if state is not None:
+            step.traffic, step.before_step = state.sent, state.arrive
         self.traffic, self.timing, self.events = step.traffic, step.timing, step.events
         return step
 

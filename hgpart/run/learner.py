@@ -42,7 +42,13 @@ class Learner(Protocol):
 
     @property
     def makes_result(self) -> bool:
-        """Whether the result, and so the loss, is here."""
+        """Whether the result, and so the loss, is here, or some samples' of it."""
+
+    def samples_of_result(self, batch_size: int) -> Sequence[int]:
+        """Which samples of a batch `forward` returns the result of here."""
+
+    def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Which samples are looked at here, of a batch of micro-batches of some sizes."""
 
     def train(self, mode: bool) -> None:
         """Switch between training and evaluation."""
@@ -89,7 +95,7 @@ class Learner(Protocol):
         """Part, slice and tensor of all parameters and buffers here."""
 
     def share(self, value: float | None) -> float:
-        """Tell all processes what the one that makes the result found."""
+        """Tell all processes what the one that makes the result found; add up what several did."""
 
     def share_later(self, value: float | None) -> Loss:
         """The same, where nobody waits before calling what is returned."""
@@ -184,6 +190,14 @@ class WholeModel:
         """Run steps one after the other."""
         learn_in_turn(self, batches, batch_size, loss_fn, update, on_loss)
         return ()
+
+    def samples_of_result(self, batch_size: int) -> Sequence[int]:
+        """All."""
+        return range(batch_size)
+
+    def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
+        """All."""
+        return range(sum(sizes))
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """All parameters and buffers; one that has several names counts under the first."""
@@ -365,6 +379,14 @@ class RankModel(_Scheduled):
         """Whether `forward` returns the result here."""
         return self.model.makes_result
 
+    def samples_of_result(self, batch_size: int) -> Sequence[int]:
+        """Those whose result is here."""
+        return self.model.placement.samples_of_result(self.model.connection.rank, batch_size)
+
+    def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Those of the slices that the part begins with."""
+        return self.model.placement.samples_read(self.model.connection.rank, sizes)
+
     def train(self, mode: bool) -> None:
         """Switch between training and evaluation."""
         self.model.train(mode)
@@ -437,8 +459,12 @@ class RankModel(_Scheduled):
         return self.share_later(value)()
 
     def share_later(self, value: float | None) -> Loss:
-        """Hear later from the process that has the result."""
-        return self.model.connection.share_later(value, self.model.placement.output_part)
+        """Hear later from the process that has the result, or all that have samples of it."""
+        connection, parts = self.model.connection, {*self.model.placement.output_parts}
+        if len(parts) == 1:
+            return connection.share_later(value, *parts)
+        total = connection.add_later(value or 0.0)
+        return lambda: torch.tensor(total(), dtype=torch.float64).to(self.dtype).item()
 
     def gather(self, value: Any) -> list[Any]:
         """Hear from all processes."""

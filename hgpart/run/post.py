@@ -1,21 +1,30 @@
-"""Routes + Connection -> Post: one part's messages of a step, over torch.distributed."""
+"""Routes + Connection -> Post: one part's messages of a step, over torch.distributed.
+
+And `StatePost`: what goes between parts before and behind a pass, for copies of the model's state.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 
 from hgpart.errors import RunError
+from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
+from hgpart.placement.shares.copies import Copies, count
+from hgpart.placement.shares.exchanges import Exchange, Key
 from hgpart.run.connection import Connection
 from hgpart.run.routes import Routes
-from hgpart.schedules.schedule import Message
+from hgpart.schedules.schedule import Message, Schedule
 
+FIRST_OF_STATE = 2**24  # tags of messages of state: those of a step's are below
+STATE, WEIGHTS, GRADIENTS = range(WAYS := 3)  # what travels for copies
 AHEAD = 8  # receives that are posted before they are needed; more only takes memory earlier
 
 
@@ -169,3 +178,175 @@ class MicroBatchWire:
     def receive_gradient(self, transfer: Transfer) -> tuple[Tensor, ...]:
         """Wait for the receiver's gradient."""
         return self.post.receive(self._micro_batch, True, transfer)
+
+
+class StatePost:
+    """One part's ends of the exchanges that keep copies of the model's state like it, in one pass.
+
+    Weights depart when the pass begins, and are waited for by the first step that computes with
+    them. The gradients of copies depart as soon as no step is left that adds to them, which the
+    first step of a schedule finds out; the owner waits for them at the end. So nothing here is
+    waited for by what it waits for itself, whatever the schedule.
+
+    Parameters
+    ----------
+    connection : Connection
+    copies : Copies
+    sent : Traffic
+        What this part sends is added to it.
+    """
+
+    def __init__(self, connection: Connection, copies: Copies, sent: Traffic) -> None:
+        self._connection, self._copies, self.sent = connection, copies, sent
+        self._place = connection.device if connection.nccl else torch.device("cpu")
+        self._coming: dict[tuple[int, int], tuple[Exchange, Tensor, dist.Work | None]] = {}
+        self._going: list[tuple[Exchange, int, Tensor, dist.Work | None]] = []
+        self._hooks: list[Any] = []
+        self._schedule: Schedule | None = None
+        self._added: Counter[tuple[int, Key]] = Counter()
+        self._departed: set[int] = set()
+
+    def begin(self, whole: bool) -> None:
+        """Begin a pass in the present grad mode, with the whole state or not.
+
+        Raises
+        ------
+        RunError
+            If parameters were changed of which other processes have copies.
+        """
+        copies, rank = self._copies, self._connection.rank
+        learns = torch.is_grad_enabled()
+        if whole:
+            self._spread(copies.state, STATE)
+            for number, one in enumerate(copies.state):
+                self._take(one, (STATE, number))
+                if one.owner == rank != one.holder:
+                    self.sent.uncounted_bytes[rank, one.holder] += copies.nbytes(one)
+            copies.note()
+        elif copies.changed and not learns:
+            raise RunError(
+                f"rank {rank} has changed parameters since the last pass, and other ranks have "
+                "copies of them: accepted is a change that a training step comes before"
+            )
+        if learns:
+            self._spread(copies.weights, WEIGHTS)
+            for one in copies.weights:
+                if one.owner == rank:
+                    count(one, copies.nbytes(one), self.sent, backward=False)
+
+    def arrive(self, step: nn.Module) -> bool:
+        """Let copies that a step computes with be there; whether it had to be waited for."""
+        waits = False
+        for number in self._copies.of_step(step):
+            waits |= (WEIGHTS, number) in self._coming
+            self._take(self._copies.weights[number], (WEIGHTS, number))
+        return waits
+
+    def begin_step(self, schedule: Schedule) -> None:
+        """Expect gradients, and let those of copies depart when they are complete."""
+        if self._connection.nccl:  # which knows messages by their order alone
+            return
+        self._schedule = schedule
+        for number, one in enumerate(self._copies.weights):
+            if one.owner == self._connection.rank != one.holder:
+                self._expect(one, (GRADIENTS, number), one.holder)
+            if one.holder == self._connection.rank != one.owner:
+                for key in one.copy_keys:
+                    hook = partial(self._note, number, key)
+                    copy: Any = self._copies.copy(one, key)  # whose hooks have no types
+                    self._hooks.append(copy.register_post_accumulate_grad_hook(hook))
+
+    def _note(self, number: int, key: Key, tensor: Tensor) -> None:
+        """Something was added to the gradient of a copy."""
+        assert self._schedule is not None
+        if number in self._departed:
+            raise RunError("a gradient was added to after it had been sent: this is a bug")
+        self._added[number, key] += 1
+        expected = self._copies.times_added.get(self._schedule)
+        one = self._copies.weights[number]
+        if expected is not None and all(
+            self._added[number, each] == expected[number, each] for each in one.copy_keys
+        ):
+            self._depart(number)
+
+    def _depart(self, number: int) -> None:
+        one = self._copies.weights[number]
+        self._departed.add(number)
+        self._send(one, (GRADIENTS, number), one.owner, self._copies.gradients(one))
+        count(one, self._copies.nbytes(one), self.sent, backward=True)
+
+    def end_step(self) -> None:
+        """Let all other gradients of copies depart, and add up those that belong here."""
+        copies, rank = self._copies, self._connection.rank
+        for hook in self._hooks:
+            hook.remove()
+        if self._schedule is not None:
+            copies.times_added.setdefault(self._schedule, self._added)
+        for number, one in enumerate(copies.weights):
+            if one.owner == rank != one.holder and (GRADIENTS, number) not in self._coming:
+                self._expect(one, (GRADIENTS, number), one.holder)
+        for number, one in enumerate(copies.weights):
+            if one.holder == rank != one.owner and number not in self._departed:
+                self._depart(number)
+        for number, one in enumerate(copies.weights):
+            if one.owner == rank:
+                body = self._received((GRADIENTS, number), one.holder)
+                copies.add_gradients(one, copies.gradients(one) if body is None else body)
+        self.finish()
+        copies.clear()
+
+    def finish(self) -> None:
+        """Take in what no step has waited for, and wait until all that was sent has departed."""
+        for way, number in [*self._coming]:
+            if way == WEIGHTS:
+                self._take(self._copies.weights[number], (way, number))
+        for one, receiver, _, work in self._going:
+            if work is not None:
+                self._guarded(work.wait, one, receiver, "sent")
+        self._going.clear()
+
+    def _spread(self, exchanges: Sequence[Exchange], way: int) -> None:
+        rank = self._connection.rank
+        for number, one in enumerate(exchanges):
+            if one.holder == rank != one.owner:
+                self._expect(one, (way, number), one.owner)
+        for number, one in enumerate(exchanges):
+            if one.owner == rank != one.holder:
+                self._send(one, (way, number), one.holder, self._copies.values(one))
+            elif one.owner == rank:
+                self._copies.put(one, self._copies.values(one))
+
+    def _take(self, one: Exchange, name: tuple[int, int]) -> None:
+        body = self._received(name, one.owner)
+        if body is not None:
+            self._copies.put(one, body)
+
+    def _expect(self, one: Exchange, name: tuple[int, int], sender: int) -> None:
+        size = self._copies.nbytes(one)
+        body = torch.empty(size, dtype=torch.uint8, device=self._place)
+        group = self._connection.group(sender, self._connection.rank)
+        call = partial(dist.irecv, body, sender, group, _tag(name))
+        self._coming[name] = one, body, self._guarded(call, one, sender, "waited for")
+
+    def _received(self, name: tuple[int, int], sender: int) -> Tensor | None:
+        """What has come, if it was expected."""
+        if name not in self._coming:
+            return None
+        one, body, work = self._coming.pop(name)
+        if work is not None:
+            self._guarded(work.wait, one, sender, "waited for")
+        return body.to(self._connection.device)
+
+    def _send(self, one: Exchange, name: tuple[int, int], receiver: int, body: Tensor) -> None:
+        body = body.to(self._place)
+        group = self._connection.group(self._connection.rank, receiver)
+        call = partial(dist.isend, body, receiver, group, _tag(name))
+        self._going.append((one, receiver, body, self._guarded(call, one, receiver, "sent")))
+
+    def _guarded(self, call: Callable[[], Any], one: Exchange, peer: int, doing: str) -> Any:
+        return self._connection.guard(call, f"{doing} weights of {one.layer}", peer)
+
+
+def _tag(name: tuple[int, int]) -> int:
+    way, number = name
+    return FIRST_OF_STATE + number * WAYS + way

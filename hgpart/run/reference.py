@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from inspect import signature
 from itertools import accumulate
 from typing import Any
@@ -23,12 +23,14 @@ def accumulated(
     loss_fn: Callable[[Any, Tensor], Tensor],
     sizes: Sequence[int],
     norms: str = "micro-batch",
+    shares: int = 1,
 ) -> None:
     """Add up gradients over micro-batches, as without parts and schedules.
 
     Each micro-batch's loss counts by its number of samples. What random operators draw is what
     they draw for the whole batch, sliced: a first pass over it notes that. Running statistics are
     updated by each micro-batch, or where `norms` is ``batch`` by what they were given together.
+    Where each micro-batch is in `shares`, one of `sizes` each, they are those of the first.
     """
     if len(sizes) == 1:
         _backward(loss_fn(model(*inputs), targets))
@@ -37,13 +39,14 @@ def accumulated(
         model(*inputs)
     given = list[_Given]()
     counters: dict[str, Tensor] = {}
-    for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
+    for number, (start, size) in enumerate(zip(accumulate(sizes, initial=0), sizes, strict=False)):
         some = slice(start, start + size)
-        with _Repeat(note.drawn, start, size, sum(sizes)), ExitStack() as modes:
-            if norms == "batch":
-                given.append(modes.enter_context(_Given()))
-            result = model(*(_some(one, some, sum(sizes)) for one in inputs))
-        _backward(loss_fn(result, targets[some]) * (size / sum(sizes)))
+        with _as_it_was(model) if number % shares else nullcontext():
+            with _Repeat(note.drawn, start, size, sum(sizes)), ExitStack() as modes:
+                if norms == "batch":
+                    given.append(modes.enter_context(_Given()))
+                result = model(*(_some(one, some, sum(sizes)) for one in inputs))
+            _backward(loss_fn(result, targets[some]) * (size / sum(sizes)))
         counters = counters or {name: one.clone() for name, one in _counters(model)}
     if norms == "batch":
         _update_once(given)

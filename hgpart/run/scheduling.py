@@ -16,6 +16,7 @@ from hgpart.execution.outlines import outline, with_again
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
 from hgpart.placement.accounting import peaks_by, worth_again
+from hgpart.placement.blueprint import Blueprint
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.schedules import check_micro_batches, check_rule, make_schedule
@@ -320,20 +321,28 @@ def outlines_here(
 
     With so many micro-batches of a batch, those that keep more than they read are computed again.
     """
-    partition = placement.partition
     again = {} if micro_batches is None else worth_again(placement, micro_batches, batch_size)
-    layer_work = part_shares(partition.model, partition.parts, placement.k).layer_work
+    work = [
+        part_shares(one.partition.model, one.partition.parts, placement.k).layer_work
+        for one in placement.blueprints
+    ]
     for part in sorted(placement.programs):
+        of_steps: dict[str, float] = {}
+        for one, layer_work in zip(placement.blueprints, work, strict=True):
+            of_steps.update(_step_work(placement, one, part, layer_work[:, part]))
         program = placement.programs[part]
-        made = outline(program, _step_work(placement, part, layer_work[:, part]))
-        yield with_again(made, program, again.get(part, ()))
+        yield with_again(outline(program, of_steps), program, again.get(part, ()))
 
 
-def _step_work(placement: Placement, part: int, shares: Int64) -> Mapping[str, float]:
+def _step_work(
+    placement: Placement, blueprint: Blueprint, part: int, shares: Int64
+) -> Mapping[str, float]:
     """Work of a part's steps by name, for a sample; a layer's is that of its first step."""
-    names = placement.blueprint.names
+    names, part_of_batch = blueprint.names, len(blueprint.share.slices) / blueprint.share.of
     steps = dict(placement.programs[part].module.named_children())
     return {
-        partial if (partial := f"{names[at]}_partial") in steps else names[at]: float(shares[at])
+        partial if (partial := f"{names[at]}_partial") in steps else names[at]: (
+            float(shares[at]) * part_of_batch
+        )
         for at in np.flatnonzero(shares).tolist()
     }

@@ -19,6 +19,7 @@ from hgpart.execution.totals import Traffic
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import float_type
+from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.run.learner import held_by_parts
 from hgpart.run.reference import accumulated
 from hgpart.run.schedule_wanted import Scheduling
@@ -142,6 +143,7 @@ def verify(
         By default 1e-10 for float64 and 1e-4 for float32.
     scheduling : Scheduling, optional
         Run in micro-batches, beside the original that adds up their gradients one after the other.
+        Where the batch is in slices it is always run so, beside the original slice by slice.
 
     Raises
     ------
@@ -166,6 +168,9 @@ def verify(
     # Where a tensor lies in memory decides in which order a model draws a mask for it.
     inputs = [one.contiguous() if isinstance(one, Tensor) else one for one in inputs]
     batch_size = next(len(value) for value in inputs if isinstance(value, Tensor))
+    shares = placement.shares
+    if scheduling is None and len(shares) > 1:
+        scheduling = Scheduling("sequential")
     sizes = (batch_size,) if scheduling is None else scheduling.sizes(batch_size)
     for size in set(sizes):
         placement.check_batch(size, [None] * len(inputs))
@@ -174,7 +179,15 @@ def verify(
             expected = _passes(model, inputs, seed)
             found = _passes(placement, inputs, seed)
         else:
-            whole = partial(accumulated, model, inputs, sizes=sizes, norms=placement.norms)
+            of_shares = [each for size in sizes for each in sizes_of(shares, size)]
+            whole = partial(
+                accumulated,
+                model,
+                inputs,
+                sizes=of_shares,
+                norms=placement.norms,
+                shares=len(shares),
+            )
             expected = _steps(model, whole, sizes, seed)
             order = wanted_schedule(placement, scheduling, backward=True, batch_size=batch_size)
             step = partial(placement.step, inputs, schedule=order)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hgpart
 from hgpart.cli import run
-from hgpart.errors import PlacementError
 from hgpart.hypergraph.formats import read_hmetis, read_partition, read_patoh
 from hgpart.hypergraph.metrics import communication_volume, part_loads
-from hgpart.zoo import load_model
 
 FAST = ["lenet5", "--k", "2", "--effort", "0"]
 SLICED = ["partition", *FAST, "--slices", "3", "--batch-size", "8"]
@@ -105,18 +105,67 @@ def test_a_plan_of_other_slices_than_its_parts(files, tmp_path, capsys):
         assert re.search(said, failed(["show", str(other)], status, capsys))
 
 
-def test_a_plan_of_slices_is_not_run_yet(files, capsys):
-    plan = str(files[0] / "plan.json")
-    for command in (
-        ["run", "lenet5", "--plan", plan],
-        ["train", "lenet5", "--plan", plan, "--steps", "1"],
-        ["verify", "lenet5", "--plan", plan],
-    ):
-        said = failed(command, 13, capsys)
-        assert said.startswith("a partition of 3 slices of the batch can't be run yet")
-    model, _ = load_model("lenet5")
-    with pytest.raises(PlacementError, match="3 slices of the batch can't be run yet"):
-        hgpart.place(model, hgpart.load_plan(plan))
+def said_by(arguments, capsys):
+    """What a command that is to succeed writes as JSON."""
+    assert run([*map(str, arguments), "--json", "-"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module", params=["coarse", "fine"])
+def divided(request, tmp_path_factory):
+    """A plan in which slices do not lie alike, and its figures."""
+    folder = tmp_path_factory.mktemp("divided")
+    asked = ["--slices", "3", "--batch-size", "9", "--eps", "0.06", "--grain", request.param]
+    files = ["-o", str(folder / "plan.json"), "--json", str(folder / "figures.json")]
+    assert run(["partition", *FAST, *asked, *files]) == 0
+    plan = hgpart.load_plan(folder / "plan.json")
+    assert len(np.unique(plan.parts.reshape(3, -1), axis=0)) > 1
+    return folder
+
+
+def test_a_plan_is_verified_and_run(divided, capsys):
+    folder = divided
+    made = json.loads((folder / "figures.json").read_text())
+    plan = ["lenet5", "--plan", folder / "plan.json"]
+    options = ["--batch-size", 9, "--schedule", "greedy"]
+    found = said_by(["verify", *plan, *options, "--dtype", "float32"], capsys)
+    assert found["forward_bytes"] == made["volume_bytes"]
+    ran = said_by(["run", *plan, "--steps", 2, "--backward", "--one-process"], capsys)
+    assert ran["as_planned"]
+    assert ran["forward_bytes"] + ran["backward_bytes"] == 2 * made["step_bytes"]
+    inference = said_by(["run", *plan, "--steps", 2, "--one-process"], capsys)
+    assert inference["as_planned"]
+    assert inference["forward_bytes"] == 2 * made["maps_forward_bytes"]
+    assert inference["uncounted_bytes"] == 0
+
+
+def test_training_goes_on_by_another_plan(divided, tmp_path, capsys):
+    """With other slices, or none, on another number of parts; the loss is that of one device."""
+    other, whole = str(tmp_path / "other.json"), str(tmp_path / "whole.json")
+    three = ["lenet5", "--k", "3", "--effort", "0", "--eps", "0.3"]
+    assert run(["partition", *three, "--slices", "2", "--batch-size", "8", "-o", other]) == 0
+    assert run(["partition", *FAST, "--batch-size", "8", "-o", whole]) == 0
+    capsys.readouterr()
+    training = ["train", "lenet5", "--data", "digits", "--batch-size", "8", "--one-process"]
+    expected = said_by([*training, "--plan", whole, "--steps", 4], capsys)["losses"]
+    for steps, plan in ((1, divided / "plan.json"), (2, other), (3, whole), (4, other)):
+        kept = ["--checkpoint", tmp_path / "checkpoints", "--resume"]
+        found = said_by([*training, "--plan", plan, "--steps", steps, *kept], capsys)
+        assert found["losses"] == pytest.approx(expected[:steps], rel=1e-5)
+
+
+def test_what_is_refused_of_slices(divided, tmp_path, capsys):
+    plan = str(divided / "plan.json")
+    other = tmp_path / "plan.json"
+    other.write_text(Path(plan).read_text().replace('"slices": 3', '"slices": 3, "norms": "batch"'))
+    for command in ("run", "verify"):
+        said = failed([command, "lenet5", "--plan", str(other)], 13, capsys)
+        assert said.startswith("norms over the whole batch, which is in 3 slices, can't be run yet")
+    training = ["train", "lenet5", "--plan", plan, "--data", "digits", "--steps", "1"]
+    said = failed([*training, "--schedule", "async"], 3, capsys)
+    assert said.startswith("batches in flight by a plan of 3 slices")
+    few = ["run", "lenet5", "--plan", plan, "--one-process", "--batch-size", "1"]
+    assert "has no sample: accepted are larger" in failed(few, 13, capsys)
 
 
 @pytest.mark.parametrize(

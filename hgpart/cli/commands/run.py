@@ -155,7 +155,8 @@ class _Run:
             )
         if not first:
             return None
-        planned = placement.expected_traffic(self.scheduling.sizes(self.batch_size), backward=True)
+        sizes = self.scheduling.sizes(self.batch_size)
+        planned = placement.expected_traffic(sizes, self.backward)
         return RunReport(
             self.placing.model,
             self.placing.devices,

@@ -227,9 +227,9 @@ class _Run:
         )
 
     def _volume(self, placement: Placement) -> int:
-        """Bytes of a step's forward passes by the plan."""
+        """Bytes of a step's forward passes by the plan, and of weights where it has slices."""
         sizes = self.scheduling.sizes(self.options.batch_size)
-        return int(placement.expected_traffic(sizes, backward=False).forward_bytes.sum())
+        return int(placement.expected_traffic(sizes, backward=True).forward_bytes.sum())
 
     def show(self, report: TrainingReport) -> None:
         """Write the files, and print."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
 from operator import add
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
@@ -39,6 +39,16 @@ from hgpart.execution.weights.versions import Versions
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
 
+class Copies(Protocol):
+    """Keeps alike what several parts have, and adds to what each part sent."""
+
+    def begin(self, sent: Sequence[Traffic]) -> None:
+        """Begin a pass, in the present grad mode."""
+
+    def end(self, sent: Sequence[Traffic]) -> None:
+        """End a backward pass."""
+
+
 @dataclass(frozen=True, eq=False)
 class Placed:
     """What a runtime needs to know of a placement.
@@ -51,14 +61,17 @@ class Placed:
         Where each part is.
     programs : mapping of int to PartProgram
         What each part does.
-    output_part : int
-        The part that has the model's results.
+    output_parts : tuple of int
+        The part that has the model's results, for each share of the batch.
+    copies : Copies or None
+        What parts have of each other's state, if they do.
     """
 
     k: int
     devices: Sequence[torch.device]
     programs: Mapping[int, PartProgram]
-    output_part: int
+    output_parts: tuple[int, ...]
+    copies: Copies | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +128,7 @@ class LocalRuntime:
         self.k = placed.k
         self.devices = tuple(placed.devices)
         self.programs = tuple(placed.programs[part] for part in sorted(placed.programs))
-        self.output_part = placed.output_part
+        self.output_parts, self.copies = placed.output_parts, placed.copies
         if not self.k == len(self.programs) == len(self.devices):
             raise PlacementError(
                 f"{len(self.programs)} programs and {len(self.devices)} devices for {self.k} parts:"
@@ -145,7 +158,7 @@ class LocalRuntime:
         Returns
         -------
         tuple of Tensor
-            The model's results, on the device of the output part.
+            The model's results, on the device of the output part; those of each share in turn.
 
         Raises
         ------
@@ -155,6 +168,7 @@ class LocalRuntime:
         if self.k == 1:
             return self._run_alone(values)
         batch = _Batch(self)
+        self.begin(batch.record)
         if torch.is_grad_enabled() and self._learns(values):
             inputs = {
                 name: value
@@ -170,9 +184,22 @@ class LocalRuntime:
         self.last = batch.record
         return results
 
+    def begin(self, record: RunRecord) -> None:
+        """Let copies be like what they are of."""
+        if self.copies is not None:
+            self.copies.begin(record.sent)
+
+    def end(self, record: RunRecord) -> None:
+        """Let the gradients of copies go where they belong to."""
+        if self.copies is not None:
+            self.copies.end(record.sent)
+
     def step(
-        self, schedule: Schedule, batches: Sequence[Mapping[str, Any]], score: Score
-    ) -> list[Any]:
+        self,
+        schedule: Schedule,
+        batches: Sequence[Mapping[str, Any]],
+        score: Callable[[int], Score],
+    ) -> dict[int, list[Any]]:
         """Run a step by a schedule, with its backward passes if it has some.
 
         Parameters
@@ -181,12 +208,12 @@ class LocalRuntime:
         batches : sequence of mapping
             For each micro-batch the values that `run` takes.
         score : callable
-            Given a micro-batch and its results; see `StepRun`.
+            Of a part that has results, given a micro-batch and them; see `StepRun`.
 
         Returns
         -------
-        list
-            What `score` returned, for each micro-batch.
+        dict of int to list
+            By part that has results, what `score` returned for each micro-batch.
 
         Raises
         ------
@@ -198,8 +225,8 @@ class LocalRuntime:
         self._check(schedule)
         scores: list[Any] = []
         if self.k == 1:
-            self._run_in_turn(schedule, batches, score, scores.append)
-            return scores
+            self._run_in_turn(schedule, batches, score(0), scores.append)
+            return {0: scores}
         wires = [LocalWires(self.devices, self.transfers) for _ in batches]
         runs = [
             StepRun(
@@ -216,8 +243,10 @@ class LocalRuntime:
             )
         ]
         self._run_together(schedule, runs, wires)
-        found = runs[self.output_part].scores
-        return [found[micro_batch] for micro_batch in range(len(batches))]
+        return {
+            part: [runs[part].scores[micro_batch] for micro_batch in range(len(batches))]
+            for part in sorted(set(self.output_parts))
+        }
 
     def stream(
         self,
@@ -267,7 +296,7 @@ class LocalRuntime:
 
         def finish(part: int, found: Any) -> None:
             shared.end(part)
-            if part == self.output_part:
+            if part in self.output_parts:
                 on_score(found)
 
         runs = [
@@ -277,7 +306,7 @@ class LocalRuntime:
                 self.k,
                 [wires] * schedule.micro_batches,
                 shared.of(part),
-                score=self._only(part, score),
+                score=score if part in self.output_parts else None,
                 again=schedule.outlines[part].again,
                 versions=Versions(program.module, partial(update, part), stash),
                 on_update=partial(finish, part),
@@ -301,18 +330,21 @@ class LocalRuntime:
             for each in shared:
                 each.stop()
 
+        record = RunRecord(tuple(run.traffic for run in runs), tuple(run.timing for run in runs))
         with torch.set_grad_enabled(schedule.backward):
+            self.begin(record)
             jobs = map(partial, (run.run for run in runs), schedule.sequences)
             self.everywhere([*jobs], streams_of(self.devices), stop)
-        self.last = RunRecord(
-            tuple(run.traffic for run in runs),
-            tuple(run.timing for run in runs),
-            tuple(chain.from_iterable(run.events for run in runs)),
-            tuple(peak for run in runs for peak in run.peak_bytes),
+            if schedule.backward:
+                self.end(record)
+        self.last = replace(
+            record,
+            events=tuple(chain.from_iterable(run.events for run in runs)),
+            peak_bytes=tuple(peak for run in runs for peak in run.peak_bytes),
         )
 
-    def _only(self, part: int, score: Score) -> Score | None:
-        return score if part == self.output_part else None
+    def _only(self, part: int, score: Callable[[int], Score]) -> Score | None:
+        return score(part) if part in self.output_parts else None
 
     def _run_in_turn(
         self,
@@ -474,15 +506,22 @@ class _Batch:
     def forward(self, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Run all parts forward."""
         found = self._everywhere([partial(run.forward, values) for run in self._runs])
-        results: tuple[Tensor, ...] = found[self._runtime.output_part]
-        return results
+        by_part = {part: iter(results) for part, results in enumerate(found)}
+        outputs = self._runtime.output_parts
+        return tuple(
+            next(by_part[part])
+            for part in outputs
+            for _ in range(len(found[part]) // outputs.count(part))
+        )
 
     def backward(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
         """Run all parts backward; returns the inputs' gradients."""
-        jobs = [
-            partial(run.backward, gradients if part == self._runtime.output_part else ())
-            for part, run in enumerate(self._runs)
-        ]
+        outputs = self._runtime.output_parts
+        each = len(gradients) // len(outputs)
+        by_part: list[list[Tensor | None]] = [[] for _ in self._runs]
+        for share, part in enumerate(outputs):
+            by_part[part] += gradients[share * each : (share + 1) * each]
+        jobs = [partial(run.backward, by_part[part]) for part, run in enumerate(self._runs)]
         total: dict[str, Tensor | None] = {}
         for name, gradient in chain.from_iterable(
             found.items() for found in self._everywhere(jobs)
@@ -491,6 +530,7 @@ class _Batch:
             if so_far is not None and gradient is not None:
                 gradient = so_far + gradient.to(so_far.device)
             total[name] = so_far if gradient is None else gradient
+        self._runtime.end(self.record)
         return total
 
     def _everywhere(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from itertools import groupby
 
 import numpy as np
@@ -120,7 +121,7 @@ def _slices_lines(report: Report, unit: str) -> list[str]:
         norms = any(layer.batch_statistics for layer in report.graph.layers)
         if norms and report.modelling.norms == "slice":
             lines.append(
-                f"Batch norms take their statistics of {_slice_samples(report)} each: --norms "
+                f"Batch norms take their statistics of {_share_samples(report)} each: --norms "
                 f"batch takes them of all {report.modelling.batch_size}, for "
                 f"{_bytes(report.statistics_bytes, unit)} more each way"
             )
@@ -348,6 +349,18 @@ def _slice_samples(report: Report) -> str:
     """Of each slice."""
     sizes = sorted(set(report.modelling.samples))
     return " or ".join(map(str, sizes)) + (" sample" if sizes == [1] else " samples")
+
+
+def _share_samples(report: Report) -> str:
+    """Of all slices that lie alike: they are computed as one batch."""
+    sizes = Counter[bytes]()
+    by_slice = report.parts.reshape(report.modelling.slices, -1)
+    for parts, samples in zip(by_slice, report.modelling.samples, strict=True):
+        sizes[parts.tobytes()] += samples
+    fewest, *others = sorted(set(sizes.values()))
+    if not others:
+        return f"{fewest} sample{'s' * (fewest > 1)}"
+    return f"{fewest} {'or' if len(others) == 1 else 'to'} {others[-1]} samples"
 
 
 def _bytes(count: int, unit: str) -> str:

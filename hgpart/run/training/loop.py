@@ -26,6 +26,7 @@ from hgpart.run.learner import Learner, Loss, timeline_of
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
+from hgpart.run.training.samples import Samples
 from hgpart.schedules.rules import LONGEST
 
 # What each optimizer takes where nothing is said.
@@ -318,13 +319,16 @@ def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
     with torch.no_grad():
         for first in range(0, count, batch_size):
             indices = [at % count for at in range(first, first + batch_size)]
-            images = data.test.images(indices) if learner.reads_inputs else None
+            images = _images(learner, data.test, indices, (batch_size,))
             result = learner.forward(images, batch_size)
-            if learner.makes_result:
-                right = class_scores(result).argmax(1).cpu() == data.test.labels(indices)
-                correct += int(right[: count - first].sum())
+            samples = learner.samples_of_result(batch_size)
+            if samples:
+                labels = data.test.labels([indices[at] for at in samples])
+                right = class_scores(result).argmax(1).cpu() == labels
+                counts = torch.tensor([first + at < count for at in samples])
+                correct += int((right & counts).sum())
     learner.train(True)
-    return learner.share(correct / count if learner.makes_result else None)
+    return learner.share(float(correct) if learner.makes_result else None) / count
 
 
 def class_scores(result: Any) -> Tensor:
@@ -361,11 +365,27 @@ def _batches(
     learner: Learner, data: Data, steps: Sequence[int], batch_size: int
 ) -> Iterator[tuple[Tensor | None, Tensor | None]]:
     """Images and labels of steps, where they are needed."""
+    sizes = learner.scheduling.sizes(batch_size)
     for step in steps:
         indices = data.training_indices(step, batch_size)
-        images = data.train.images(indices) if learner.reads_inputs else None
+        images = _images(learner, data.train, indices, sizes)
         labels = data.train.labels(indices).to(learner.device) if learner.makes_result else None
         yield images, labels
+
+
+def _images(
+    learner: Learner, samples: Samples, indices: Sequence[int], sizes: Sequence[int]
+) -> Tensor | None:
+    """Images of a batch, where they are needed; those that are looked at elsewhere are zeros."""
+    if not learner.reads_inputs:
+        return None
+    read = [*learner.samples_read(sizes)]
+    some = samples.images([indices[at] for at in read])
+    if len(read) == len(indices):
+        return some
+    images = some.new_zeros(len(indices), *some.shape[1:])
+    images[read] = some
+    return images
 
 
 def _cross_entropy(result: Any, labels: Tensor) -> Tensor:

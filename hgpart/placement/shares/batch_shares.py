@@ -1,0 +1,66 @@
+"""Partition over slices of the batch <-> partitions of the model, one for each share of the batch.
+
+Slices that lie alike on all parts are one share, with the samples of all of them: what is computed
+is a batch of these, and what mixes samples, as a norm in training, mixes theirs. The samples of a
+batch go to the shares in order, those that the first needs first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hgpart.execution.transfers import Share
+from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph, evaluate_parts
+from hgpart.partition import Partition
+from hgpart.work.figures import Work
+
+
+def in_shares(partition: Partition, work: Work) -> list[tuple[Share, Partition]]:
+    """Each share of the batch, by its first slice, and the partition of the model that it has."""
+    slices = partition.modelling.slices
+    if slices == 1:
+        return [(Share(), partition)]
+    by_slice = partition.parts.reshape(slices, -1)
+    members: dict[bytes, list[int]] = {}
+    for number, parts in enumerate(by_slice):
+        members.setdefault(parts.tobytes(), []).append(number)
+    model = _in_slices(partition.model, work, 1)
+    return [
+        (Share(tuple(numbers), slices), _of(partition, model, by_slice[numbers[0]]))
+        for numbers in members.values()
+    ]
+
+
+def joined(shares: Sequence[tuple[Share, Partition]], work: Work) -> Partition:
+    """The partition over slices of which these are the shares: `in_shares` the other way."""
+    share, first = shares[0]
+    if share.of == 1:
+        return first
+    model = _in_slices(first.model, work, share.of)
+    parts = np.empty((share.of, len(first.parts)), dtype=np.int32)
+    for one, partition in shares:
+        parts[[*one.slices]] = partition.parts
+    return _of(first, model, parts.ravel())
+
+
+def sizes_of(shares: Sequence[Share], batch_size: int) -> tuple[int, ...]:
+    """Samples of each share."""
+    return tuple(share.samples(batch_size) for share in shares)
+
+
+def _in_slices(model: CnnHypergraph, work: Work, slices: int) -> CnnHypergraph:
+    modelling = replace(model.modelling, slices=slices)
+    return cnn_hypergraph(model.graph, work, model.blocks, modelling)
+
+
+def _of(partition: Partition, model: CnnHypergraph, parts: np.ndarray) -> Partition:
+    return replace(
+        partition,
+        model=model,
+        modelling=model.modelling,
+        parts=parts,
+        evaluation=evaluate_parts(model, parts, partition.k, partition.speeds),
+    )

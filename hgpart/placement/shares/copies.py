@@ -1,0 +1,195 @@
+"""Exchanges + tensors -> Copies: what is done so that copies of the model's state are like it.
+
+A pass with gradients begins with the weights of copies, which come from whom they belong to, and
+ends with the gradients of copies, which go there: so the gradient of each element is that of the
+whole batch in one place, where its optimizer is. These bytes are the partition's, (lambda - 1)
+times each way. What copies need besides, before a pass in evaluation, is not counted: running
+statistics, and the weights once after training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from hgpart.execution.totals import Traffic
+from hgpart.placement.shares.exchanges import Exchange, Key, add, packed, put, taken, unpacked
+from hgpart.schedules.schedule import Schedule
+
+
+class Copies:
+    """The copies that parts hold, and what they are copies of.
+
+    Parameters
+    ----------
+    tensor : callable
+        Given a part that is here and a key, the tensor that the part holds under it.
+    here : collection of int
+        The parts that this process holds.
+    weights : sequence of Exchange
+        Of parameters that have gradients.
+    state : sequence of Exchange
+        Of all parameters and buffers.
+    steps : mapping of nn.Module to collection of (int, Key)
+        By step, the part and the keys of the copies that it computes with.
+
+    Attributes
+    ----------
+    times_added : mapping of Schedule to mapping of (int, Key) to int
+        By number of an exchange and key of a copy, how often a step adds to its gradient; of the
+        schedules by which there has been one.
+    """
+
+    def __init__(
+        self,
+        tensor: Callable[[int, Key], Tensor],
+        here: Collection[int],
+        weights: Sequence[Exchange],
+        state: Sequence[Exchange],
+        steps: Mapping[nn.Module, Collection[tuple[int, Key]]],
+    ) -> None:
+        self.weights, self.state = weights, state
+        self._tensor, self._here = tensor, here
+        holders: dict[tuple[int, Key], list[int]] = {}
+        for number, one in enumerate(weights):
+            for key in one.copy_keys:
+                holders.setdefault((one.holder, key), []).append(number)
+        self._of_steps = {
+            step: sorted({number for copy in used for number in holders.get(copy, ())})
+            for step, used in steps.items()
+        }
+        self.times_added: WeakKeyDictionary[Schedule, Mapping[tuple[int, Key], int]]
+        self.times_added = WeakKeyDictionary()
+        self._versions: list[int] = []
+
+    def of_step(self, step: nn.Module) -> Sequence[int]:
+        """The weights that a step computes copies of with, by their numbers."""
+        return self._of_steps.get(step, ())
+
+    def copy(self, exchange: Exchange, key: Key) -> Tensor:
+        """A copy."""
+        return self._tensor(exchange.holder, key)
+
+    @property
+    def changed(self) -> bool:
+        """Whether what belongs to parts that are here has changed since copies were like it."""
+        return self._versions != self._now()
+
+    def note(self) -> None:
+        """Copies are like it now."""
+        self._versions = self._now()
+
+    def _now(self) -> list[int]:
+        return [
+            self._tensor(one.owner, elements.key)._version
+            for one in self.state
+            if one.owner in self._here
+            for elements in one.elements
+        ]
+
+    def nbytes(self, exchange: Exchange) -> int:
+        """What travels, one way."""
+        sizes = zip(exchange.elements, self._types(exchange), strict=True)
+        return sum(elements.count * dtype.itemsize for elements, dtype in sizes)
+
+    def _types(self, exchange: Exchange) -> list[torch.dtype]:
+        if exchange.owner in self._here:
+            keys = [(exchange.owner, one.key) for one in exchange.elements]
+        else:
+            keys = [(exchange.holder, one.copies[0].key) for one in exchange.elements]
+        return [self._tensor(part, key).dtype for part, key in keys]
+
+    # -------------------------------------------------------------- where all parts are here
+
+    def begin(self, whole: bool, sent: Sequence[Traffic]) -> None:
+        """Begin a pass, with the whole state or not; adds to what each part sent."""
+        if whole or (self.changed and not torch.is_grad_enabled()):
+            for one in self.state:
+                self.put(one, self.values(one), if_other=True)
+                if one.owner != one.holder:
+                    sent[one.owner].uncounted_bytes[one.owner, one.holder] += self.nbytes(one)
+            self.note()
+        if torch.is_grad_enabled():
+            for one in self.weights:
+                self.put(one, self.values(one), if_other=True)
+                count(one, self.nbytes(one), sent[one.owner], backward=False)
+
+    def end(self, sent: Sequence[Traffic]) -> None:
+        """End a backward pass; adds to what each part sent."""
+        for one in self.weights:
+            self.add_gradients(one, self.gradients(one))
+            count(one, self.nbytes(one), sent[one.holder], backward=True)
+        self.clear()
+
+    # -------------------------------------------------------------- one exchange, as bytes
+
+    def values(self, exchange: Exchange) -> Tensor:
+        """What the owner has."""
+        return packed(
+            [taken(self._tensor(exchange.owner, one.key), one.places) for one in exchange.elements]
+        )
+
+    def put(self, exchange: Exchange, body: Tensor, if_other: bool = False) -> None:
+        """Let the holder's copies be like it; if asked for, those that are not.
+
+        An autograd graph that has a copy takes notice of what is put there.
+        """
+        pieces = unpacked(body, exchange, self._types(exchange))
+        for elements, values in zip(exchange.elements, pieces, strict=True):
+            for copy in elements.copies:
+                tensor = self._tensor(exchange.holder, copy.key)
+                given = taken(values, copy.among).to(tensor.device)
+                if not if_other or not torch.equal(taken(tensor, copy.places), given):
+                    put(tensor, copy.places, given)
+
+    def gradients(self, exchange: Exchange) -> Tensor:
+        """What the holder's copies have, added up; they have none from then on, see `clear`."""
+        found = []
+        for elements in exchange.elements:
+            pieces = []
+            for copy in elements.copies:
+                tensor = self._tensor(exchange.holder, copy.key)
+                gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+                pieces.append((copy.among, taken(gradient, copy.places)))
+            (_, total), *others = pieces
+            if others:
+                total = total.new_zeros(elements.count)
+                for among, piece in pieces:
+                    add(total, among, piece)
+            found.append(total)
+        return packed(found)
+
+    def add_gradients(self, exchange: Exchange, body: Tensor) -> None:
+        """Add them to the owner's."""
+        pieces = unpacked(body, exchange, self._types(exchange))
+        for elements, values in zip(exchange.elements, pieces, strict=True):
+            tensor = self._tensor(exchange.owner, elements.key)
+            values = values.to(tensor.device)
+            if tensor.grad is None:
+                if not values.any():  # nobody has one: neither would the model
+                    continue
+                tensor.grad = torch.zeros_like(tensor)
+            add(tensor.grad, elements.places, values)
+
+    def clear(self) -> None:
+        """The gradients of copies that are here have been taken."""
+        for one in self.weights:
+            if one.holder in self._here:
+                for elements in one.elements:
+                    for copy in elements.copies:
+                        self._tensor(one.holder, copy.key).grad = None
+
+
+def count(exchange: Exchange, nbytes: int, sent: Traffic, backward: bool) -> None:
+    """Add weights, or their gradients, to what the part sent."""
+    if exchange.owner == exchange.holder:
+        return
+    if backward:
+        sent.backward_bytes[exchange.holder, exchange.owner] += nbytes
+        sent.backward_messages[exchange.holder, exchange.owner] += 1
+    else:
+        sent.forward_bytes[exchange.owner, exchange.holder] += nbytes
+        sent.forward_messages[exchange.owner, exchange.holder] += 1

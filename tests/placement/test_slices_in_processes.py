@@ -1,0 +1,28 @@
+"""Partitions over slices in processes: to the bit what threads make of them, and the same bytes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import sliced_ranks
+
+from hgpart.run.launch import launch
+
+
+def test_processes_do_what_threads_do(tmp_path):
+    file = tmp_path / "found.json"
+    launch(sliced_ranks.__file__, ["threads", str(file)], 3)
+    assert json.loads(file.read_text()) == {
+        "coarse 2": [],
+        "fine 2": [],
+        "coarse 3": [],
+        "fine 3": [],
+    }
+
+
+@pytest.mark.full
+def test_data_parallelism_is_torchs(tmp_path):
+    file = tmp_path / "found.json"
+    launch(sliced_ranks.__file__, ["ddp", str(file)], 2)
+    assert json.loads(file.read_text()) == {"ddp": []}

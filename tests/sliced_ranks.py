@@ -1,0 +1,164 @@
+"""A program for the processes of a test: steps of partitions over slices, beside threads' own.
+
+    python sliced_ranks.py threads FILE
+
+Each rank trains its part, and by itself all parts in threads; rank 0 writes to FILE what differs.
+
+    python sliced_ranks.py ddp FILE
+
+Two ranks train by data parallelism, ours and torch's; rank 0 writes losses and states that differ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import placements
+import torch
+from placed_models import model_of
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hgpart import Modelling, flops, place
+from hgpart.execution.totals import Traffic
+from hgpart.partition.baselines.by_slices import data_parallel
+from hgpart.partition.problem.problem import Problem
+from hgpart.run.connection import Connection, connect
+from hgpart.run.distributed import DistributedModel
+from hgpart.run.scheduling import schedule, schedule_among
+from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+from hgpart.schedules.schedule import Schedule
+
+SECONDS = 200  # that all may take
+BATCH = 7
+
+
+def main(beside: str, file: str) -> None:
+    signal.alarm(SECONDS)  # ends this process, and the launcher the others
+    rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    found: dict[str, list[str]] = {}
+    if beside == "ddp":
+        with connect(processes, timeout=60) as connection:
+            found["ddp"] = beside_ddp(connection)
+        processes = 0
+    for k in range(max(2, rank + 1), processes + 1):
+        os.environ.update(WORLD_SIZE=str(k), TORCHELASTIC_RESTART_COUNT=str(k))
+        with connect(k, timeout=60) as connection:
+            for grain in ("coarse", "fine"):
+                found[f"{grain} {k}"] = compare(connection, grain)
+    if rank == 0:
+        Path(file).write_text(json.dumps(found))
+
+
+def compare(connection: Connection, grain: str) -> list[str]:
+    """Names of what is not the same to the bit, or not as the table says; on all ranks."""
+    k, rank = connection.k, connection.rank
+    model, (image,) = model_of("forked")
+    model = nn.Sequential(model.stem, model.norm, nn.ReLU(), model.drop, model.heads[0])
+    inputs = [torch.randn(BATCH, *image.shape[1:], dtype=image.dtype)]
+    targets = torch.randn(BATCH, 4, 6, 6, dtype=image.dtype)
+    traced, graph = placements.traced_model(model, inputs)
+    modelling = Modelling(grain=grain, batch_size=BATCH, slices=3)
+    plan = placements.of_random_blocks(traced, graph, modelling, k, seed=k)
+    threads, here = place(model, plan), place(model, plan, parts=[rank])
+    process = DistributedModel(here, connection)
+    optimizers = [
+        torch.optim.SGD([{"params": [*one.parameters()]}], lr=0.01, momentum=0.9)
+        for one in (threads, here)
+    ]
+    wrong: set[str] = set()
+    orders: dict[int, list[Schedule]] = {}
+    for step, micro_batches in enumerate((1, 2, 1, 2)):  # the first by a schedule counts gradients
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss_fn = nn.functional.mse_loss
+        if micro_batches not in orders:
+            facts = "greedy", micro_batches
+            orders[micro_batches] = [schedule(threads, *facts), schedule_among(process, *facts)]
+        torch.manual_seed(step)
+        expected = threads.step(inputs, targets, loss_fn, orders[micro_batches][0])
+        torch.manual_seed(step)
+        read = here.samples_read(rank, micro_batch_sizes(BATCH, micro_batches))
+        own = torch.full_like(inputs[0], torch.nan)  # others' samples are not looked at
+        own[read] = inputs[0][read]
+        loss = process.step([own], targets, loss_fn, orders[micro_batches][1])
+        total = connection.add_later(0.0 if loss is None else loss.item())()
+        if total != expected.item():
+            wrong.add("loss")
+        wrong |= set(differences(connection, threads, process))
+        for optimizer in optimizers:
+            optimizer.step()
+    with torch.no_grad():
+        threads.eval(), process.eval()
+        whole, own = threads(*inputs), process(*inputs)
+        samples = here.samples_of_result(rank, BATCH)
+        if samples and not torch.equal(whole[samples], own):
+            wrong.add("results in evaluation")
+        threads.train(), process.train()
+    torch.manual_seed(9)
+    threads(*inputs).square().sum().backward()
+    torch.manual_seed(9)
+    own = process(*inputs)
+    process.backward(None if own is None else own.square().sum())
+    wrong |= set(differences(connection, threads, process))
+    return sorted(set().union(*connection.gather(wrong)))
+
+
+def beside_ddp(connection: Connection) -> list[str]:
+    """Train with norms, each rank on its half of the batch; what differs by more than rounding."""
+    k, rank = connection.k, connection.rank
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3)),
+        *(nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)),
+    ).double()
+    images, labels = torch.randn(8, 3, 8, 8, dtype=torch.float64), torch.arange(8) % 5
+    traced, graph = placements.traced_model(model, [images])
+    problem = Problem(graph, flops(graph), Modelling(batch_size=8, slices=k), k, 0.1)
+    plan = placements.partitioned(traced, graph, problem.modelling, k, *data_parallel(problem))
+    ours = DistributedModel(place(model, plan, parts=[rank]), connection)
+    theirs = DistributedDataParallel(model)
+    loss_fn, wrong = nn.functional.cross_entropy, []
+    optimizers = [
+        torch.optim.SGD([{"params": [*one.parameters()]}], lr=0.05, momentum=0.9)
+        for one in (ours, theirs)
+    ]
+    own = slice(rank * 4, rank * 4 + 4)
+    for step in range(10):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = ours.step([images], labels, loss_fn)
+        halves = loss_fn(theirs(images[own]), labels[own])
+        halves.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        both = [sum(connection.gather(float(each.detach()))) for each in (loss, halves / k)]
+        if abs(both[0] - both[1]) > 1e-12:
+            wrong.append(f"loss {step}")
+    state = model.state_dict()
+    for held, tensor in ours.placement.held(rank):
+        if not torch.allclose(held.take(state[held.name]), tensor, rtol=1e-10, atol=1e-13):
+            wrong.append(held.name)
+    return sorted(set().union(*connection.gather(wrong)))
+
+
+def differences(connection, threads, process):
+    for (held, one), (_, other) in zip(
+        threads.held(connection.rank), process.placement.held(connection.rank), strict=True
+    ):
+        pairs = [(one, other), (one.grad, other.grad)]
+        if not all(a is b or torch.equal(a, b) for a, b in pairs):
+            yield held.name
+    sent = sum(connection.gather(process.traffic), Traffic.none(connection.k))
+    wanted = threads.runtime.last.traffic
+    for name in ("forward_bytes", "forward_messages", "backward_bytes", "backward_messages"):
+        if (getattr(sent, name) != getattr(wanted, name)).any():
+            yield name
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
