@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hgpart.errors import PlacementError, RunError
@@ -68,6 +69,13 @@ class Receive:
                     gradient = torch.zeros(shape, dtype=dtype, device=run.device)
                 gradients.append(gradient)
             run.send_gradient(self.transfer, gradients)
+
+
+def matrices(step: nn.Module) -> Iterator[Tensor]:
+    """The weights of a step whose gradients may be products; some are copies of other parts'."""
+    for one in chain(step.parameters(), step.buffers()):
+        if one.dim() == 2 and one.requires_grad:
+            yield one
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,16 +151,17 @@ class Compute:
 
     def _has_products(self, run: PartState) -> bool:
         """Whether it may have gradients that are computed for several batches at once."""
-        parameters = self.find(run.module).parameters()
-        return run.products is not None and any(one.dim() == 2 for one in parameters)
+        return run.products is not None and any(True for _ in matrices(self.find(run.module)))
 
     def _add(self, run: PartState, left: Sequence[WeightGradient]) -> None:
-        for at, one in enumerate(left):
+        for one in left:
             product = None if run.products is None else one.product()
             if product is None or run.products is None:
                 one.add()
             else:
-                run.products.setdefault((self, at, product.weight), []).append(product)
+                # By several steps, if they are of several slices of the batch.
+                key = id(product.weight), id(product.bias)
+                run.products.setdefault(key, []).append(product)
 
     def backward_weights(self, run: PartState) -> None:
         """The gradients of its parameters, where `backward` was to leave them out."""

@@ -44,7 +44,8 @@ class PartState:
         Told a step that is about to be computed; whether that had to be waited for.
     products : dict, optional
         If there is one, what gradients of weights are left for the end of a step, where those of
-        all its micro-batches are computed at once: a large matrix is then gone through once.
+        all its micro-batches, and of slices of the batch, are computed at once: a large matrix is
+        then gone through once.
     """
 
     def __init__(

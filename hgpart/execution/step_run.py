@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from time import perf_counter_ns
@@ -19,7 +20,7 @@ from hgpart.execution.held_memory import (
     is_memory_counted,
     of_weights,
 )
-from hgpart.execution.instructions import prepare
+from hgpart.execution.instructions import matrices, prepare
 from hgpart.execution.program import PartProgram
 from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import Wire
@@ -98,6 +99,8 @@ class StepRun:
         self._versions, self._on_update = versions, on_update
         self._runs: dict[int, PartRun] = {}
         self._products: dict[Any, list[Product]] = {}
+        several = len(wires) > 1 or _several_use_a_matrix(program)
+        self._has_products = several and versions is None
         self._gradients: dict[int, list[Tensor | None]] = {}  # of results, by micro-batch
         self.counts: list[list[int]] = []
         self._count = Counter() if count is None and is_memory_counted() else count
@@ -192,8 +195,7 @@ class StepRun:
         run = PartRun(self._program, wire, self._device, self._k)
         # Of all micro-batches.
         run.traffic, run.spans = self.traffic, self._spans
-        several = self._versions is None and len(self._wires) > 1
-        run.products = self._products if several else None
+        run.products = self._products if self._has_products else None
         run.on_again = self._look
         run.before_step = self.before_step
         run.begin(values)
@@ -211,6 +213,14 @@ class StepRun:
             score = backward_from(score, results)
             self._gradients[micro_batch] = [result.grad for result in results]
         self.scores[micro_batch] = score
+
+
+def _several_use_a_matrix(program: PartProgram) -> bool:
+    """Whether several steps have a matrix in common, as those of several slices of the batch do."""
+    uses: Counts[int] = Counts()
+    for step in program.module.children():
+        uses.update({id(one) for one in matrices(step)})
+    return max(uses.values(), default=0) > 1
 
 
 def backward_from(score: Tensor, results: Sequence[Tensor]) -> Tensor:
