@@ -18,7 +18,7 @@ from hgpart.placement.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.draws import draw_module
-from hgpart.placement.part_builder import build_part
+from hgpart.placement.part_builder import build_part, order_of_layers
 from hgpart.placement.state.batch_statistics import check_deferrable, defer
 from hgpart.placement.state.original_state import Original
 from hgpart.work.figures import Work
@@ -98,7 +98,8 @@ def build_programs(blueprints: Sequence[Blueprint], held: Sequence[int]) -> Prog
         )
     if len(blueprints) > 1:
         check_divisible(blueprint)
-    built = {part: build_part(blueprints, part) for part in held}
+    order = order_of_layers(blueprints)
+    built = {part: build_part(blueprints, part, order[part]) for part in held}
     draws = None
     if blueprint.draws:
         draws = draw_module(blueprint.facts, blueprint.draws)
@@ -142,7 +143,8 @@ def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> It
         if part in slices:
             held += slices[part].values()
         else:  # another process has it
-            held += build_part([blueprint], part)[1][0].values()
+            order = order_of_layers([blueprint])[part]
+            held += build_part([blueprint], part, order)[1][0].values()
     for placeholder in partly:
         name = blueprint.traced.parameters[placeholder]
         shape = blueprint.facts.shape(blueprint.nodes[placeholder])

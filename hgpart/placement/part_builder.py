@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.execution.program import CARRY, PartProgram
+from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, OUTPUT
 from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.cutting.cut_graph import CutGraph
@@ -19,13 +21,67 @@ from hgpart.placement.cutting.slices import Slice, overlap, slice_of
 from hgpart.placement.cutting.step_graph import Source
 from hgpart.placement.cutting.steps import Step, finishing_step, partial_step
 from hgpart.placement.part_graph import PartGraph, numbered
+from hgpart.placement.shares.interleaving import Unit, interleaved
+from hgpart.schedules.costs import Costs
 from hgpart.tracing.traced_nodes import live_nodes
 
 
+class Piece(NamedTuple):
+    """What a part does of a layer, for a share of the batch: partial sums, or what ends tasks."""
+
+    share: int
+    layer: int
+    partial: bool
+
+
+def order_of_layers(blueprints: Sequence[Blueprint]) -> tuple[tuple[Piece, ...], ...]:
+    """For each part, in which order it goes through the layers of all shares of the batch."""
+    layers, k = range(len(blueprints[0].graph.layers)), blueprints[0].partition.k
+    if len(blueprints) == 1:
+        return (tuple(Piece(0, at, partial) for at in layers for partial in (True, False)),) * k
+    units: list[Unit] = []
+    pieces: list[Piece] = []
+    for share, one in enumerate(blueprints):
+        for unit, at, partial in _units(one, len(units)):
+            units.append(unit)
+            pieces.append(Piece(share, at, partial))
+    order: list[list[Piece]] = [[] for _ in range(k)]
+    for number in interleaved(units):
+        order[units[number].part].append(pieces[number])
+    return tuple(map(tuple, order))
+
+
+def _units(blueprint: Blueprint, first: int) -> Iterator[tuple[Unit, int, bool]]:
+    """What parts do of a share's layers, numbered on from `first`, by estimated costs."""
+    partition, work, costs = blueprint.partition, blueprint.work, Costs()
+    samples, k = partition.modelling.batch_size, partition.k
+    each = (1.0 if work.unit == "s" else costs.work) / work.units * blueprint.share.samples(samples)
+    seconds = part_shares(partition.model, partition.parts, k).layer_work * each
+    coming: dict[tuple[int, bool, int], list[tuple[int, float]]] = {}
+    for transfer, item in zip(blueprint.transfers, blueprint.shipments, strict=True):
+        travel = costs.message + costs.byte * transfer.nbytes(samples)
+        key = item.layer, item.partial, item.receiver
+        coming.setdefault(key, []).append((item.sender, travel))
+    numbers: dict[tuple[int, bool, int], int] = {}
+    last: dict[int, int] = {}
+    for at, layer in enumerate(blueprint.graph.layers):
+        read = [(source, False) for source in blueprint.graph.sources(layer)]
+        split = blueprint.owners.cells[at] is not None
+        for partial in (True, False):
+            for part in range(k):
+                needs = {last[part]: 0.0} if part in last else {}
+                for source, sums in read if partial else [*read, (at, True)]:
+                    for sender, travel in coming.get((source, sums, part), ()):
+                        needs[numbers[source, sums, sender]] = travel
+                numbers[at, partial, part] = last[part] = first + len(numbers)
+                time = float(seconds[layer.tied_to, part]) if partial == split else 0.0
+                yield Unit(part, time, needs), at, partial
+
+
 def build_part(
-    blueprints: Sequence[Blueprint], part: int
+    blueprints: Sequence[Blueprint], part: int, order: Sequence[Piece]
 ) -> tuple[PartProgram, tuple[Mapping[str, Slice], ...]]:
-    """Go through the layers in the global order, and in each through the shares of the batch.
+    """Go through the layers of all shares of the batch in an order of `order_of_layers`.
 
     Returns
     -------
@@ -41,9 +97,8 @@ def build_part(
         ]
         for builder in builders:
             builder.expect()
-        for at in range(len(blueprints[0].graph.layers)):
-            for builder in builders:
-                builder.add_layer(at)
+        for share, at, partial in order:
+            builders[share].add(at, partial)
         for name in list(made.waiting):  # the table counts them, though no operator wants them
             made.receive(name)
         builders[0].carry()
@@ -81,11 +136,12 @@ class PartBuilder:
     slices: dict[str, Slice] = field(default_factory=dict)
     results: tuple[fx.Node, ...] = ()
 
-    def add_layer(self, at: int) -> None:
-        """Add the part's share of a layer."""
+    def add(self, at: int, partial: bool) -> None:
+        """Add what the part does of a layer: its partial sums, or what finishes its tasks."""
         tasks = self.blueprint.finishes(at, self.part)
-        self._partial(at)
-        if not len(tasks):
+        if partial:
+            self._partial(at)
+        if partial or not len(tasks):
             return
         finished = self._finish(at, tasks)
         if self.blueprint.graph.layers[at].kind == OUTPUT:
