@@ -11,7 +11,9 @@ In `cutting`: `ownership` (who computes what), `cut_graph` (one layer's share as
 `node_facts`, `layouts`, `held_constants`, `reindexing`, `same_index`, `products` and `replacements`
 say how operators are cut), `steps`, and `slices` (what a part holds of the model's state). In
 `state`: `original_state`, `weight_files` and `traced_values` (a state_dict of the whole model),
-`batch_statistics` (what norms update once a batch).
+`batch_statistics` (what norms update once a batch). In `shares`, where the batch is in slices:
+`batch_shares` (which are computed as one), `interleaving` (in which order parts go through them),
+`exchanges` and `copies` (what parts have of each other's state).
 """
 
 from __future__ import annotations

@@ -70,12 +70,13 @@ class HeldState:
                 empty, learns = getattr(step, attribute), held.name in blueprint.trainable
                 if key not in self._tensors:
                     full = known.get(held.name)
-                    if is_copy:  # it is filled before it is used, if not now
-                        whole = torch.zeros(held.shape, dtype=empty.dtype) if full is None else full
-                        value = self._new(held, empty, whole, device).requires_grad_(learns)
+                    if is_copy and full is None:  # the first pass fills it
+                        value = torch.zeros(held.local_shape, dtype=empty.dtype, device=device)
                     else:
                         value = self._new(held, empty, full, device)
-                    if not is_copy and isinstance(empty, nn.Parameter):
+                    if is_copy:
+                        value.requires_grad_(learns)
+                    elif isinstance(empty, nn.Parameter):
                         value = nn.Parameter(value, learns)
                     self._tensors[key] = value
                     (self._copies if is_copy else self._slices)[key] = held

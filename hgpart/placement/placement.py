@@ -817,6 +817,7 @@ class Placement(nn.Module):
             for name in values.keys() & state_dict.keys():  # which the other mode is traced with
                 values[name].copy_(state_dict[name])
             self._state.load(state_dict)
+        self._alike.clear()
         return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
 
     def _load_from_state_dict(

@@ -69,6 +69,7 @@ class DistributedModel(nn.Module):
         self._pass: tuple[StepRun, list[MicroBatchWire], Schedule, int] | None = None
         self._plain: WeakKeyDictionary[PartProgram, Schedule] = WeakKeyDictionary()
         self._routes: WeakKeyDictionary[Schedule, Routes] = WeakKeyDictionary()
+        self._times_added: WeakKeyDictionary[Schedule, Any] = WeakKeyDictionary()
 
     @property
     def program(self) -> PartProgram:
@@ -246,7 +247,7 @@ class DistributedModel(nn.Module):
         if not placement.shares_state:
             holdings = connection.gather(placement.holding(connection.rank))
             placement.share_state(dict(enumerate(holdings)))
-        return StatePost(connection, placement.copies, self.traffic)
+        return StatePost(connection, placement.copies, self.traffic, self._times_added)
 
     def stream(
         self,

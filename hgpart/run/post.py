@@ -6,7 +6,7 @@ And `StatePost`: what goes between parts before and behind a pass, for copies of
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -194,10 +194,20 @@ class StatePost:
     copies : Copies
     sent : Traffic
         What this part sends is added to it.
+    times_added : mapping of Schedule to mapping of (int, Key) to int
+        By number of an exchange and key of a copy, how often a step adds to its gradient; of the
+        schedules by which there has been one, which this one is noted in.
     """
 
-    def __init__(self, connection: Connection, copies: Copies, sent: Traffic) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        copies: Copies,
+        sent: Traffic,
+        times_added: MutableMapping[Schedule, Counter[tuple[int, Key]]],
+    ) -> None:
         self._connection, self._copies, self.sent = connection, copies, sent
+        self._times_added = times_added
         self._place = connection.device if connection.nccl else torch.device("cpu")
         self._coming: dict[tuple[int, int], tuple[Exchange, Tensor, dist.Work | None]] = {}
         self._going: list[tuple[Exchange, int, Tensor, dist.Work | None]] = []
@@ -262,7 +272,7 @@ class StatePost:
         if number in self._departed:
             raise RunError("a gradient was added to after it had been sent: this is a bug")
         self._added[number, key] += 1
-        expected = self._copies.times_added.get(self._schedule)
+        expected = self._times_added.get(self._schedule)
         one = self._copies.weights[number]
         if expected is not None and all(
             self._added[number, each] == expected[number, each] for each in one.copy_keys
@@ -281,7 +291,7 @@ class StatePost:
         for hook in self._hooks:
             hook.remove()
         if self._schedule is not None:
-            copies.times_added.setdefault(self._schedule, self._added)
+            self._times_added.setdefault(self._schedule, self._added)
         for number, one in enumerate(copies.weights):
             if one.owner == rank != one.holder and (GRADIENTS, number) not in self._coming:
                 self._expect(one, (GRADIENTS, number), one.holder)

@@ -173,6 +173,19 @@ def test_a_change_of_weights_without_training_is_seen():
         torch.testing.assert_close(placement(*inputs), model(*inputs), rtol=1e-9, atol=1e-12)
 
 
+def test_copies_of_a_placement_are_their_own():
+    model, inputs = batch_of("residual", 4)
+    placement = in_slices("residual", model, inputs, 2, 2)
+    placement(*inputs)
+    other = copy.deepcopy(placement)
+    with torch.no_grad():
+        for one in other.parameters():
+            one.mul_(2)
+    assert verify(model, placement, inputs).failures == ()
+    model.load_state_dict(other.state_dict())
+    assert verify(model, other, inputs).failures == ()
+
+
 def test_types_and_frozen_parameters():
     model, inputs = batch_of("residual", 5)
     model.stem.requires_grad_(False)

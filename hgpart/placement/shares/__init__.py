@@ -1,1 +1,1 @@
-"""A batch in slices: `batch_shares` (which are computed as one), `copies` (of what they share)."""
+"""Partition over slices of the batch -> shares of it, and copies of what these have in common."""

@@ -10,14 +10,12 @@ statistics, and the weights once after training.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from hgpart.execution.totals import Traffic
 from hgpart.placement.shares.exchanges import Exchange, Key, add, packed, put, taken, unpacked
-from hgpart.schedules.schedule import Schedule
 
 
 class Copies:
@@ -35,12 +33,6 @@ class Copies:
         Of all parameters and buffers.
     steps : mapping of nn.Module to collection of (int, Key)
         By step, the part and the keys of the copies that it computes with.
-
-    Attributes
-    ----------
-    times_added : mapping of Schedule to mapping of (int, Key) to int
-        By number of an exchange and key of a copy, how often a step adds to its gradient; of the
-        schedules by which there has been one.
     """
 
     def __init__(
@@ -61,8 +53,6 @@ class Copies:
             step: sorted({number for copy in used for number in holders.get(copy, ())})
             for step, used in steps.items()
         }
-        self.times_added: WeakKeyDictionary[Schedule, Mapping[tuple[int, Key], int]]
-        self.times_added = WeakKeyDictionary()
         self._versions: list[int] = []
 
     def of_step(self, step: nn.Module) -> Sequence[int]:
