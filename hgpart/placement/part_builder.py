@@ -66,15 +66,19 @@ def _units(blueprint: Blueprint, first: int) -> Iterator[tuple[Unit, int, bool]]
     last: dict[int, int] = {}
     for at, layer in enumerate(blueprint.graph.layers):
         read = [(source, False) for source in blueprint.graph.sources(layer)]
-        split = blueprint.owners.cells[at] is not None
+        cells = blueprint.owners.cells[at]
         for partial in (True, False):
             for part in range(k):
+                own = cells[part] if cells is not None else ()
+                if not len(own if partial else blueprint.finishes(at, part)):
+                    continue
                 needs = {last[part]: 0.0} if part in last else {}
                 for source, sums in read if partial else [*read, (at, True)]:
                     for sender, travel in coming.get((source, sums, part), ()):
                         needs[numbers[source, sums, sender]] = travel
                 numbers[at, partial, part] = last[part] = first + len(numbers)
-                time = float(seconds[layer.tied_to, part]) if partial == split else 0.0
+                works = partial == (cells is not None)  # the products, where they are apart
+                time = float(seconds[layer.tied_to, part]) if works else 0.0
                 yield Unit(part, time, needs), at, partial
 
 

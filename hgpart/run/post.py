@@ -210,6 +210,7 @@ class StatePost:
         self._times_added = times_added
         self._place = connection.device if connection.nccl else torch.device("cpu")
         self._coming: dict[tuple[int, int], tuple[Exchange, Tensor, dist.Work | None]] = {}
+        self._in_place: set[tuple[int, int]] = set()  # that come to where they belong
         self._going: list[tuple[Exchange, int, Tensor, dist.Work | None]] = []
         self._hooks: list[Any] = []
         self._schedule: Schedule | None = None
@@ -319,7 +320,9 @@ class StatePost:
         rank = self._connection.rank
         for number, one in enumerate(exchanges):
             if one.holder == rank != one.owner:
-                self._expect(one, (way, number), one.owner)
+                memory = self._copies.memory(one)
+                here = memory is not None and memory.device == self._place
+                self._expect(one, (way, number), one.owner, memory if here else None)
         for number, one in enumerate(exchanges):
             if one.owner == rank != one.holder:
                 self._send(one, (way, number), one.holder, self._copies.values(one))
@@ -327,13 +330,19 @@ class StatePost:
                 self._copies.put(one, self._copies.values(one))
 
     def _take(self, one: Exchange, name: tuple[int, int]) -> None:
+        in_place = name in self._in_place
         body = self._received(name, one.owner)
-        if body is not None:
+        if body is not None and not in_place:
             self._copies.put(one, body)
 
-    def _expect(self, one: Exchange, name: tuple[int, int], sender: int) -> None:
-        size = self._copies.nbytes(one)
-        body = torch.empty(size, dtype=torch.uint8, device=self._place)
+    def _expect(
+        self, one: Exchange, name: tuple[int, int], sender: int, memory: Tensor | None = None
+    ) -> None:
+        body = memory
+        if body is None:
+            body = torch.empty(self._copies.nbytes(one), dtype=torch.uint8, device=self._place)
+        else:
+            self._in_place.add(name)
         group = self._connection.group(sender, self._connection.rank)
         call = partial(dist.irecv, body, sender, group, _tag(name))
         self._coming[name] = one, body, self._guarded(call, one, sender, "waited for")

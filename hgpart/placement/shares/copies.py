@@ -135,6 +135,15 @@ class Copies:
                 if not if_other or not torch.equal(taken(tensor, copy.places), given):
                     put(tensor, copy.places, given)
 
+    def memory(self, exchange: Exchange) -> Tensor | None:
+        """The bytes of the holder's copy, where it is one, and the same elements in this order."""
+        copies = [copy for each in exchange.elements for copy in each.copies]
+        tensor = self._tensor(exchange.holder, copies[0].key)
+        whole = len(copies) == 1 and isinstance(copies[0].places, slice)
+        if not whole or tensor.numel() != exchange.elements[0].count or not tensor.is_contiguous():
+            return None
+        return tensor.detach().view(-1).view(torch.uint8)
+
     def gradients(self, exchange: Exchange) -> Tensor:
         """What the holder's copies have, added up; they have none from then on, see `clear`."""
         found = []
@@ -179,7 +188,7 @@ def count(exchange: Exchange, nbytes: int, sent: Traffic, backward: bool) -> Non
         return
     if backward:
         sent.backward_bytes[exchange.holder, exchange.owner] += nbytes
-        sent.backward_messages[exchange.holder, exchange.owner] += 1
+        sent.backward_messages[exchange.holder, exchange.owner] += exchange.first
     else:
         sent.forward_bytes[exchange.owner, exchange.holder] += nbytes
-        sent.forward_messages[exchange.owner, exchange.holder] += 1
+        sent.forward_messages[exchange.owner, exchange.holder] += exchange.first

@@ -20,6 +20,7 @@ from hgpart.placement.cutting.slices import Slice, slice_of
 Key = tuple[object, ...]
 Places = torch.Tensor | slice  # of a flattened tensor
 EVERY = slice(None)
+SMALL = 2**14  # elements: what is less goes with others, for which it is copied
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ class Elements:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """All elements of a layer that belong to one part and that another has copies of.
+    """Elements of a layer that belong to one part and that another has copies of.
 
     Attributes
     ----------
@@ -90,12 +91,15 @@ class Exchange:
     owner, holder : int
         Parts; they are one where a part's shares need other elements each.
     elements : tuple of Elements
+    first : bool
+        Of those of the layer from this owner to this holder, which count as one message.
     """
 
     layer: str
     owner: int
     holder: int
     elements: tuple[Elements, ...]
+    first: bool
 
     @property
     def copy_keys(self) -> list[Key]:
@@ -130,7 +134,18 @@ def exchanges(holdings: Mapping[int, Holding], layers: Mapping[str, str]) -> tup
                     found.setdefault((layers[name], owner, holder), []).append(elements)
     order = {layer: at for at, layer in enumerate(dict.fromkeys(layers.values()))}
     ways = sorted(found, key=lambda way: (order[way[0]], way[1], way[2]))
-    return tuple(Exchange(*way, tuple(found[way])) for way in ways)
+    return tuple(
+        Exchange(*way, together, first=not at)
+        for way in ways
+        for at, together in enumerate(_bodies(found[way]))
+    )
+
+
+def _bodies(elements: Sequence[Elements]) -> list[tuple[Elements, ...]]:
+    """What travels in one piece: tensors that are large by themselves."""
+    large = [(one,) for one in elements if one.count >= SMALL]
+    small = tuple(one for one in elements if one.count < SMALL)
+    return [*large, *([small] if small else [])]
 
 
 def _elements(key: Key, own: Slice, copies: Sequence[tuple[Key, Slice]]) -> Elements | None:
