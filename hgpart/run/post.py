@@ -276,7 +276,7 @@ class StatePost:
         expected = self._times_added.get(self._schedule)
         one = self._copies.weights[number]
         if expected is not None and all(
-            self._added[number, each] == expected[number, each] for each in one.copy_keys
+            0 < expected[number, each] == self._added[number, each] for each in one.copy_keys
         ):
             self._depart(number)
 
