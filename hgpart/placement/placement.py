@@ -628,8 +628,8 @@ class Placement(nn.Module):
         blueprint = self.blueprint
         layers: dict[str, str] = {}
         for layer in blueprint.graph.layers:
-            for name in layer.parameter_names:
-                if name in blueprint.trainable:
+            if not blueprint.trainable.isdisjoint(layer.parameter_names):  # as the table counts
+                for name in layer.parameter_names:
                     layers.setdefault(name, layer.name)
         every = (held for one in holdings.values() for held in one.copies.values())
         self._copies[self.training] = Copies(

@@ -122,9 +122,7 @@ class DistributedModel(nn.Module):
         step = self._begun(wires, self.placement.batches(values, (batch,)), state=state)
         with self.placement.batch():
             step.run(there.sequences[self.connection.rank])
-        self._finish(post, "forward")
-        if state is not None:
-            state.finish()
+        self._finish(post, "forward", None if state is None else state.finish)
         if torch.is_grad_enabled():
             self._pass = step, wires, schedule.backward_only, batch
         return self._own_result(step.results[0]) if self.makes_result else None
@@ -157,9 +155,8 @@ class DistributedModel(nn.Module):
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
         step.run(schedule.sequences[self.connection.rank])
-        self._finish(post, "backward")
-        if len(self.placement.shares) > 1:
-            self._state().end_step()
+        several = len(self.placement.shares) > 1
+        self._finish(post, "backward", self._state().end_step if several else None)
 
     def step(
         self,
@@ -214,11 +211,10 @@ class DistributedModel(nn.Module):
         with self.placement.batch():
             step.run(schedule.sequences[self.connection.rank])
         self.peak_bytes = step.peak_bytes
-        self._finish(post, "backward" if schedule.backward else "forward")
-        if state is not None and schedule.backward:
-            state.end_step()
-        elif state is not None:
-            state.finish()
+        end = None
+        if state is not None:
+            end = state.end_step if schedule.backward else state.finish
+        self._finish(post, "backward" if schedule.backward else "forward", end)
         if not self.makes_result:
             return None
         scores = [step.scores[micro_batch] for micro_batch in range(len(sizes))]
@@ -374,9 +370,13 @@ class DistributedModel(nn.Module):
         self.traffic, self.timing, self.events = step.traffic, step.timing, step.events
         return step
 
-    def _finish(self, post: Post, direction: str) -> None:
+    def _finish(
+        self, post: Post, direction: str, end_copies: Callable[[], None] | None = None
+    ) -> None:
         begin = perf_counter_ns()
         post.finish()
+        if end_copies is not None:
+            end_copies()
         end = perf_counter_ns()
         self.events.append(Event(self.events[-1].action, Doing.WAIT, begin, end))
         seconds = (end - begin) / 1e9

@@ -265,7 +265,8 @@ class StatePost:
                 for key in one.copy_keys:
                     hook = partial(self._note, number, key)
                     copy: Any = self._copies.copy(one, key)  # whose hooks have no types
-                    self._hooks.append(copy.register_post_accumulate_grad_hook(hook))
+                    if copy.requires_grad:
+                        self._hooks.append(copy.register_post_accumulate_grad_hook(hook))
 
     def _note(self, number: int, key: Key, tensor: Tensor) -> None:
         """Something was added to the gradient of a copy."""

@@ -189,6 +189,7 @@ def test_copies_of_a_placement_are_their_own():
 def test_types_and_frozen_parameters():
     model, inputs = batch_of("residual", 5)
     model.stem.requires_grad_(False)
+    model.head.bias.requires_grad_(False)
     placement = in_slices("frozen", model.float(), [one.float() for one in inputs], 2, 3)
     assert verify(model.double(), placement.double(), inputs).failures == ()
 

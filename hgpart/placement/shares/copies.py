@@ -28,7 +28,7 @@ class Copies:
     here : collection of int
         The parts that this process holds.
     weights : sequence of Exchange
-        Of parameters that have gradients.
+        Of parameters, of layers that have some with gradients.
     state : sequence of Exchange
         Of all parameters and buffers.
     steps : mapping of nn.Module to collection of (int, Key)
