@@ -6,7 +6,7 @@ And a stream of batches -> those of them that parts have begun.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 from operator import add
 from typing import Any
@@ -97,7 +97,11 @@ def score_of(
         losses = []
         for share, some in zip(shares, own, strict=True):
             at = micro_batch * several + share
-            loss = loss_fn(build(some), divided[at])
+            target = divided[at]
+            if several > 1:  # results of other shares may be on other devices
+                device = some[0].device
+                target = pytree.tree_map_only(torch.Tensor, partial(_to, device), target)
+            loss = loss_fn(build(some), target)
             _check_loss(loss, learns=any(result.requires_grad for result in some))
             losses.append(loss if len(flat) == 1 else loss * (flat[at] / sum(flat)))
         return reduce(add, losses)
@@ -210,6 +214,10 @@ def check_norms_of_stream(norms: str) -> None:
         )
 
 
+def _to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(device)
+
+
 def joined_results(blueprint: Blueprint, by_share: Sequence[Sequence[Any]]) -> Sequence[Any]:
     """The results of a batch, of those of its shares.
 
@@ -228,7 +236,8 @@ def joined_results(blueprint: Blueprint, by_share: Sequence[Sequence[Any]]) -> S
                 f"result {node.name} has no samples: accepted in slices of the batch are results "
                 "with a dimension for them"
             )
-        found.append(torch.cat(pieces, dim=dim))
+        device = pieces[0].device
+        found.append(torch.cat([piece.to(device) for piece in pieces], dim=dim))
     return found
 
 

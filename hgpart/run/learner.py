@@ -464,7 +464,8 @@ class RankModel(_Scheduled):
         if len(parts) == 1:
             return connection.share_later(value, *parts)
         total = connection.add_later(value or 0.0)
-        return lambda: torch.tensor(total(), dtype=torch.float64).to(self.dtype).item()
+        dtype = torch.promote_types(self.dtype, torch.float32)  # as a step in one process adds up
+        return lambda: torch.tensor(total(), dtype=torch.float64).to(dtype).item()
 
     def gather(self, value: Any) -> list[Any]:
         """Hear from all processes."""
