@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import hgpart
-from hgpart.run.connection import Connection, connect
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.launch import launch
 from hgpart.run.learner import Learner, RankModel, WholeModel
+from hgpart.run.processes.connection import Connection, connect
+from hgpart.run.processes.launch import launch
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.training.data import Data, load_data
 from hgpart.run.training.loop import accuracy

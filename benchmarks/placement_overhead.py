@@ -24,9 +24,9 @@ from torch.nn import functional
 import hgpart
 from hgpart.compare.kinds import partition_of_kind
 from hgpart.execution.totals import Timing
-from hgpart.run.connection import Connection, connect
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.launch import launch
+from hgpart.run.processes.connection import Connection, connect
+from hgpart.run.processes.launch import launch
 
 BATCH = 16
 CASES = {"one": ("good", 1), "two": ("good", 2), "two-horizontal": ("horizontal", 2)}

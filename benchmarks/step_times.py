@@ -35,9 +35,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hgpart
 from hgpart.compare.kinds import partition_of_kind
-from hgpart.run.connection import Connection, connect
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.launch import launch
+from hgpart.run.processes.connection import Connection, connect
+from hgpart.run.processes.launch import launch
 from hgpart.run.scheduling import schedule_among
 
 PROCESSES = 2

@@ -36,8 +36,8 @@ from originals import (
 from hgpart import Modelling, PartitionedModel, flops, load_model, partition_graph, place
 from hgpart.execution.totals import Traffic
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.run.connection import Connection, connect
 from hgpart.run.distributed import DistributedModel
+from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.scheduling import schedule_among
 from hgpart.tracing.traced_model import TracedModel
 

@@ -28,8 +28,8 @@ from hgpart.execution.totals import Traffic
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.problem.problem import Problem
 from hgpart.placement.shares import exchanges
-from hgpart.run.connection import Connection, connect
 from hgpart.run.distributed import DistributedModel
+from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.scheduling import schedule, schedule_among
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule

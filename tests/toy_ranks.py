@@ -30,10 +30,10 @@ from hgpart.execution.program import PartProgram, receive, send
 from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import WHOLE, Transfer, TransferredTensor
 from hgpart.placement.micro_batches import score_of
-from hgpart.run.connection import connect
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.post import Post
-from hgpart.run.routes import routes
+from hgpart.run.processes.connection import connect
+from hgpart.run.processes.post import Post
+from hgpart.run.processes.routes import routes
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.outline import Chunk, Outline, Sent

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hgpart.placement import Placement
     from hgpart.plan import Plan
-    from hgpart.run.connection import Connection
+    from hgpart.run.processes.connection import Connection
     from hgpart.run.schedule_wanted import Scheduling
 
 
@@ -99,7 +99,7 @@ class Placing:
     @contextmanager
     def connected(self, transport: str, timeout: float) -> Iterator[Connection]:
         """Be one of the ranks that torchrun, or `start_ranks`, has started."""
-        from hgpart.run.connection import connect
+        from hgpart.run.processes.connection import connect
 
         k = self.plan.k
         device = self.devices[int(os.environ["RANK"]) % k]

@@ -32,7 +32,7 @@ def check_one_clock(timeline: Path | None, one_process: bool) -> None:
 
 def start_ranks(context: typer.Context, k: int) -> None:
     """Run a command of hgpart in k processes on this machine, and wait for them."""
-    from hgpart.run.launch import launch
+    from hgpart.run.processes.launch import launch
 
     try:
         launch("hgpart", [context.command.name or "", *written_out(context)], k)

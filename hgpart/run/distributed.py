@@ -21,9 +21,10 @@ from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.weights.versions import Versions
 from hgpart.placement import Placement
 from hgpart.placement.micro_batches import StreamedBatches, check_stream, schedule_for_mode
-from hgpart.run.connection import Connection
-from hgpart.run.post import MicroBatchWire, Post, StatePost
-from hgpart.run.routes import Routes, routes
+from hgpart.run.processes.connection import Connection
+from hgpart.run.processes.post import MicroBatchWire, Post
+from hgpart.run.processes.routes import Routes, routes
+from hgpart.run.processes.state_post import StatePost
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes

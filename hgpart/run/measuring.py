@@ -16,9 +16,9 @@ from hgpart.execution.events import Event, Timeline
 from hgpart.execution.held_memory import memory_counted
 from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
-from hgpart.run.connection import Connection
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import Learner, Loss, PlacedModel, RankModel, timeline_of
+from hgpart.run.processes.connection import Connection
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import costs_of
 from hgpart.schedules.rules import LONGEST

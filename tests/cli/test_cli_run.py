@@ -18,7 +18,7 @@ from hgpart.cli.processes import device_of_each
 from hgpart.errors import ArgumentError, OutputError
 from hgpart.placement import Placement
 from hgpart.plan import load_plan
-from hgpart.run.heartbeats import Heartbeats
+from hgpart.run.processes.heartbeats import Heartbeats
 from hgpart.schedules.rules import RULES
 
 
@@ -404,7 +404,7 @@ def test_a_reader_that_has_enough_is_told_nothing(capfd, plans, monkeypatch):
     def launch(*arguments):
         raise OutputError("nobody reads what rank 0 prints")
 
-    monkeypatch.setattr("hgpart.run.launch.launch", launch)
+    monkeypatch.setattr("hgpart.run.processes.launch.launch", launch)
     assert hgpart_run(plans, 2) == 11
     assert capfd.readouterr() == ("", "")
 

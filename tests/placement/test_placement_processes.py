@@ -15,7 +15,7 @@ import placements
 import pytest
 from placement_ranks import MODELS, Finding
 
-from hgpart.run.launch import launch
+from hgpart.run.processes.launch import launch
 
 pytestmark = pytest.mark.full  # in the quick tests test_distributed.py and test_cli_run.py do it
 

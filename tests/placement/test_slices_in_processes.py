@@ -7,7 +7,7 @@ import json
 import pytest
 import sliced_ranks
 
-from hgpart.run.launch import launch
+from hgpart.run.processes.launch import launch
 
 
 def test_processes_do_what_threads_do(tmp_path):

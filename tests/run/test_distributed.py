@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hgpart.errors import RunError
-from hgpart.run.launch import launch
+from hgpart.run.processes.launch import launch
 from hgpart.schedules.rules import DEFAULT, RULES
 
 # Each by itself where tests are to be full, else the default.

@@ -37,14 +37,14 @@ from hgpart.cli.processes import (
 )
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
+from hgpart.run.processes.transports import check_carries, check_transport
 from hgpart.run.schedule_wanted import Scheduling, scheduling_of
-from hgpart.run.transports import check_carries, check_transport
 from hgpart.schedules.rules import DEFAULT
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
     from hgpart.report.running import RunReport
-    from hgpart.run.connection import Connection
+    from hgpart.run.processes.connection import Connection
 
 
 def run(
@@ -88,7 +88,7 @@ def run(
     with Stages() as stage, stage("import"):
         from hgpart.hypergraph.modelling import LARGEST_FACTOR
         from hgpart.plan import load_plan
-        from hgpart.run.connection import check_timeout
+        from hgpart.run.processes.connection import check_timeout
     if batch_size is not None and not 1 <= batch_size <= LARGEST_FACTOR:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     checked_unit(unit)

@@ -34,8 +34,8 @@ from hgpart.cli.placing import Placing, progress
 from hgpart.cli.processes import check_one_clock, device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
+from hgpart.run.processes.transports import check_carries, check_transport
 from hgpart.run.schedule_wanted import Scheduling, scheduling_of
-from hgpart.run.transports import check_carries, check_transport
 from hgpart.schedules.rules import DEFAULT
 from hgpart.terminal import warn
 
@@ -125,7 +125,7 @@ def train(
     with Stages() as stage:
         with stage("import"):
             from hgpart.plan import load_plan
-            from hgpart.run.connection import check_timeout
+            from hgpart.run.processes.connection import check_timeout
             from hgpart.run.training.loop import TrainingOptions
             from hgpart.run.training.resuming import Checkpointing
         checked_unit(unit)

@@ -17,9 +17,14 @@ import pytest
 
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, OutputError, RunError
-from hgpart.run.launch import launch
+from hgpart.run.processes.launch import launch
 
-LAUNCH = "import sys; from hgpart.run.launch import launch; launch(sys.argv[2], sys.argv[3:], 2)"
+LAUNCH = """
+import sys
+from hgpart.run.processes.launch import launch
+
+launch(sys.argv[2], sys.argv[3:], 2)
+"""
 
 PROGRAM = """
 import os, signal, subprocess, sys, time

@@ -29,8 +29,8 @@ from hgpart.errors import (
     first_line,
     is_out_of_memory,
 )
-from hgpart.run.heartbeats import Heartbeats
-from hgpart.run.transports import check_transport
+from hgpart.run.processes.heartbeats import Heartbeats
+from hgpart.run.processes.transports import check_transport
 
 TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets

@@ -45,7 +45,7 @@ TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 # The processes import what their launcher does, wherever it was started.
 START = (
     f"import sys; sys.path[:] = sys.argv.pop(1).split({os.pathsep!r}); "
-    "from hgpart.run.launch import begin; begin()"
+    "from hgpart.run.processes.launch import begin; begin()"
 )
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 from torch.distributed import HashStore
 
-from hgpart.run.heartbeats import Heartbeats, Others, within
+from hgpart.run.processes.heartbeats import Heartbeats, Others, within
 
 TIMEOUT = 1.6  # makes 0.8 s without a beat silence
 
@@ -49,7 +49,7 @@ def test_who_beats_no_more_is_silent_and_who_waits_is_not_to_blame(
             if state != "stopped":
                 other.beat()
 
-    monkeypatch.setattr("hgpart.run.heartbeats.time", Clock(all_beat))
+    monkeypatch.setattr("hgpart.run.processes.heartbeats.time", Clock(all_beat))
     assert beats[0].look() == Others(silent, working)
 
 
@@ -62,7 +62,7 @@ def test_what_is_told_ends_the_look(monkeypatch):
         first.beat()
 
     clock = Clock(tell)
-    monkeypatch.setattr("hgpart.run.heartbeats.time", clock)
+    monkeypatch.setattr("hgpart.run.processes.heartbeats.time", clock)
     assert first.look() == Others((1,), ())
     assert first.cause == "rank 1: out of memory"
     assert clock.now == first.interval / 4
@@ -121,7 +121,7 @@ def test_who_keeps_the_store_leaves_last(monkeypatch):
             store.set("beat/1", f"{now} waits")
 
     clock = Clock(beat)
-    monkeypatch.setattr("hgpart.run.heartbeats.time", clock)
+    monkeypatch.setattr("hgpart.run.processes.heartbeats.time", clock)
     keeper.tell("rank 2 is gone")
     keeper.leave()
     assert busy.cause == "rank 2 is gone"

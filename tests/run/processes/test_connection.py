@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hgpart.errors import ArgumentError, PlacementError, RunError
-from hgpart.run.connection import Connection, connect, local_device
-from hgpart.run.heartbeats import Others
+from hgpart.run.processes.connection import Connection, connect, local_device
+from hgpart.run.processes.heartbeats import Others
 
 
 @pytest.fixture

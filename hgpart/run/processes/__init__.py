@@ -1,0 +1,1 @@
+"""The processes of a run, and what one sends to others over torch.distributed."""
