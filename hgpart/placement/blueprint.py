@@ -157,6 +157,11 @@ class Blueprint:
                     "accepted are more, to take the statistics of"
                 )
 
+    @property
+    def has_norms(self) -> bool:
+        """Whether norms take their statistics of the samples of a batch."""
+        return bool(self._values_of_norms)
+
     @cached_property
     def _values_of_norms(self) -> tuple[tuple[int | torch.SymInt, str], ...]:
         """Of how many values per channel norms take statistics; one norm for each such size."""

@@ -11,12 +11,14 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Totals
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_peak_bytes
 from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import wanted_among, wanted_schedule
@@ -44,11 +46,18 @@ class Learner(Protocol):
     def makes_result(self) -> bool:
         """Whether the result, and so the loss, is here, or some samples' of it."""
 
+    @property
+    def has_norms(self) -> bool:
+        """Whether norms take their statistics of the samples of a batch, in training."""
+
     def samples_of_result(self, batch_size: int) -> Sequence[int]:
         """Which samples of a batch `forward` returns the result of here."""
 
     def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
         """Which samples are looked at here, of a batch of micro-batches of some sizes."""
+
+    def shares(self, batch_size: int) -> Sequence[Sequence[int]]:
+        """Samples that are computed at once, one share after the other, of each micro-batch."""
 
     def train(self, mode: bool) -> None:
         """Switch between training and evaluation."""
@@ -199,6 +208,15 @@ class WholeModel:
         """All."""
         return range(sum(sizes))
 
+    def shares(self, batch_size: int) -> Sequence[Sequence[int]]:
+        """One of all."""
+        return [(size,) for size in self.scheduling.sizes(batch_size)]
+
+    @property
+    def has_norms(self) -> bool:
+        """Whether there are batch norms."""
+        return any(isinstance(one, _BatchNorm) for one in self.model.modules())
+
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """All parameters and buffers; one that has several names counts under the first."""
         seen: set[int] = set()
@@ -260,6 +278,16 @@ class _Scheduled:
         if self.scheduling.most_in_flight == 1:
             return said
         return f"{said}, order {self._sample(batch_size).fingerprint}"
+
+    def shares(self, batch_size: int) -> Sequence[Sequence[int]]:
+        """Samples of the slices that lie alike."""
+        shares = self._placement.shares
+        return [sizes_of(shares, size) for size in self.scheduling.sizes(batch_size)]
+
+    @property
+    def has_norms(self) -> bool:
+        """Whether steps have some that take their statistics of samples, in the present mode."""
+        return self._placement.blueprint.has_norms
 
     def _sample(self, batch_size: int) -> Schedule:
         """Of a step, or of enough batches of a stream."""

@@ -36,6 +36,7 @@ RATES = {
 }
 TIMELINE_STEPS = 100  # that a timeline has at most, the last ones
 LARGEST_RATE = 1e30  # what torch makes of it by division is a float32 still
+SHARES = "samples of shares"  # in manifests
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,7 @@ def _train(
         say = checkpointing.warn if learner.first else lambda message: None
         options = _resumed(options, *checkpoint, say)
         path, manifest = checkpoint
+        _compare_shares(learner, options.batch_size, *checkpoint, say)
         if (
             learner.scheduling.most_in_flight > 1
             and manifest.step < options.steps
@@ -257,7 +259,11 @@ def _train(
         if learner.scheduling.is_stream:
             events.append(tuple(learner.events))
         if checkpointing is not None and (end % every == 0 or end == options.steps):
-            save(learner, optimizers, settings, options.rates, checkpointing, losses)
+            about: dict[str, str | float] = {
+                **options.rates,
+                SHARES: _shares(learner.shares(options.batch_size)),
+            }
+            save(learner, optimizers, settings, about, checkpointing, losses)
     seconds, steps = time.perf_counter() - start, len(losses) - before
     totals = learner.totals()
     return TrainingResult(
@@ -359,6 +365,29 @@ def _resumed(
             was = f"{path} was written with {written[name]:g}"
             say(f"{name.replace('_', ' ')} {rate:g} from step {manifest.step + 1} on; {was}")
     return options.completed(written)
+
+
+def _compare_shares(
+    learner: Learner, batch_size: int, path: Path, manifest: Manifest, say: Callable[[str], None]
+) -> None:
+    """Say if norms take their statistics of other samples now, so that losses are others, too."""
+    whole = [(size,) for size in learner.scheduling.sizes(batch_size)]
+    then = manifest.about.get(SHARES, _shares(whole))  # what was written before there were any
+    now = _shares(learner.shares(batch_size))
+    if learner.has_norms and now != then:
+        say(
+            f"norms take their statistics of {now} samples from step {manifest.step + 1} on; "
+            f"{path} was written with {then}"
+        )
+
+
+def _shares(sizes: Sequence[Sequence[int]]) -> str:
+    """Samples of the shares of each micro-batch, the same once.
+
+    >>> _shares([(2, 4), (2, 4), (1, 4)])
+    '2+4, 1+4'
+    """
+    return ", ".join(dict.fromkeys("+".join(map(str, one)) for one in sizes))
 
 
 def _batches(

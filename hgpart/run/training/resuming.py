@@ -67,11 +67,13 @@ def save(
     learner: Learner,
     optimizers: Mapping[int, torch.optim.Optimizer],
     settings: Settings,
-    rates: Mapping[str, float],
+    about: Mapping[str, str | float],
     checkpointing: Checkpointing,
     losses: Sequence[float],
 ) -> None:
     """Write a checkpoint: every part its own file, the first process what completes it.
+
+    `about` is what its manifest says besides the settings.
 
     Raises
     ------
@@ -89,13 +91,13 @@ def save(
         mine = {part_file(part): write_part(unfinished, part, parts[part]) for part in parts}
         files = {name: facts for each in learner.gather(mine) for name, facts in each.items()}
         if learner.first:
-            about = {**checkpointing.about, **rates}
+            said = {**checkpointing.about, **about}
             if checkpointing.fingerprint is not None:
-                about[FINGERPRINT] = checkpointing.fingerprint
+                said[FINGERPRINT] = checkpointing.fingerprint
             manifest = Manifest(
                 step=len(losses),
                 settings=settings,
-                about=about,
+                about=said,
                 losses=tuple(losses),
                 random_state=torch.get_rng_state().numpy().tobytes().hex(),
                 files=files,

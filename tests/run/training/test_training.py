@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from changed_models import of_data_parallel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -443,6 +444,30 @@ def test_rates_are_the_checkpoints_unless_others_are_asked_for(rates, optimizer)
         f"written with {earlier[name]:g}"
         for name in RATES[optimizer]
         if name in changed
+    ]
+
+
+@pytest.mark.parametrize("has_norms", [True, False])
+def test_norms_of_other_samples_than_a_checkpoints_are_said(has_norms, data, tmp_path):
+    """Other shares of the batch passed in silence, though norms then make other losses of it."""
+    model = nn.Sequential(
+        *(one for one in network() if has_norms or one._get_name()[:5] != "Batch")
+    )
+    said, data = [], replace(data, test=None)
+    for step, slices in enumerate((2, 2, 3, 1), start=1):
+        sliced = of_data_parallel(model, [torch.zeros(16, 1, 8, 8)], slices)
+        learner = PlacedModel(place(model, sliced))
+        resuming = Checkpointing(tmp_path, 1, resume=True, warn=said.append)
+        train(learner, data, TrainingOptions(step, 16), resuming)
+        written = check(tmp_path / f"step-{step:06d}").about["samples of shares"]
+        assert written == {1: "16", 2: "8+8", 3: "10+6"}[slices]
+    whole = WholeModel(copy.deepcopy(model))
+    train(whole, data, TrainingOptions(5, 16), resuming)
+    assert said == [
+        f"norms take their statistics of {now} samples from step {step} on; "
+        f"{tmp_path / f'step-00000{step - 1}'} was written with {then}"
+        for step, now, then in ((3, "10+6", "8+8"), (4, "16", "10+6"))
+        if has_norms
     ]
 
 
