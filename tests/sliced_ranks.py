@@ -15,10 +15,12 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import placements
 import torch
+from changed_models import CHANGES, change, freeze, of_data_parallel, taught
 from placed_models import model_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -52,6 +54,8 @@ def main(beside: str, file: str) -> None:
         with connect(k, timeout=60) as connection:
             for grain in ("coarse", "fine"):
                 found[f"{grain} {k}"] = compare(connection, grain)
+            if k == 2:
+                found["changes"] = after_changes(connection)
     if rank == 0:
         Path(file).write_text(json.dumps(found))
 
@@ -107,6 +111,37 @@ def compare(connection: Connection, grain: str) -> list[str]:
     own = process(*inputs)
     process.backward(None if own is None else own.square().sum())
     wrong |= set(differences(connection, threads, process))
+    return sorted(set().union(*connection.gather(wrong)))
+
+
+def after_changes(connection: Connection) -> list[str]:
+    """The same of passes between which, or within which, something is done to the model."""
+    rank = connection.rank
+    model, inputs, targets = taught()
+    plan = of_data_parallel(model, inputs, slices=3)
+    threads, here = place(model, plan), place(model, plan, parts=[rank])
+    process, wrong = DistributedModel(here, connection), set[str]()
+    changes = [lambda one: None, *(partial(change, how=how) for how in CHANGES)]
+    for done in (*changes, partial(freeze, name="stem.weight")):
+        for one in (threads, here):
+            done(one)
+            one.zero_grad()
+        threads.step(inputs, targets, nn.functional.mse_loss)
+        process.step(inputs, targets, nn.functional.mse_loss)
+        wrong |= set(differences(connection, threads, process))
+    results = threads(*inputs), process(*inputs)
+    threads.eval(), process.eval()  # of other slices, and with another program
+    results[0].square().sum().backward()
+    process.backward(None if results[1] is None else results[1].square().sum())
+    threads.train(), process.train()
+    wrong |= set(differences(connection, threads, process))
+    threads.eval(), process.eval()
+    with torch.no_grad():
+        for _ in range(2):  # it was taken for a change of parameters that other ranks don't see
+            own, samples = process(*inputs), here.samples_of_result(rank, len(targets))
+            if samples and not torch.equal(threads(*inputs)[samples], own):
+                wrong.add("results in evaluation")
+            process.double()
     return sorted(set().union(*connection.gather(wrong)))
 
 

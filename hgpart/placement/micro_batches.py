@@ -19,12 +19,11 @@ from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.step_run import Score
 from hgpart.execution.transfers import Share
 from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.state.original_state import has_hooks
 from hgpart.schedules import check_recompute
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.batches import evenly
 from hgpart.tracing.traced_nodes import first_tensor
-
-GRADIENT_HOOKS = "_post_accumulate_grad_hooks"  # where torch keeps them
 
 
 def divided_values(
@@ -183,7 +182,7 @@ def check_stream(
         raise ArgumentError("a stream without grad mode: accepted is with, as it trains")
     for module in modules:
         for name, parameter in module.named_parameters():
-            if parameter._backward_hooks or getattr(parameter, GRADIENT_HOOKS, None):
+            if has_hooks(parameter):
                 raise ArgumentError(
                     f"a stream with a hook on {name}, whose gradients gather elsewhere: accepted "
                     "are parameters without hooks"

@@ -59,7 +59,7 @@ from hgpart.placement.shares.batch_shares import joined, sizes_of
 from hgpart.placement.shares.copies import Copies
 from hgpart.placement.shares.exchanges import Holding, exchanges
 from hgpart.placement.state.batch_statistics import batch_of
-from hgpart.placement.state.original_state import hooked, original_state
+from hgpart.placement.state.original_state import has_hooks, hooked, original_state
 from hgpart.placement.state.traced_values import check_values
 from hgpart.placement.state.weight_files import opened_weights
 from hgpart.schedules import make_schedule
@@ -84,7 +84,8 @@ class Placement(nn.Module):
     Where the batch is in slices, those that lie alike are computed as one share of it. Each element
     of a parameter is in one part's state, that of the first share; others have copies of it, which
     are no parameters: they get its values when a pass with gradients begins, and give it their
-    gradients when that ends. Running statistics are those of the first share.
+    gradients when that ends. Running statistics are those of the first share,
+    which has the first samples of a batch.
 
     Attributes
     ----------
@@ -269,7 +270,8 @@ class Placement(nn.Module):
             If state is yet to be loaded, the model's code fixed another batch size, or an input
             has another type or, but for the batch, another shape than was traced. If a norm has one
             value per channel to take its statistics of, or gradients are wanted that a placement
-            does not have.
+            does not have; in slices of the batch also those of parameters that have hooks, or were
+            frozen when they were placed.
         """
         if unfilled := self._state.unfilled:
             raise PlacementError(
@@ -279,9 +281,28 @@ class Placement(nn.Module):
         needed = any(isinstance(one, torch.Tensor) and one.requires_grad for one in inputs)
         if torch.is_grad_enabled() and (needed or self.blueprint.trainable):
             self.check_gradients()
+        if torch.is_grad_enabled() and len(self.shares) > 1:
+            self._check_parameters()
         self._check_count(inputs)
         self.check_samples(batch_size)
         self._check_inputs(batch_size, inputs)
+
+    def _check_parameters(self) -> None:
+        """Raise a PlacementError if a gradient would not be that of all shares of the batch."""
+        for part in self._held:
+            for held, tensor in self._state.of(part):
+                if not tensor.requires_grad:
+                    continue
+                if held.name not in self.blueprint.trainable:
+                    raise PlacementError(
+                        f"{held.name} requires a gradient, and did not when it was placed: "
+                        "accepted in slices of the batch is to place the model anew"
+                    )
+                if has_hooks(tensor):
+                    raise PlacementError(
+                        f"a hook on {held.name}, whose gradient is added up from slices of the "
+                        "batch: accepted are parameters without hooks, and passes without gradients"
+                    )
 
     def check_samples(self, batch_size: int) -> None:
         """Raise a PlacementError if a batch, or a share of it, has too few samples, or too many."""
@@ -599,10 +620,16 @@ class Placement(nn.Module):
             programs = self._modes[training]
             if input_gradients:
                 programs = with_input_gradients(programs)
-            copies = LocalCopies(self) if len(self.shares) > 1 else None
-            placed = Placed(self.k, self.devices, programs.programs, self.output_parts, copies)
+            begin = self._begin_copies if len(self.shares) > 1 else None
+            placed = Placed(self.k, self.devices, programs.programs, self.output_parts, begin)
             self._runtimes[self._last] = LocalRuntime(placed)
         return self._runtimes[self._last]
+
+    def _begin_copies(self, sent: Sequence[Traffic]) -> Copies:
+        """Begin a pass in the present mode and grad mode; adds to what each part sent."""
+        copies = self.copies
+        copies.begin(self.copies_are_due(), sent)
+        return copies
 
     @property
     def copies(self) -> Copies:
@@ -631,12 +658,18 @@ class Placement(nn.Module):
             if not blueprint.trainable.isdisjoint(layer.parameter_names):  # as the table counts
                 for name in layer.parameter_names:
                     layers.setdefault(name, layer.name)
-        every = (held for one in holdings.values() for held in one.copies.values())
+        every = dict.fromkeys(
+            (held.name for one in holdings.values() for held in one.copies.values()), "state"
+        )
+        traced = blueprint.traced
+        passing = {*layers, *(traced.buffers[name] for name in traced.updated)}
+        fixed = {name: state for name, state in every.items() if name not in passing}
         self._copies[self.training] = Copies(
             self._state.tensor,
             self._held,
             weights=exchanges(holdings, layers),
-            state=exchanges(holdings, dict.fromkeys((held.name for held in every), "state")),
+            fixed=exchanges(holdings, fixed),
+            state=exchanges(holdings, every),
             steps=self._state.copies_of_steps(self._now),
         )
 
@@ -743,7 +776,11 @@ class Placement(nn.Module):
                 self._modes[mode] = in_dtype(programs, self.dtype, dtype)
         self.devices, self.dtype = devices, dtype
         self._runtimes.clear()
+        for copies in self._copies.values():
+            copies.moved = True
         self._copies.clear()
+        self._alike.clear()
+        self._begun.clear()
         for programs in self._modes.values():
             self._state.fill(programs, devices, {})
         self._show()
@@ -856,21 +893,6 @@ class Placement(nn.Module):
         """
         with opened_weights(path) as state:
             self.load_state_dict(state)
-
-
-class LocalCopies:
-    """Keeps alike what parts have of each other's state, where all are in this process."""
-
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
-
-    def begin(self, sent: Sequence[Traffic]) -> None:
-        """Begin a pass, in the present mode and grad mode; adds to what each part sent."""
-        self._placement.copies.begin(self._placement.copies_are_due(), sent)
-
-    def end(self, sent: Sequence[Traffic]) -> None:
-        """End a backward pass."""
-        self._placement.copies.end(sent)
 
 
 def _traced(

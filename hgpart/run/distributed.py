@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
 from time import perf_counter_ns
@@ -29,6 +30,34 @@ from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """A forward pass, of which a backward pass is to go on.
+
+    Attributes
+    ----------
+    step : StepRun
+    wires : list of MicroBatchWire
+        The part's, a new post for each way.
+    schedule : Schedule
+        Of the backward pass.
+    batch_size : int
+    state : StatePost or None
+        Of the copies that it has begun with, if there are some.
+    program : PartProgram
+        Of the mode that it has begun in, as what follows.
+    makes_result : bool
+    """
+
+    step: StepRun
+    wires: list[MicroBatchWire]
+    schedule: Schedule
+    batch_size: int
+    state: StatePost | None
+    program: PartProgram
+    makes_result: bool
 
 
 class DistributedModel(nn.Module):
@@ -67,7 +96,7 @@ class DistributedModel(nn.Module):
         self.traffic, self.timing = Traffic.none(connection.k), Timing()
         self.events: list[Event] = []
         self.peak_bytes: tuple[int, ...] = ()
-        self._pass: tuple[StepRun, list[MicroBatchWire], Schedule, int] | None = None
+        self._pass: _Pass | None = None
         self._plain: WeakKeyDictionary[PartProgram, Schedule] = WeakKeyDictionary()
         self._routes: WeakKeyDictionary[Schedule, Routes] = WeakKeyDictionary()
         self._times_added: WeakKeyDictionary[Schedule, Any] = WeakKeyDictionary()
@@ -125,7 +154,9 @@ class DistributedModel(nn.Module):
             step.run(there.sequences[self.connection.rank])
         self._finish(post, "forward", None if state is None else state.finish)
         if torch.is_grad_enabled():
-            self._pass = step, wires, schedule.backward_only, batch
+            self._pass = _Pass(
+                step, wires, schedule.backward_only, batch, state, self.program, self.makes_result
+            )
         return self._own_result(step.results[0]) if self.makes_result else None
 
     def backward(self, loss: Tensor | None = None) -> None:
@@ -144,20 +175,19 @@ class DistributedModel(nn.Module):
         """
         if self._pass is None:
             raise RunError("backward without a forward pass in grad mode before it")
-        if self.makes_result != (loss is not None):
+        if self._pass.makes_result != (loss is not None):
             raise ArgumentError(
                 f"rank {self.connection.rank} got {'no' if loss is None else 'a'} loss: the rank "
                 f"that makes the result, {self.placement.output_part}, has one, the others None"
             )
-        (step, wires, schedule, batch), self._pass = self._pass, None
-        post = self._post(schedule, (batch,))
-        for wire in wires:
+        begun, self._pass = self._pass, None
+        post = self._post(begun.schedule, (begun.batch_size,), begun.program)
+        for wire in begun.wires:
             wire.post = post
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
-        step.run(schedule.sequences[self.connection.rank])
-        several = len(self.placement.shares) > 1
-        self._finish(post, "backward", self._state().end_step if several else None)
+        begun.step.run(begun.schedule.sequences[self.connection.rank])
+        self._finish(post, "backward", None if begun.state is None else begun.state.end_step)
 
     def step(
         self,
@@ -234,17 +264,14 @@ class DistributedModel(nn.Module):
         """Begin a pass: copies of the model's state are to be like it, if there are some."""
         if len(self.placement.shares) == 1:
             return None
-        self.traffic = Traffic.none(self.connection.k)
-        state = self._state()
-        state.begin(self.placement.copies_are_due())
-        return state
-
-    def _state(self) -> StatePost:
         placement, connection = self.placement, self.connection
         if not placement.shares_state:
             holdings = connection.gather(placement.holding(connection.rank))
             placement.share_state(dict(enumerate(holdings)))
-        return StatePost(connection, placement.copies, self.traffic, self._times_added)
+        sent = Traffic.none(connection.k)
+        state = StatePost(connection, placement.copies, sent, self._times_added)
+        state.begin(placement.copies_are_due())
+        return state
 
     def stream(
         self,
@@ -337,12 +364,14 @@ class DistributedModel(nn.Module):
             self._plain[program] = make_schedule(outlines, "sequential", 1, Costs())
         return self._plain[program]
 
-    def _post(self, schedule: Schedule, sizes: tuple[int, ...]) -> Post:
-        rank = self.connection.rank
+    def _post(
+        self, schedule: Schedule, sizes: tuple[int, ...], program: PartProgram | None = None
+    ) -> Post:
+        rank, program = self.connection.rank, program or self.program
         if schedule not in self._routes:
-            check_fits(schedule, {rank: self.program}, self.connection.k)
+            check_fits(schedule, {rank: program}, self.connection.k)
             self._routes[schedule] = routes(schedule, rank)
-        return Post(self.connection, self.program.transfers, self._routes[schedule], sizes)
+        return Post(self.connection, program.transfers, self._routes[schedule], sizes)
 
     def _begun(
         self,

@@ -16,6 +16,7 @@ def test_processes_do_what_threads_do(tmp_path):
     assert json.loads(file.read_text()) == {
         "coarse 2": [],
         "fine 2": [],
+        "changes": [],
         "coarse 3": [],
         "fine 3": [],
     }

@@ -40,13 +40,16 @@ from hgpart.schedules.schedule import Action, Direction, Schedule
 
 
 class Copies(Protocol):
-    """Keeps alike what several parts have, and adds to what each part sent."""
-
-    def begin(self, sent: Sequence[Traffic]) -> None:
-        """Begin a pass, in the present grad mode."""
+    """What several parts have, which a pass has begun with; it adds to what each part sent."""
 
     def end(self, sent: Sequence[Traffic]) -> None:
         """End a backward pass."""
+
+    def clear(self) -> None:
+        """Forget the gradients that a backward pass has left, however it ended."""
+
+
+BeginCopies = Callable[[Sequence[Traffic]], Copies]  # in the present mode and grad mode
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,15 +66,15 @@ class Placed:
         What each part does.
     output_parts : tuple of int
         The part that has the model's results, for each share of the batch.
-    copies : Copies or None
-        What parts have of each other's state, if they do.
+    begin_copies : callable or None
+        Begins a pass where parts have copies of each other's state.
     """
 
     k: int
     devices: Sequence[torch.device]
     programs: Mapping[int, PartProgram]
     output_parts: tuple[int, ...]
-    copies: Copies | None = None
+    begin_copies: BeginCopies | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +131,7 @@ class LocalRuntime:
         self.k = placed.k
         self.devices = tuple(placed.devices)
         self.programs = tuple(placed.programs[part] for part in sorted(placed.programs))
-        self.output_parts, self.copies = placed.output_parts, placed.copies
+        self.output_parts, self._begin_copies = placed.output_parts, placed.begin_copies
         if not self.k == len(self.programs) == len(self.devices):
             raise PlacementError(
                 f"{len(self.programs)} programs and {len(self.devices)} devices for {self.k} parts:"
@@ -168,7 +171,6 @@ class LocalRuntime:
         if self.k == 1:
             return self._run_alone(values)
         batch = _Batch(self)
-        self.begin(batch.record)
         if torch.is_grad_enabled() and self._learns(values):
             inputs = {
                 name: value
@@ -184,15 +186,9 @@ class LocalRuntime:
         self.last = batch.record
         return results
 
-    def begin(self, record: RunRecord) -> None:
-        """Let copies be like what they are of."""
-        if self.copies is not None:
-            self.copies.begin(record.sent)
-
-    def end(self, record: RunRecord) -> None:
-        """Let the gradients of copies go where they belong to."""
-        if self.copies is not None:
-            self.copies.end(record.sent)
+    def begin_copies(self, sent: Sequence[Traffic]) -> Copies | None:
+        """Let copies be like what they are of, if parts have some; returns them, for the end."""
+        return None if self._begin_copies is None else self._begin_copies(sent)
 
     def step(
         self,
@@ -332,11 +328,10 @@ class LocalRuntime:
 
         record = RunRecord(tuple(run.traffic for run in runs), tuple(run.timing for run in runs))
         with torch.set_grad_enabled(schedule.backward):
-            self.begin(record)
+            copies = self.begin_copies(record.sent)
             jobs = map(partial, (run.run for run in runs), schedule.sequences)
-            self.everywhere([*jobs], streams_of(self.devices), stop)
-            if schedule.backward:
-                self.end(record)
+            with _ended(copies if schedule.backward else None, record.sent):
+                self.everywhere([*jobs], streams_of(self.devices), stop)
         self.last = replace(
             record,
             events=tuple(chain.from_iterable(run.events for run in runs)),
@@ -500,6 +495,7 @@ class _Batch:
         self.record = RunRecord(
             tuple(run.traffic for run in self._runs), tuple(run.timing for run in self._runs)
         )
+        self._copies = runtime.begin_copies(self.record.sent)
         self.results: tuple[Tensor, ...] = ()
         self.gradients: tuple[Tensor | None, ...] = ()
 
@@ -523,18 +519,30 @@ class _Batch:
             by_part[part] += gradients[share * each : (share + 1) * each]
         jobs = [partial(run.backward, by_part[part]) for part, run in enumerate(self._runs)]
         total: dict[str, Tensor | None] = {}
-        for name, gradient in chain.from_iterable(
-            found.items() for found in self._everywhere(jobs)
-        ):
+        with _ended(self._copies, self.record.sent):
+            by_job = self._everywhere(jobs)
+        for name, gradient in chain.from_iterable(found.items() for found in by_job):
             so_far = total.get(name)
             if so_far is not None and gradient is not None:
                 gradient = so_far + gradient.to(so_far.device)
             total[name] = so_far if gradient is None else gradient
-        self._runtime.end(self.record)
         return total
 
     def _everywhere(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
         return self._runtime.everywhere(jobs, self._streams, self._wires.stop)
+
+
+@contextmanager
+def _ended(copies: Copies | None, sent: Sequence[Traffic]) -> Iterator[None]:
+    """A backward pass: then the gradients of copies go where they belong to, if it ends well."""
+    if copies is None:
+        yield
+        return
+    try:
+        yield
+        copies.end(sent)
+    finally:
+        copies.clear()
 
 
 class _Modes:

@@ -3,8 +3,9 @@
 A pass with gradients begins with the weights of copies, which come from whom they belong to, and
 ends with the gradients of copies, which go there: so the gradient of each element is that of the
 whole batch in one place, where its optimizer is. These bytes are the partition's, (lambda - 1)
-times each way. What copies need besides, before a pass in evaluation, is not counted: running
-statistics, and the weights once after training.
+times each way. What copies need besides is not counted: before a pass in evaluation running
+statistics, and the weights once after training; before one with gradients what does not learn,
+where the user has changed it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from hgpart.errors import PlacementError
 from hgpart.execution.totals import Traffic
 from hgpart.placement.shares.exchanges import Exchange, Key, add, packed, put, taken, unpacked
 
@@ -29,10 +31,17 @@ class Copies:
         The parts that this process holds.
     weights : sequence of Exchange
         Of parameters, of layers that have some with gradients.
+    fixed : sequence of Exchange
+        Of all else that passes leave as it is: other parameters, and buffers that are only read.
     state : sequence of Exchange
         Of all parameters and buffers.
     steps : mapping of nn.Module to collection of (int, Key)
         By step, the part and the keys of the copies that it computes with.
+
+    Attributes
+    ----------
+    moved : bool
+        Whether the model has other tensors now: what a pass has begun with is gone.
     """
 
     def __init__(
@@ -40,10 +49,12 @@ class Copies:
         tensor: Callable[[int, Key], Tensor],
         here: Collection[int],
         weights: Sequence[Exchange],
+        fixed: Sequence[Exchange],
         state: Sequence[Exchange],
         steps: Mapping[nn.Module, Collection[tuple[int, Key]]],
     ) -> None:
-        self.weights, self.state = weights, state
+        self.weights, self.fixed, self.state = weights, fixed, state
+        self.moved = False
         self._tensor, self._here = tensor, here
         holders: dict[tuple[int, Key], list[int]] = {}
         for number, one in enumerate(weights):
@@ -53,7 +64,9 @@ class Copies:
             step: sorted({number for copy in used for number in holders.get(copy, ())})
             for step, used in steps.items()
         }
-        self._versions: list[int] = []
+        self._own_state, self._own_fixed = self._own(state), self._own(fixed)
+        self._versions: list[tuple[int, int]] = []
+        self._contents: list[tuple[int, ...]] = []
 
     def of_step(self, step: nn.Module) -> Sequence[int]:
         """The weights that a step computes copies of with, by their numbers."""
@@ -66,19 +79,26 @@ class Copies:
     @property
     def changed(self) -> bool:
         """Whether what belongs to parts that are here has changed since copies were like it."""
-        return self._versions != self._now()
+        return self._versions != [_version(self._tensor(*one)) for one in self._own_state]
+
+    @property
+    def fixed_changed(self) -> bool:
+        """The same of what passes leave as it is."""
+        return self._contents != [_content(self._tensor(*one)) for one in self._own_fixed]
 
     def note(self) -> None:
         """Copies are like it now."""
-        self._versions = self._now()
+        self._versions = [_version(self._tensor(*one)) for one in self._own_state]
+        self.note_fixed()
 
-    def _now(self) -> list[int]:
-        return [
-            self._tensor(one.owner, elements.key)._version
-            for one in self.state
-            if one.owner in self._here
-            for elements in one.elements
-        ]
+    def note_fixed(self) -> None:
+        """Copies of what passes leave as it is are like it now."""
+        self._contents = [_content(self._tensor(*one)) for one in self._own_fixed]
+
+    def _own(self, exchanges: Sequence[Exchange]) -> list[tuple[int, Key]]:
+        """What belongs to parts that are here, each once."""
+        here = (one for one in exchanges if one.owner in self._here)
+        return [*dict.fromkeys((one.owner, each.key) for one in here for each in one.elements)]
 
     def nbytes(self, exchange: Exchange) -> int:
         """What travels, one way."""
@@ -96,23 +116,29 @@ class Copies:
 
     def begin(self, whole: bool, sent: Sequence[Traffic]) -> None:
         """Begin a pass, with the whole state or not; adds to what each part sent."""
-        if whole or (self.changed and not torch.is_grad_enabled()):
-            for one in self.state:
-                self.put(one, self.values(one), if_other=True)
-                if one.owner != one.holder:
-                    sent[one.owner].uncounted_bytes[one.owner, one.holder] += self.nbytes(one)
+        learns = torch.is_grad_enabled()
+        if whole or (self.changed and not learns):
+            self._bring(self.state, sent)
             self.note()
-        if torch.is_grad_enabled():
+        elif learns and self.fixed_changed:
+            self._bring(self.fixed, sent)
+            self.note_fixed()
+        if learns:
             for one in self.weights:
                 self.put(one, self.values(one), if_other=True)
                 count(one, self.nbytes(one), sent[one.owner], backward=False)
 
+    def _bring(self, exchanges: Sequence[Exchange], sent: Sequence[Traffic]) -> None:
+        for one in exchanges:
+            self.put(one, self.values(one), if_other=True)
+            if one.owner != one.holder:
+                sent[one.owner].uncounted_bytes[one.owner, one.holder] += self.nbytes(one)
+
     def end(self, sent: Sequence[Traffic]) -> None:
-        """End a backward pass; adds to what each part sent."""
+        """End a backward pass, which `clear` follows; adds to what each part sent."""
         for one in self.weights:
             self.add_gradients(one, self.gradients(one))
             count(one, self.nbytes(one), sent[one.holder], backward=True)
-        self.clear()
 
     # -------------------------------------------------------------- one exchange, as bytes
 
@@ -145,7 +171,18 @@ class Copies:
         return tensor.detach().view(-1).view(torch.uint8)
 
     def gradients(self, exchange: Exchange) -> Tensor:
-        """What the holder's copies have, added up; they have none from then on, see `clear`."""
+        """What the holder's copies have, added up; they have none from then on, see `clear`.
+
+        Raises
+        ------
+        PlacementError
+            If the model was moved since.
+        """
+        if self.moved:
+            raise PlacementError(
+                "the model was moved, or cast, between a pass and its backward pass: accepted is "
+                "before or after both"
+            )
         found = []
         for elements in exchange.elements:
             pieces = []
@@ -162,10 +199,12 @@ class Copies:
         return packed(found)
 
     def add_gradients(self, exchange: Exchange, body: Tensor) -> None:
-        """Add them to the owner's."""
+        """Add them to the owner's; what was frozen after it was placed gets none."""
         pieces = unpacked(body, exchange, self._types(exchange))
         for elements, values in zip(exchange.elements, pieces, strict=True):
             tensor = self._tensor(exchange.owner, elements.key)
+            if not tensor.requires_grad:
+                continue
             values = values.to(tensor.device)
             if tensor.grad is None:
                 if not values.any():  # nobody has one: neither would the model
@@ -174,7 +213,7 @@ class Copies:
             add(tensor.grad, elements.places, values)
 
     def clear(self) -> None:
-        """The gradients of copies that are here have been taken."""
+        """Forget the gradients of copies that are here: they were taken, or a pass has failed."""
         for one in self.weights:
             if one.holder in self._here:
                 for elements in one.elements:
@@ -192,3 +231,21 @@ def count(exchange: Exchange, nbytes: int, sent: Traffic, backward: bool) -> Non
     else:
         sent.forward_bytes[exchange.owner, exchange.holder] += nbytes
         sent.forward_messages[exchange.owner, exchange.holder] += exchange.first
+
+
+def _version(tensor: Tensor) -> tuple[int, int]:
+    """What is another one when a tensor was changed, or given another `data`."""
+    return tensor._version, tensor.data_ptr()
+
+
+def _content(tensor: Tensor) -> tuple[int, ...]:
+    """The same, also where its `data` was changed in place, as of target networks.
+
+    torch keeps no version of that: so all bytes are added up.
+    """
+    flat = tensor.detach().reshape(-1).view(torch.uint8)
+    if flat.storage_offset() % 8:
+        flat = flat.clone()
+    words = flat[: len(flat) // 8 * 8].view(torch.int64)
+    left = flat[words.nbytes :]
+    return *_version(tensor), int(words.sum()), int(left.sum())

@@ -55,5 +55,12 @@ def hooked(model: nn.Module) -> Iterator[str]:
         if module._backward_hooks or module._backward_pre_hooks:
             yield f"a hook on the module {name or type(model).__name__}"
     for name, parameter in model.named_parameters():
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+        if has_hooks(parameter):
             yield f"a hook on the parameter {name}"
+
+
+def has_hooks(parameter: torch.Tensor) -> bool:
+    """Whether something is told its gradient."""
+    return bool(
+        parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+    )

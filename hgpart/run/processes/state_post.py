@@ -19,7 +19,7 @@ from hgpart.run.processes.connection import Connection
 from hgpart.schedules.schedule import Schedule
 
 FIRST_OF_STATE = 2**24  # tags of messages of state: those of a step's are below
-STATE, WEIGHTS, GRADIENTS = range(WAYS := 3)  # what travels for copies
+STATE, FIXED, WEIGHTS, GRADIENTS = range(WAYS := 4)  # what travels for copies
 
 
 class StatePost:
@@ -62,21 +62,24 @@ class StatePost:
     def begin(self, whole: bool) -> None:
         """Begin a pass in the present grad mode, with the whole state or not.
 
+        What does not learn is brought up to date before learning, where any process has changed it.
+
         Raises
         ------
         RunError
-            If parameters were changed of which other processes have copies.
+            Before a pass without gradients, if parameters were changed of which other processes
+            have copies.
         """
         copies, rank = self._copies, self._connection.rank
         learns = torch.is_grad_enabled()
         if whole:
-            self._spread(copies.state, STATE)
-            for number, one in enumerate(copies.state):
-                self._take(one, (STATE, number))
-                if one.owner == rank != one.holder:
-                    self.sent.uncounted_bytes[rank, one.holder] += copies.nbytes(one)
+            self._bring(copies.state, STATE)
             copies.note()
-        elif copies.changed and not learns:
+        elif learns:
+            if copies.fixed and any(self._connection.gather(copies.fixed_changed)):
+                self._bring(copies.fixed, FIXED)
+                copies.note_fixed()
+        elif copies.changed:
             raise RunError(
                 f"rank {rank} has changed parameters since the last pass, and other ranks have "
                 "copies of them: accepted is a change that a training step comes before"
@@ -86,6 +89,15 @@ class StatePost:
             for one in copies.weights:
                 if one.owner == rank:
                     count(one, copies.nbytes(one), self.sent, backward=False)
+
+    def _bring(self, exchanges: Sequence[Exchange], way: int) -> None:
+        """Let copies be there that no step waits for."""
+        self._spread(exchanges, way)
+        rank = self._connection.rank
+        for number, one in enumerate(exchanges):
+            self._take(one, (way, number))
+            if one.owner == rank != one.holder:
+                self.sent.uncounted_bytes[rank, one.holder] += self._copies.nbytes(one)
 
     def arrive(self, step: nn.Module) -> bool:
         """Let copies that a step computes with be there; whether it had to be waited for."""

@@ -1,0 +1,185 @@
+"""What is done to a placement over slices between its passes, or within them, is seen by copies.
+
+Parts have copies of each other's state. All of these were results that differed from the model's
+without a word.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import torch
+from changed_models import CHANGES, change, freeze, of_data_parallel, taught
+from torch import nn
+
+from hgpart import Placement, place
+from hgpart.errors import PlacementError
+from hgpart.execution.engine import PartRun
+from hgpart.run.learner import PlacedModel
+from hgpart.run.scheduling import schedule
+
+LOSS = nn.functional.mse_loss
+
+
+@lru_cache
+def plan():
+    return of_data_parallel(*taught()[:2], slices=3)
+
+
+class Both:
+    """The model and its placement, which is to have what the model has."""
+
+    def __init__(self) -> None:
+        self.model, self.inputs, self.targets = taught()
+        self.placement: Placement = place(self.model, plan())
+        self.optimizers = [
+            torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
+            for one in (self.model, self.placement)
+        ]
+
+    def held(self, name):
+        """What parts have of a parameter."""
+        held = (self.placement.held(part) for part in range(self.placement.k))
+        return [tensor for of_part in held for one, tensor in of_part if one.name == name]
+
+    def step(self) -> None:
+        """One of training, from which both are the same."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        expected = LOSS(self.model(*self.inputs), self.targets)
+        expected.backward()
+        found = self.placement.step(self.inputs, self.targets, LOSS)
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-9, atol=1e-12)
+        self.check()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.check()
+
+    def check(self) -> None:
+        """Assert that state and gradients are the same."""
+        state = self.model.state_dict(keep_vars=True)
+        for part in range(self.placement.k):
+            for held, tensor in self.placement.held(part):
+                whole = state[held.name]
+                pairs = [(whole.detach(), tensor.detach())]
+                assert (whole.grad is None) == (tensor.grad is None), held.name
+                pairs += [] if whole.grad is None else [(whole.grad, tensor.grad)]
+                for expected, found in pairs:
+                    torch.testing.assert_close(found, held.take(expected), rtol=1e-9, atol=1e-12)
+
+
+def test_what_does_not_learn_reaches_copies_when_it_is_changed():
+    """Copies got the weights that learn, and kept the first values of all else."""
+    both = Both()
+    both.step()
+    for how in CHANGES:
+        change(both.placement, how)
+        with torch.no_grad():
+            for one in both.model.state_dict(keep_vars=True).values():
+                if not one.requires_grad:
+                    CHANGES[how](one)
+        both.step()
+        assert both.placement.runtime.last.traffic.uncounted_bytes.sum() > 0
+    both.step()
+    assert both.placement.runtime.last.traffic.uncounted_bytes.sum() == 0
+
+
+def test_a_state_that_is_restored_after_a_step_reaches_copies():
+    """As `resuming.restore` does it, into tensors; it only worked before the first step."""
+    both = Both()
+    both.step()
+    state = {name: 2 * one + 1 for name, one in both.model.state_dict().items()}
+    both.model.load_state_dict(state)
+    with torch.no_grad():
+        for _, held, tensor in PlacedModel(both.placement).held():
+            tensor.copy_(held.take(state[held.name]))
+    both.step()
+
+
+def test_a_parameter_that_is_frozen_after_placing_stays_as_it_is():
+    """It was given the gradients of other parts' copies, by which the optimizer changed it."""
+    both = Both()
+    both.step()
+    both.model.stem.weight.requires_grad_(False)
+    freeze(both.placement, "stem.weight")
+    before = both.model.stem.weight.clone()
+    for _ in range(2):
+        both.step()
+    assert torch.equal(both.model.stem.weight, before)
+    for one in (both.model.stem.weight, *both.held("stem.weight")):
+        one.requires_grad_(True)
+    both.step()
+
+
+def test_one_that_was_frozen_when_it_was_placed_can_not_learn():
+    """It would have had the gradients of one part's slices alone."""
+    both = Both()
+    for one in both.held("teacher.weight"):
+        one.requires_grad_(True)
+    refused = "teacher.weight requires a gradient, and did not when it was placed: accepted"
+    with pytest.raises(PlacementError, match=refused):
+        both.step()
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_on_parameters_are_refused(register):
+    """They were told of the gradients of one part's slices alone."""
+    both = Both()
+    handles = [getattr(one, register)(lambda *_: None) for one in both.held("stem.weight")]
+    refused = "a hook on stem.weight, whose gradient is added up from slices of the batch: accepted"
+    for pass_of in (both.step, lambda: both.placement(*both.inputs)):
+        with pytest.raises(PlacementError, match=refused):
+            pass_of()
+    with torch.no_grad():
+        both.placement(*both.inputs)
+    for handle in handles:
+        handle.remove()
+    both.step()
+
+
+def test_a_step_that_failed_leaves_nothing_to_the_next(monkeypatch):
+    """Copies kept gradients of which no zero_grad knows, and the next step added them."""
+    both = Both()
+    wrong = both.targets.clone()
+    wrong[-1] = torch.nan
+
+    def loss_fn(result, targets):
+        if targets.isnan().any():  # of the second micro-batch: the first has been backward
+            raise ValueError("not a number")
+        return LOSS(result, targets)
+
+    order = schedule(both.placement, "sequential", 2)
+    with pytest.raises(ValueError, match="not a number"):
+        both.placement.step(both.inputs, wrong, loss_fn, order)
+    both.step()
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(PartRun, "end_backward", interrupted)
+        both.placement(*both.inputs).square().mean().backward()
+    both.step()
+
+
+def test_a_pass_ends_with_the_copies_that_it_began_with():
+    """Gradients were looked for in the other mode's, which has none of what trains alone."""
+    both = Both()
+    results = [one(*both.inputs) for one in (both.model, both.placement)]
+    both.model.eval(), both.placement.eval()
+    for result in results:
+        result.square().mean().backward()
+    both.check()
+    both.model.train(), both.placement.train()
+    both.step()
+
+
+def test_a_model_that_is_moved_between_a_pass_and_its_backward_pass_is_refused():
+    """Its copies are other tensors then: those that get the gradients would be forgotten."""
+    both = Both()
+    result = both.placement(*both.inputs)
+    both.placement.double()
+    with pytest.raises(PlacementError, match="was moved, or cast, between a pass and its backward"):
+        result.square().mean().backward()
+    both.step()
