@@ -20,7 +20,7 @@ from pathlib import Path
 
 import placements
 import torch
-from changed_models import CHANGES, change, freeze, of_data_parallel, taught
+from changed_models import CHANGES, change, freeze, taught
 from placed_models import model_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -118,7 +118,8 @@ def after_changes(connection: Connection) -> list[str]:
     """The same of passes between which, or within which, something is done to the model."""
     rank = connection.rank
     model, inputs, targets = taught()
-    plan = of_data_parallel(model, inputs, slices=3)
+    modelling = Modelling(batch_size=len(targets), slices=3)
+    plan = placements.of_random_blocks(*placements.traced_model(model, inputs), modelling, 2, 0)
     threads, here = place(model, plan), place(model, plan, parts=[rank])
     process, wrong = DistributedModel(here, connection), set[str]()
     changes = [lambda one: None, *(partial(change, how=how) for how in CHANGES)]

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Totals
+from hgpart.execution.transfers import WHOLE
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_peak_bytes
 from hgpart.placement.cutting.slices import Slice
@@ -57,7 +58,7 @@ class Learner(Protocol):
         """Which samples are looked at here, of a batch of micro-batches of some sizes."""
 
     def shares(self, batch_size: int) -> Sequence[Sequence[int]]:
-        """Samples that are computed at once, one share after the other, of each micro-batch."""
+        """Samples that norms take their statistics of, share by share of each micro-batch."""
 
     def train(self, mode: bool) -> None:
         """Switch between training and evaluation."""
@@ -280,8 +281,9 @@ class _Scheduled:
         return f"{said}, order {self._sample(batch_size).fingerprint}"
 
     def shares(self, batch_size: int) -> Sequence[Sequence[int]]:
-        """Samples of the slices that lie alike."""
-        shares = self._placement.shares
+        """Those of the slices that lie alike, or of all."""
+        together = self._placement.blueprint.partition.modelling.norms == "batch"
+        shares = (WHOLE,) if together else self._placement.shares
         return [sizes_of(shares, size) for size in self.scheduling.sizes(batch_size)]
 
     @property
