@@ -7,6 +7,12 @@ Each rank trains its part, and by itself all parts in threads; rank 0 writes to 
     python sliced_ranks.py ddp FILE
 
 Two ranks train by data parallelism, ours and torch's; rank 0 writes losses and states that differ.
+
+    python sliced_ranks.py loops FILE
+    python sliced_ranks.py failing FILE
+
+Two ranks train by data parallelism, with batches of several sizes by one schedule and then compiled
+steps, or go on after a loss that raises; rank 0 writes what is not as it should be.
 """
 
 from __future__ import annotations
@@ -25,13 +31,15 @@ from placed_models import model_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hgpart import Modelling, flops, place
+from hgpart import Modelling, Placement, flops, place
+from hgpart.errors import RunError
 from hgpart.execution.totals import Traffic
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.problem.problem import Problem
-from hgpart.placement.shares import exchanges
+from hgpart.placement.shares import messages
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
+from hgpart.run.processes.state_post import StatePost
 from hgpart.run.scheduling import schedule, schedule_among
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
@@ -44,10 +52,11 @@ def main(beside: str, file: str) -> None:
     signal.alarm(SECONDS)  # ends this process, and the launcher the others
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found: dict[str, list[str]] = {}
-    exchanges.SMALL = 16  # so that some tensors travel by themselves
-    if beside == "ddp":
+    messages.SMALL = 16  # so that some tensors travel by themselves
+    alone = {"ddp": beside_ddp, "loops": loops, "failing": failing}
+    if beside in alone:
         with connect(processes, timeout=60) as connection:
-            found["ddp"] = beside_ddp(connection)
+            found[beside] = alone[beside](connection)
         processes = 0
     for k in range(max(2, rank + 1), processes + 1):
         os.environ.update(WORLD_SIZE=str(k), TORCHELASTIC_RESTART_COUNT=str(k))
@@ -162,8 +171,7 @@ def beside_ddp(connection: Connection) -> list[str]:
     theirs = DistributedDataParallel(model)
     loss_fn, wrong = nn.functional.cross_entropy, []
     optimizers = [
-        torch.optim.SGD([{"params": [*one.parameters()]}], lr=0.05, momentum=0.9)
-        for one in (ours, theirs)
+        torch.optim.SGD(one.parameters(), lr=0.05, momentum=0.9) for one in (ours, theirs)
     ]
     own = slice(rank * 4, rank * 4 + 4)
     for step in range(10):
@@ -182,6 +190,70 @@ def beside_ddp(connection: Connection) -> list[str]:
         if not torch.allclose(held.take(state[held.name]), tensor, rtol=1e-10, atol=1e-13):
             wrong.append(held.name)
     return sorted(set().union(*connection.gather(wrong)))
+
+
+def wide(connection: Connection) -> tuple[Placement, DistributedModel]:
+    """A model with a matrix that belongs to both ranks, in threads and in processes."""
+    k = connection.k
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 5)).double()
+    example = [torch.randn(8, 96, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, example)
+    problem = Problem(graph, flops(graph), Modelling(batch_size=8, slices=k), k, 0.1)
+    plan = placements.partitioned(traced, graph, problem.modelling, k, *data_parallel(problem))
+    here = place(model, plan, parts=[connection.rank])
+    return place(model, plan), DistributedModel(here, connection)
+
+
+def loops(connection: Connection) -> list[str]:
+    """Gradients of matrices are products of all micro-batches where samples are few."""
+    threads, process = wide(connection)
+    learned = [torch.optim.SGD(one.parameters(), lr=0.05) for one in (threads, process)]
+    orders = [schedule(threads, "gpipe", 3), schedule_among(process, "gpipe", 3)]
+    wrong: set[str] = set()
+    end = StatePost.end_backward
+
+    def noted(post: StatePost) -> None:
+        for number, one in enumerate(process.placement.copies.weights):
+            if one.holder == connection.rank != one.owner and number not in post._departed:
+                wrong.add("a gradient departs at the end only")
+        end(post)
+
+    StatePost.end_backward = noted
+    for batch in (6, 96, 6, 192, 9):
+        images = torch.randn(batch, 96, dtype=torch.float64)
+        labels = torch.arange(batch) % 5
+        if batch == 9:
+            threads.compile(backend="eager")
+            process.placement.compile(backend="eager")
+        for one, order in zip((threads, process), orders, strict=True):
+            one.step([images], labels, nn.functional.cross_entropy, order)
+        wrong |= {f"{name} of {batch}" for name in differences(connection, threads, process)}
+        for optimizer in learned:
+            optimizer.step()
+            optimizer.zero_grad()
+    return sorted(set().union(*connection.gather(wrong)))
+
+
+def failing(connection: Connection) -> list[str]:
+    """After a loss that raises nothing is left in copies, and no pass begins."""
+    _, process = wide(connection)
+    images = torch.randn(8, 96, dtype=torch.float64)
+
+    def broken(*_: object) -> torch.Tensor:
+        raise ValueError("no such target")
+
+    said = []
+    process.step([images], torch.arange(8) % 5, nn.functional.cross_entropy)
+    for loss_fn in (broken, nn.functional.cross_entropy):
+        try:
+            process.step([images], torch.arange(8) % 5, loss_fn)
+        except (RunError, ValueError) as error:
+            said.append(str(error).removeprefix(f"rank {connection.rank} "))
+    copies = [one for one in process.placement.buffers() if one.requires_grad]
+    said += ["copies"] * bool(copies)
+    said += ["gradients"] * any(one.grad is not None for one in copies)
+    return sorted(set().union(*connection.gather(said)))
 
 
 def differences(connection, threads, process):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hgpart.errors import RunError
 from hgpart.execution.again import Again, changing, read_by
-from hgpart.execution.instructions import Compute, Pack, prepare
+from hgpart.execution.instructions import Compute, Instruction, Pack, prepare
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
 from hgpart.execution.totals import Timing
@@ -202,7 +202,10 @@ class PartRun(PartState):
             for at in self._prepared.backward[chunk]:
                 if self._again:
                     self._compute_again(at)
-                self._prepared.instructions[at][0].backward(self, weights)
+                instruction = self._prepared.instructions[at][0]
+                instruction.backward(self, weights)
+                if weights:
+                    self._note_used(instruction)
 
     def _compute_again(self, at: int) -> None:
         """The chunk that an instruction belongs to, if it is the first of it."""
@@ -218,6 +221,11 @@ class PartRun(PartState):
                 instruction = self._prepared.instructions[at][0]
                 if isinstance(instruction, Compute):
                     instruction.backward_weights(self)
+                    self._note_used(instruction)
+
+    def _note_used(self, instruction: Instruction) -> None:
+        if self.on_used is not None and isinstance(instruction, Compute):
+            self.on_used(instruction.find(self.module))
 
     def end_backward(self) -> dict[str, Tensor | None]:
         """What `backward` returns, after the last chunk."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
@@ -253,6 +254,17 @@ class Prepared:
     slots: int
     forward: tuple[range, ...]
     backward: tuple[range, ...]
+
+
+def uses_of_steps(program: PartProgram, chunks: Iterable[int]) -> Counts[nn.Module]:
+    """How often steps add to the gradients of their weights in some backward chunks."""
+    prepared, found = prepare(program), Counts[nn.Module]()
+    for chunk, times in Counts(chunks).items():
+        for at in prepared.backward[chunk]:
+            instruction = prepared.instructions[at][0]
+            if isinstance(instruction, Compute):
+                found[instruction.find(program.module)] += times
+    return found
 
 
 def prepare(program: PartProgram) -> Prepared:

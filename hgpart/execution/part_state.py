@@ -42,6 +42,8 @@ class PartState:
         What it waited for and sent, in order.
     before_step : callable or None
         Told a step that is about to be computed; whether that had to be waited for.
+    on_used : callable or None
+        Told a step whose backward pass is done, but for what `products` have of it.
     products : dict, optional
         If there is one, what gradients of weights are left for the end of a step, where those of
         all its micro-batches, and of slices of the batch, are computed at once: a large matrix is
@@ -61,6 +63,7 @@ class PartState:
         self.waited = 0.0
         self.spans: list[Span] = []
         self.before_step: Callable[[nn.Module], bool] | None = None
+        self.on_used: Callable[[nn.Module], None] | None = None
         self.products: dict[Any, list[Product]] | None = None
         self._wire = wire
         self._gradients: dict[int, Tensor] = {}

@@ -105,6 +105,7 @@ class StepRun:
         self.counts: list[list[int]] = []
         self._count = Counter() if count is None and is_memory_counted() else count
         self.before_step: Callable[[nn.Module], bool] | None = None
+        self.on_used: Callable[[nn.Module], None] | None = None
 
     def run(self, actions: Sequence[Action]) -> None:
         """Do what the part is to do, in the caller's grad mode."""
@@ -146,6 +147,12 @@ class StepRun:
     def _look(self) -> None:
         if self._count is not None:
             self.counts[-1].append(self._count(self))
+
+    def complete(self, weights: Collection[Tensor]) -> None:
+        """Add to gradients what was left for the end of the step."""
+        wanted = {id(one) for one in weights}
+        for key in [key for key in self._products if not wanted.isdisjoint(key)]:
+            add_products(self._products.pop(key))
 
     def _add_products(self) -> None:
         """What nobody waits for comes last."""
@@ -197,7 +204,7 @@ class StepRun:
         run.traffic, run.spans = self.traffic, self._spans
         run.products = self._products if self._has_products else None
         run.on_again = self._look
-        run.before_step = self.before_step
+        run.before_step, run.on_used = self.before_step, self.on_used
         run.begin(values)
         if self._versions is not None:
             run.weights = self._versions.begin(micro_batch)

@@ -13,7 +13,8 @@ say how operators are cut), `steps`, and `slices` (what a part holds of the mode
 `state`: `original_state`, `weight_files` and `traced_values` (a state_dict of the whole model),
 `batch_statistics` (what norms update once a batch). In `shares`, where the batch is in slices:
 `batch_shares` (which are computed as one), `interleaving` (in which order parts go through them),
-`exchanges` and `copies` (what parts have of each other's state).
+`owners` (whose the parameters are), `messages` (which of them travel together), `exchanges` and
+`copies` (what parts have of each other's state).
 """
 
 from __future__ import annotations

@@ -56,6 +56,10 @@ class PartFigures:
         Of the model's buffers and constants; several parts may hold the same. Also of what a part
         has copies of because other parts have it in other slices of the batch, and bytes of their
         gradients, too.
+    exchange_bytes : int
+        Of messages that wait in the part's memory where it is a process: gradients of its
+        parameters from other parts that have copies of them, and weights of copies that do not
+        arrive where they belong. 0 where it is not known yet what other processes hold.
     index_bytes : int
         Lists of channels that the part gathers and scatters by.
     gradient_bytes : int
@@ -74,6 +78,7 @@ class PartFigures:
     unused_parameters: int
     buffers: int
     buffer_bytes: int
+    exchange_bytes: int
     index_bytes: int
     gradient_bytes: int
     activation_bytes: int
@@ -92,6 +97,7 @@ class PartFigures:
         return (
             self.parameter_bytes
             + self.buffer_bytes
+            + self.exchange_bytes
             + self.index_bytes
             + self.gradient_bytes
             + self.optimizer_bytes(optimizer)
@@ -384,9 +390,11 @@ def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigur
     parameters = list(module.parameters())
     idle = {id(one) for one in parameters if names[id(one)].startswith(f"{UNUSED}.")}
     unused = [one for one in parameters if id(one) in idle]
-    learning = [one for one in parameters if one.requires_grad and id(one) not in idle]
+    used = [one for one in parameters if id(one) not in idle]
     buffers = [buffer for buffer in module.buffers() if id(buffer) in names]
     copies = [buffer for buffer in buffers if buffer.requires_grad]
+    memory = {buffer.untyped_storage()._cdata for buffer in buffers}
+    within = [one for one in parameters if one.untyped_storage()._cdata in memory]
     indices = [buffer for buffer in module.buffers() if id(buffer) not in names]
     return PartFigures(
         part=part,
@@ -394,10 +402,11 @@ def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigur
         parameters=_elements(parameters),
         parameter_bytes=_bytes(parameters),
         unused_parameters=_elements(unused),
-        buffers=_elements(buffers),
-        buffer_bytes=_bytes(buffers) + _bytes(copies),
+        buffers=_elements(buffers) - _elements(within),
+        buffer_bytes=_bytes(buffers) - _bytes(within) + _bytes(copies) - _learning_bytes(within),
+        exchange_bytes=_exchanged(placement, part),
         index_bytes=_bytes(indices),
-        gradient_bytes=_bytes(learning),
+        gradient_bytes=_learning_bytes(used),
         activation_bytes=rehearsal.kept_bytes,
         macs=rehearsal.macs,
     )
@@ -409,3 +418,21 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
+
+
+def _learning_bytes(tensors: Iterable[Tensor]) -> int:
+    return _bytes(tensor for tensor in tensors if tensor.requires_grad)
+
+
+def _exchanged(placement: Placement, part: int) -> int:
+    """See `PartFigures.exchange_bytes`."""
+    here = len(placement.programs) == placement.k
+    if len(placement.shares) == 1 or not (here or placement.shares_state):
+        return 0
+    copies = placement.copies
+    return sum(
+        copies.nbytes(one)
+        for one in copies.weights
+        if one.owner == part != one.holder
+        or (one.holder == part != one.owner and copies.memory(one) is None)
+    )

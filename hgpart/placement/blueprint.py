@@ -42,6 +42,7 @@ from hgpart.tracing.traced_nodes import (
 from hgpart.work.figures import Work
 
 UNUSED = "unused"  # submodule of a part with the state that none of its steps uses
+OWN = "own"  # with what of its state steps have among more
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +125,12 @@ class Blueprint:
             if not is_norms_statistic(new)
         }
         return tuple(name for placeholder, name in named.items() if placeholder in taken)
+
+    @cached_property
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the parameters that the traced graph has, by name."""
+        named = self.traced.parameters.items()
+        return {name: self.facts.shape(self.nodes[placeholder]) for placeholder, name in named}
 
     def input_shapes(self, batch_size: int) -> tuple[tuple[int, ...] | None, ...]:
         """Shapes of the model's inputs in a batch; None for what is no tensor.
@@ -236,7 +243,7 @@ class Blueprint:
     def names(self) -> tuple[str, ...]:
         """A name for each layer that Python accepts, and that a part calls nothing else by."""
         found: list[str] = []
-        taken, stems = {"batch_size", "channels", "draw", CARRY, UNUSED}, set[str]()
+        taken, stems = {"batch_size", "channels", "draw", CARRY, UNUSED, OWN}, set[str]()
         for layer in self.graph.layers:
             name = re.sub(r"\W", "_", layer.name)
             known = hasattr(fx.GraphModule, name) or keyword.iskeyword(name)

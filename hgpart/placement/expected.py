@@ -17,7 +17,8 @@ from hgpart.hypergraph.metrics import Evaluation, evaluate, imbalance
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
 from hgpart.placement.blueprint import Blueprint
-from hgpart.work.figures import Work
+from hgpart.placement.shares.messages import messages, with_parameters
+from hgpart.placement.shares.owners import in_blocks
 
 
 def expected(blueprint: Blueprint, dtype: torch.dtype, batch_size: int) -> Evaluation:
@@ -34,21 +35,37 @@ def expected_gradients(blueprint: Blueprint, dtype: torch.dtype, batch_size: int
 
 
 def expected_weights(
-    partition: Partition, work: Work, blueprint: Blueprint, dtype: torch.dtype
+    partition: Partition, owners: Partition, blueprint: Blueprint, dtype: torch.dtype
 ) -> Evaluation:
     """Those of the gradients of weights that slices of the batch lie on several parts of.
 
-    Weights go the other way, as many bytes. Of layers without parameters to learn there are none.
+    Weights go the other way, as many bytes. What does not learn does not travel.
+
+    Parameters
+    ----------
+    partition : Partition
+        Over slices.
+    owners : Partition
+        Of the model, whose parts have the optimizers of what vertices have; see `shares.owners`.
+    blueprint : Blueprint
+    dtype : torch.dtype
     """
-    graph = _in_type(blueprint, dtype)
+    k, whole = partition.k, _in_type(blueprint, dtype)
     modelling = replace(partition.modelling, bytes_per_element=None, training=True)
-    model = cnn_hypergraph(graph, work, partition.model.blocks, modelling)
-    learns = [not blueprint.trainable.isdisjoint(one.parameter_names) for one in graph.layers]
-    nets = model.parameter_nets
-    own = model.vertex_layers[nets.roots]
-    costs = np.where(np.array(learns)[own], nets.costs, 0)
-    between = replace(nets, costs=costs).of_parts(model.weights, partition.parts, partition.k)
-    return evaluate(between, np.arange(partition.k, dtype=np.int32), partition.k, partition.speeds)
+    model = cnn_hypergraph(whole, blueprint.work, owners.model.blocks, modelling)
+    by_slice = partition.parts.reshape(modelling.slices, -1)
+    parts = by_slice[:, in_blocks(partition.model, model)]
+    # The root of a net is a slice that lies where its parameters belong to.
+    slices = np.argmax(parts == owners.parts, axis=0)
+    found = []
+    for names in messages(whole, blueprint.parameter_shapes, blueprint.trainable):
+        graph = with_parameters(whole, blueprint.parameter_shapes, names)
+        nets = replace(model, views=modelling.views(graph)).parameter_nets
+        roots = nets.roots + slices[nets.roots].astype(np.int32) * model.slice_vertices
+        nets = replace(nets, roots=roots.astype(np.int32))
+        between = nets.of_parts(model.weights, parts.ravel(), k)
+        found.append(evaluate(between, np.arange(k, dtype=np.int32), k, partition.speeds))
+    return together(found, partition.speeds)
 
 
 def together(found: Sequence[Evaluation], speeds: Sequence[float] | None) -> Evaluation:

@@ -1,17 +1,22 @@
-"""Programs + a model's state -> the tensors that parts hold: equal slices of a part are one."""
+"""Programs + a model's state -> the tensors that parts hold: equal slices of a part are one.
+
+What of a tensor that a part computes with belongs to it is a parameter, a view of it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from hgpart.errors import PlacementError
+from hgpart.placement.blueprint import OWN
 from hgpart.placement.cutting.slices import Slice, overlap
 from hgpart.placement.mode_programs import Programs, make_on
-from hgpart.placement.shares.exchanges import Holding, Key
+from hgpart.placement.shares.exchanges import Holding, Key, window
 from hgpart.placement.state.original_state import Original
 
 _Key = tuple[int, Key]  # part, Slice.key; of a constant the mode as well
@@ -35,6 +40,12 @@ class HeldState:
         self._tensors: dict[_Key, torch.Tensor] = {}
         self._slices: dict[_Key, Slice] = {}
         self._copies: dict[_Key, Slice] = {}  # of what other parts have, or this part elsewhere
+        self._windows: dict[_Key, tuple[_Key, tuple[slice, ...]]] = {}  # of own parts of copies
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make it what another one is: of parameters torch makes copies apart."""
+        self.__dict__.update(state)
+        self._join()
 
     @property
     def names(self) -> set[str]:
@@ -64,13 +75,18 @@ class HeldState:
         known = {**fixed, **state}
         for part in programs.slices:
             module, device = programs.programs[part].module, devices[part]
-            for name, held, key, is_copy in _keys(programs, part):
+            of_part = [*_keys(programs, part)]
+            for name, held, key, is_copy in sorted(of_part, key=lambda one: not one[3]):
                 owner, _, attribute = name.rpartition(".")
                 step = module.get_submodule(owner)
                 empty, learns = getattr(step, attribute), held.name in blueprint.trainable
                 if key not in self._tensors:
-                    full = known.get(held.name)
-                    if is_copy and full is None:  # the first pass fills it
+                    full, view = known.get(held.name), None
+                    if owner == OWN:  # else steps would see in it what comes to a copy
+                        view = self._in_copy(key, held, [one for _, _, one, it in of_part if it])
+                    if view is not None:
+                        value = view
+                    elif is_copy and full is None:  # the first pass fills it
                         value = torch.zeros(held.local_shape, dtype=empty.dtype, device=device)
                     else:
                         value = self._new(held, empty, full, device)
@@ -86,6 +102,23 @@ class HeldState:
                 setattr(step, attribute, self._tensors[key])
             module.to(device)
             make_on(module, device)
+        self._join()
+
+    def _in_copy(self, key: _Key, held: Slice, copies: Sequence[_Key]) -> torch.Tensor | None:
+        """What belongs to a part, where it is some of a copy that it has anyway."""
+        for copy in copies:
+            place = window(self._copies[copy], held)
+            if place is not None:
+                self._windows[key] = copy, place
+                return self._tensors[copy].detach()[place]
+        return None
+
+    def _join(self) -> None:
+        """Let what belongs to parts be some of their copies again, if it no longer is."""
+        for key, (copy, place) in self._windows.items():
+            own, view = self._tensors[key], self._tensors[copy].detach()[place]
+            if own.data_ptr() != view.data_ptr():
+                own.data = view
 
     def _new(
         self, held: Slice, empty: torch.Tensor, full: torch.Tensor | None, device: torch.device
@@ -113,6 +146,7 @@ class HeldState:
 
     def forget(self, part: int, held: Slice) -> None:
         """Let go of a part's slice of the model's state."""
+        self._windows.pop((part, held.key), None)
         self._tensors.pop((part, held.key), None)
         self._slices.pop((part, held.key), None)
 
@@ -179,16 +213,11 @@ class HeldState:
 def _keys(programs: Programs, part: int) -> Iterator[tuple[str, Slice, _Key, bool]]:
     """Attribute, slice and key of all that a part's program has, and whether it is a copy.
 
-    Constants of the code of one mode are not the other's. Steps of other shares than the first have
-    what belongs to the part anyway, of parameters; buffers of theirs are their own, as they change.
+    Constants of the code of one mode are not the other's.
     """
     traced = programs.blueprint.traced
     copies = programs.copies.get(part, frozenset())
-    slices = programs.slices[part]
-    own = {held.key for name, held in slices.items() if name not in copies}
-    parameters = {*traced.parameters.values()}
-    for name, held in slices.items():
+    for name, held in programs.slices[part].items():
         key = (*held.key, *([traced.training] if held.name in traced.constants else []))
-        same = held.name in traced.constants or (held.name in parameters and held.key in own)
-        is_copy = name in copies and not same
+        is_copy = name in copies
         yield name, held, (part, ("copy", *key) if is_copy else key), is_copy

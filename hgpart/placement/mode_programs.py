@@ -12,13 +12,15 @@ from torch import fx, nn
 
 from hgpart.errors import PlacementError
 from hgpart.execution.program import PartProgram
-from hgpart.execution.transfers import Share, Transfer
+from hgpart.execution.transfers import WHOLE, Share, Transfer
 from hgpart.partition import Partition
-from hgpart.placement.blueprint import UNUSED, Blueprint
+from hgpart.placement.blueprint import OWN, UNUSED, Blueprint
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.draws import draw_module
 from hgpart.placement.part_builder import build_part, order_of_layers
+from hgpart.placement.shares.messages import with_parameters
+from hgpart.placement.shares.owners import owned
 from hgpart.placement.state.batch_statistics import check_deferrable, defer
 from hgpart.placement.state.original_state import Original
 from hgpart.work.figures import Work
@@ -42,8 +44,11 @@ class Programs:
         Elements of parameters of which no step of any part uses all, if part 0 is held: it has
         them.
     copies : mapping of int to frozenset of str
-        Per part, those attributes that steps of other shares than the first have: what the first
-        has is the model's state, and these are copies of it.
+        Per part, those attributes that are copies of the model's state: of parameters that belong
+        to another part, or of which only some belong to this one, which has them besides; of
+        buffers what steps of other shares than the first have.
+    owners : Blueprint
+        Of a partition by whose parts the model's parameters belong to; see `shares.owners`.
     """
 
     blueprints: tuple[Blueprint, ...]
@@ -53,6 +58,7 @@ class Programs:
     draws: fx.GraphModule | None
     idle: tuple[Slice, ...]
     copies: Mapping[int, frozenset[str]]
+    owners: Blueprint
 
     @property
     def blueprint(self) -> Blueprint:
@@ -81,7 +87,23 @@ def share_blueprints(
     return tuple(found)
 
 
-def build_programs(blueprints: Sequence[Blueprint], held: Sequence[int]) -> Programs:
+def owners_blueprint(blueprints: Sequence[Blueprint], owners: Partition | None = None) -> Blueprint:
+    """What the programs would be made from if parts had the parameters that belong to them alone.
+
+    By a partition whose parts these belong to, or one that is chosen.
+    """
+    first = blueprints[0]
+    if len(blueprints) == 1:
+        return first
+    if owners is None:
+        learning = with_parameters(first.graph, first.parameter_shapes, first.trainable)
+        owners = owned([one.partition for one in blueprints], learning, first.work)
+    return replace(first, partition=owners, share=WHOLE, prefix="", first_transfer=0)
+
+
+def build_programs(
+    blueprints: Sequence[Blueprint], owners: Blueprint, held: Sequence[int]
+) -> Programs:
     """Build the programs of the parts that a process holds.
 
     Raises
@@ -103,7 +125,9 @@ def build_programs(blueprints: Sequence[Blueprint], held: Sequence[int]) -> Prog
     draws = None
     if blueprint.draws:
         draws = draw_module(blueprint.facts, blueprint.draws)
-    first = {part: by_share[0] for part, (_, by_share) in built.items()}
+    own = {part: by_share[0] for part, (_, by_share) in built.items()}
+    if len(blueprints) > 1:
+        own = {part: _own(owners, part) for part in held}
     slices = {
         part: {name: held for each in by_share for name, held in each.items()}
         for part, (_, by_share) in built.items()
@@ -112,18 +136,80 @@ def build_programs(blueprints: Sequence[Blueprint], held: Sequence[int]) -> Prog
         check_deferrable(blueprint.traced)
         for part, (program, _) in built.items():
             defer(program, slices[part], blueprint.traced)
+    copies = {
+        part: frozenset(_copies(blueprint, by_share, own[part]))
+        for part, (_, by_share) in built.items()
+    }
+    for part, (program, _) in built.items():
+        slices[part].update(_apart(blueprint, program, own[part], slices[part], copies[part]))
     return Programs(
         blueprints=tuple(blueprints),
         transfers=tuple(chain.from_iterable(one.transfers for one in blueprints)),
         programs={part: program for part, (program, _) in built.items()},
         slices=slices,
         draws=draws,
-        idle=tuple(_idle(blueprint, first)) if 0 in first else (),
-        copies={
-            part: frozenset(chain.from_iterable(by_share[1:]))
-            for part, (_, by_share) in built.items()
-        },
+        idle=tuple(_idle(owners, own)) if 0 in own else (),
+        copies=copies,
+        owners=owners,
     )
+
+
+def _own(owners: Blueprint, part: int) -> Mapping[str, Slice]:
+    """What a part's steps would hold if it had what belongs to it alone."""
+    return build_part([owners], part, order_of_layers([owners])[part])[1][0]
+
+
+def _copies(
+    blueprint: Blueprint, by_share: Sequence[Mapping[str, Slice]], own: Mapping[str, Slice]
+) -> Iterator[str]:
+    """Attributes of the steps of a part that are copies."""
+    traced = blueprint.traced
+    parameters = {*traced.parameters.values()}
+    belonging = {held.key for held in own.values()}
+    for share, slices in enumerate(by_share):
+        for attribute, held in slices.items():
+            is_parameter = held.name in parameters
+            if held.name in traced.constants:  # of the code: each has its own
+                continue
+            if held.key not in belonging if is_parameter else share > 0:
+                yield attribute
+
+
+def _apart(
+    blueprint: Blueprint,
+    program: PartProgram,
+    own: Mapping[str, Slice],
+    slices: Mapping[str, Slice],
+    copies: frozenset[str],
+) -> Iterator[tuple[str, Slice]]:
+    """Parameters that belong to a part and that no step has by themselves: it has them apart."""
+    there = {held.key for attribute, held in slices.items() if attribute not in copies}
+    types = {
+        name: blueprint.nodes[placeholder].meta["val"].dtype
+        for placeholder, name in blueprint.traced.parameters.items()
+    }
+    for held in {one.key: one for one in own.values() if one.name in types}.values():
+        if held.key not in there:
+            yield _registered(program, OWN, held, types[held.name], is_parameter=True), held
+
+
+def _registered(
+    program: PartProgram, folder: str, held: Slice, dtype: torch.dtype, is_parameter: bool
+) -> str:
+    """Let a part have a tensor beside its steps; returns the attribute."""
+    module = program.module
+    if not hasattr(module, folder):
+        module.add_module(folder, nn.Module())
+    owner, attribute = module.get_submodule(folder), held.name.replace(".", "_")
+    while hasattr(owner, attribute):  # a.b_c and a_b.c are two
+        attribute += "_"
+    value = torch.empty(held.local_shape, dtype=dtype, device="meta")
+    if is_parameter:
+        value = nn.Parameter(value, requires_grad=dtype.is_floating_point)
+        owner.register_parameter(attribute, value)
+    else:
+        owner.register_buffer(attribute, value)
+    return f"{folder}.{attribute}"
 
 
 def check_divisible(blueprint: Blueprint) -> None:
@@ -171,20 +257,9 @@ def with_unused(
     """The same, where parts hold what their steps make no use of, so that no state is lost."""
     slices = {part: dict(held) for part, held in programs.slices.items()}
     for part, held in unused:
-        module = programs.programs[part].module
-        if not hasattr(module, UNUSED):
-            module.add_module(UNUSED, nn.Module())
-        owner, one = module.get_submodule(UNUSED), original[held.name]
-        attribute = held.name.replace(".", "_")
-        while hasattr(owner, attribute):  # a.b_c and a_b.c are two
-            attribute += "_"
-        value = torch.empty(held.local_shape, dtype=one.dtype, device="meta")
-        if one.parameter:
-            value = nn.Parameter(value, requires_grad=one.dtype.is_floating_point)
-            owner.register_parameter(attribute, value)
-        else:
-            owner.register_buffer(attribute, value)
-        slices[part][f"{UNUSED}.{attribute}"] = held
+        one = original[held.name]
+        made = _registered(programs.programs[part], UNUSED, held, one.dtype, one.parameter)
+        slices[part][made] = held
     return replace(programs, slices=slices)
 
 

@@ -50,6 +50,7 @@ from hgpart.placement.mode_programs import (
     build_programs,
     in_dtype,
     never_used,
+    owners_blueprint,
     share_blueprints,
     with_input_gradients,
     with_unused,
@@ -58,6 +59,7 @@ from hgpart.placement.modes import carried_over, skeleton
 from hgpart.placement.shares.batch_shares import joined, sizes_of
 from hgpart.placement.shares.copies import Copies
 from hgpart.placement.shares.exchanges import Holding, exchanges
+from hgpart.placement.shares.messages import layers_of
 from hgpart.placement.state.batch_statistics import batch_of
 from hgpart.placement.state.original_state import has_hooks, hooked, original_state
 from hgpart.placement.state.traced_values import check_values
@@ -82,10 +84,10 @@ class Placement(nn.Module):
     inputs and not the parameters.
 
     Where the batch is in slices, those that lie alike are computed as one share of it. Each element
-    of a parameter is in one part's state, that of the first share; others have copies of it, which
-    are no parameters: they get its values when a pass with gradients begins, and give it their
-    gradients when that ends. Running statistics are those of the first share,
-    which has the first samples of a batch.
+    of a parameter is in one part's state, chosen so that all of those that compute with it have
+    as much of what they share; others have copies of it, which are no parameters: they get its
+    values when a pass with gradients begins, and give it their gradients when that ends. Running
+    statistics are those of the first share, which has the first samples of a batch.
 
     Attributes
     ----------
@@ -111,7 +113,7 @@ class Placement(nn.Module):
         self.training = blueprint.traced.training
         self._held = tuple(held)
         self._skeleton = (skeleton(model),)  # a submodule would count among the placement's own
-        programs = build_programs(blueprints, held)
+        programs = build_programs(blueprints, owners_blueprint(blueprints), held)
         self._state = HeldState(original_state(model, blueprint.used_state))
         unused = never_used(programs, self._state.original)
         self._modes = {self.training: with_unused(programs, self._state.original, unused)}
@@ -375,7 +377,8 @@ class Placement(nn.Module):
                 total.backward_bytes[:] += count * back.traffic
                 total.backward_messages[:] += count * back.messages
         if backward and len(self.shares) > 1:
-            weights = expected_weights(self.partition, self.work, self.blueprint, self.dtype)
+            owners = self._now.owners.partition
+            weights = expected_weights(self.partition, owners, self.blueprint, self.dtype)
             total.forward_bytes[:] += weights.traffic.T
             total.forward_messages[:] += weights.messages.T
             total.backward_bytes[:] += weights.traffic
@@ -653,11 +656,7 @@ class Placement(nn.Module):
         Parts in this process that hold all do it by themselves.
         """
         blueprint = self.blueprint
-        layers: dict[str, str] = {}
-        for layer in blueprint.graph.layers:
-            if not blueprint.trainable.isdisjoint(layer.parameter_names):  # as the table counts
-                for name in layer.parameter_names:
-                    layers.setdefault(name, layer.name)
+        layers = layers_of(blueprint.graph, blueprint.trainable)  # as the table counts
         every = dict.fromkeys(
             (held.name for one in holdings.values() for held in one.copies.values()), "state"
         )
@@ -721,7 +720,10 @@ class Placement(nn.Module):
             partition, work = carried_over(one.partition, one.work, one.graph, graph)
             carried.append((one.share, partition))
         blueprints = share_blueprints(facts, carried, work, first.trainable, first.norms)
-        made = build_programs(blueprints, self._held)
+        owners = None
+        if len(blueprints) > 1:
+            owners, _ = carried_over(self._now.owners.partition, self.work, first.graph, graph)
+        made = build_programs(blueprints, owners_blueprint(blueprints, owners), self._held)
         new = {
             held.name
             for part, slices in made.slices.items()

@@ -67,7 +67,10 @@ def _print_memory(
         "gradients": [figures.gradient_bytes for figures in report.parts],
         "optimizer": [figures.optimizer_bytes(optimizer) for figures in report.parts],
         "activations": [figures.activation_bytes for figures in report.parts],
-        "buffers": [figures.buffer_bytes + figures.index_bytes for figures in report.parts],
+        "buffers": [
+            figures.buffer_bytes + figures.exchange_bytes + figures.index_bytes
+            for figures in report.parts
+        ],
     }
     table = ruled_table(["part", *columns])
     texts = [_sizes(column, unit) for column in columns.values()]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.events import Doing, Event
+from hgpart.execution.instructions import uses_of_steps
 from hgpart.execution.outlines import check_fits, outline
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score, StepRun
@@ -29,7 +31,7 @@ from hgpart.run.processes.state_post import StatePost
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
-from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.schedule import Direction, Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +101,8 @@ class DistributedModel(nn.Module):
         self._pass: _Pass | None = None
         self._plain: WeakKeyDictionary[PartProgram, Schedule] = WeakKeyDictionary()
         self._routes: WeakKeyDictionary[Schedule, Routes] = WeakKeyDictionary()
-        self._times_added: WeakKeyDictionary[Schedule, Any] = WeakKeyDictionary()
+        self._uses: WeakKeyDictionary[Schedule, Mapping[nn.Module, int]] = WeakKeyDictionary()
+        self._failed = False
 
     @property
     def program(self) -> PartProgram:
@@ -146,13 +149,14 @@ class DistributedModel(nn.Module):
         self.placement.check_batch(batch, inputs or values)
         schedule = self._whole_batch()
         there = schedule.forward_only
-        state = self._begun_state()
-        post = self._post(there, (batch,))
-        wires = post.wires()
-        step = self._begun(wires, self.placement.batches(values, (batch,)), state=state)
-        with self.placement.batch():
-            step.run(there.sequences[self.connection.rank])
-        self._finish(post, "forward", None if state is None else state.finish)
+        with self._whole_pass():
+            state = self._begun_state()
+            post = self._post(there, (batch,))
+            wires = post.wires()
+            step = self._begun(wires, self.placement.batches(values, (batch,)), state=state)
+            with self.placement.batch():
+                step.run(there.sequences[self.connection.rank])
+            self._finish(post, "forward", None if state is None else state.finish)
         if torch.is_grad_enabled():
             self._pass = _Pass(
                 step, wires, schedule.backward_only, batch, state, self.program, self.makes_result
@@ -181,13 +185,17 @@ class DistributedModel(nn.Module):
                 f"that makes the result, {self.placement.output_part}, has one, the others None"
             )
         begun, self._pass = self._pass, None
-        post = self._post(begun.schedule, (begun.batch_size,), begun.program)
-        for wire in begun.wires:
-            wire.post = post
-        if loss is not None:
-            loss.backward()  # type: ignore[no-untyped-call]
-        begun.step.run(begun.schedule.sequences[self.connection.rank])
-        self._finish(post, "backward", None if begun.state is None else begun.state.end_step)
+        with self._whole_pass():
+            if begun.state is not None:
+                begun.state.begin_backward(self._uses_of(begun.schedule, begun.program))
+            post = self._post(begun.schedule, (begun.batch_size,), begun.program)
+            for wire in begun.wires:
+                wire.post = post
+            if loss is not None:
+                loss.backward()  # type: ignore[no-untyped-call]
+            begun.step.run(begun.schedule.sequences[self.connection.rank])
+            end = None if begun.state is None else begun.state.end_backward
+            self._finish(post, "backward", end)
 
     def step(
         self,
@@ -233,19 +241,19 @@ class DistributedModel(nn.Module):
         score = None
         if self.makes_result:
             score = self.placement.score(targets, loss_fn, sizes, self.connection.rank)
-        state = self._begun_state()
-        if state is not None and schedule.backward:
-            state.begin_step(schedule)
-        post = self._post(schedule, sizes)
-        again = schedule.outlines[self.connection.rank].again
-        step = self._begun(post.wires(), batches, score, again, state=state)
-        with self.placement.batch():
-            step.run(schedule.sequences[self.connection.rank])
-        self.peak_bytes = step.peak_bytes
-        end = None
-        if state is not None:
-            end = state.end_step if schedule.backward else state.finish
-        self._finish(post, "backward" if schedule.backward else "forward", end)
+        with self._whole_pass():
+            state, end = self._begun_state(), None
+            if state is not None and schedule.backward:
+                state.begin_backward(self._uses_of(schedule, self.program))
+            post = self._post(schedule, sizes)
+            again = schedule.outlines[self.connection.rank].again
+            step = self._begun(post.wires(), batches, score, again, state=state)
+            with self.placement.batch():
+                step.run(schedule.sequences[self.connection.rank])
+            self.peak_bytes = step.peak_bytes
+            if state is not None:
+                end = state.end_backward if schedule.backward else state.finish
+            self._finish(post, "backward" if schedule.backward else "forward", end)
         if not self.makes_result:
             return None
         scores = [step.scores[micro_batch] for micro_batch in range(len(sizes))]
@@ -269,9 +277,38 @@ class DistributedModel(nn.Module):
             holdings = connection.gather(placement.holding(connection.rank))
             placement.share_state(dict(enumerate(holdings)))
         sent = Traffic.none(connection.k)
-        state = StatePost(connection, placement.copies, sent, self._times_added)
+        state = StatePost(connection, placement.copies, sent)
         state.begin(placement.copies_are_due())
         return state
+
+    def _uses_of(self, schedule: Schedule, program: PartProgram) -> Mapping[nn.Module, int]:
+        """How often steps of this rank add to gradients."""
+        if schedule not in self._uses:
+            later = (Direction.BACKWARD, Direction.WEIGHTS)
+            actions = schedule.sequences[self.connection.rank]
+            chunks = (action.chunk for action in actions if action.direction in later)
+            self._uses[schedule] = uses_of_steps(program, chunks)
+        return self._uses[schedule]
+
+    @contextmanager
+    def _whole_pass(self) -> Iterator[None]:
+        """Between begin and end of what copies take part in, which has to come to its end.
+
+        What others have sent by then would be taken for what a later pass is to get.
+        """
+        if self._failed:
+            raise RunError(
+                f"rank {self.connection.rank} begins a pass after one that has failed, of which "
+                "messages are still on their way: accepted are new processes"
+            )
+        try:
+            yield
+        except BaseException:
+            if len(self.placement.shares) > 1:
+                self._failed = True
+                if self.placement.shares_state:
+                    self.placement.copies.clear()
+            raise
 
     def stream(
         self,
@@ -397,6 +434,7 @@ class DistributedModel(nn.Module):
         )
         if state is not None:
             step.traffic, step.before_step = state.sent, state.arrive
+            step.on_used = partial(state.used, complete=step.complete)
         self.traffic, self.timing, self.events = step.traffic, step.timing, step.events
         return step
 

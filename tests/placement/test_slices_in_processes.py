@@ -27,3 +27,17 @@ def test_data_parallelism_is_torchs(tmp_path):
     file = tmp_path / "found.json"
     launch(sliced_ranks.__file__, ["ddp", str(file)], 2)
     assert json.loads(file.read_text()) == {"ddp": []}
+
+
+def test_batches_of_several_sizes_by_one_schedule_and_compiled_steps(tmp_path):
+    file = tmp_path / "found.json"
+    launch(sliced_ranks.__file__, ["loops", str(file)], 2)
+    assert json.loads(file.read_text()) == {"loops": []}
+
+
+def test_no_pass_begins_after_one_that_has_failed(tmp_path):
+    file = tmp_path / "found.json"
+    launch(sliced_ranks.__file__, ["failing", str(file)], 2)
+    first, *others = json.loads(file.read_text())["failing"]
+    assert first.startswith("begins a pass after one that has failed, of which messages are still")
+    assert others == ["copies", "no such target"]

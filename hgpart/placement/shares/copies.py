@@ -11,13 +11,24 @@ where the user has changed it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 
 from hgpart.errors import PlacementError
 from hgpart.execution.totals import Traffic
-from hgpart.placement.shares.exchanges import Exchange, Key, add, packed, put, taken, unpacked
+from hgpart.placement.shares.exchanges import (
+    Elements,
+    Exchange,
+    Key,
+    add,
+    is_every,
+    packed,
+    put,
+    taken,
+    unpacked,
+)
 
 
 class Copies:
@@ -67,6 +78,9 @@ class Copies:
         self._own_state, self._own_fixed = self._own(state), self._own(fixed)
         self._versions: list[tuple[int, int]] = []
         self._contents: list[tuple[int, ...]] = []
+        # As gradients come about: of the last layer first, of one layer in the order of exchanges.
+        self.backward = [number for layer in reversed(_by_layer(weights)) for number in layer]
+        self.buffers: dict[int, Tensor] = {}  # where gradients arrive, by number
 
     def of_step(self, step: nn.Module) -> Sequence[int]:
         """The weights that a step computes copies of with, by their numbers."""
@@ -136,8 +150,11 @@ class Copies:
 
     def end(self, sent: Sequence[Traffic]) -> None:
         """End a backward pass, which `clear` follows; adds to what each part sent."""
-        for one in self.weights:
-            self.add_gradients(one, self.gradients(one))
+        for one in map(self.weights.__getitem__, self.backward):
+            if one.owner == one.holder:
+                self.hand_over(one)
+            else:
+                self.add_gradients(one, self.gradients(one))
             count(one, self.nbytes(one), sent[one.holder], backward=True)
 
     # -------------------------------------------------------------- one exchange, as bytes
@@ -158,17 +175,21 @@ class Copies:
             for copy in elements.copies:
                 tensor = self._tensor(exchange.holder, copy.key)
                 given = taken(values, copy.among).to(tensor.device)
-                if not if_other or not torch.equal(taken(tensor, copy.places), given):
+                there = taken(tensor, copy.places)
+                if given.data_ptr() == there.data_ptr():  # it is where it belongs
+                    continue
+                if not if_other or not torch.equal(there, given):
                     put(tensor, copy.places, given)
 
     def memory(self, exchange: Exchange) -> Tensor | None:
-        """The bytes of the holder's copy, where it is one, and the same elements in this order."""
-        copies = [copy for each in exchange.elements for copy in each.copies]
-        tensor = self._tensor(exchange.holder, copies[0].key)
-        whole = len(copies) == 1 and isinstance(copies[0].places, slice)
-        if not whole or tensor.numel() != exchange.elements[0].count or not tensor.is_contiguous():
-            return None
-        return tensor.detach().view(-1).view(torch.uint8)
+        """The bytes of a copy of the holder's, where it has the same elements in this order."""
+        if len(exchange.elements) == 1:
+            for copy in exchange.elements[0].copies:
+                tensor = self._tensor(exchange.holder, copy.key)
+                in_order = isinstance(copy.places, slice) and is_every(copy.among)
+                if in_order and tensor.is_contiguous():
+                    return tensor.detach().view(-1)[copy.places].view(torch.uint8)
+        return None
 
     def gradients(self, exchange: Exchange) -> Tensor:
         """What the holder's copies have, added up; they have none from then on, see `clear`.
@@ -178,25 +199,49 @@ class Copies:
         PlacementError
             If the model was moved since.
         """
+        found = []
+        for elements in exchange.elements:
+            total = self._gradient(exchange, elements)
+            if total is None:
+                some = self._tensor(exchange.holder, elements.copies[0].key)
+                total = torch.zeros(elements.count, dtype=some.dtype, device=some.device)
+            found.append(total)
+        return packed(found)
+
+    def _gradient(self, exchange: Exchange, elements: Elements) -> Tensor | None:
+        """The same of some elements, flat; None if no copy has any."""
         if self.moved:
             raise PlacementError(
                 "the model was moved, or cast, between a pass and its backward pass: accepted is "
                 "before or after both"
             )
-        found = []
-        for elements in exchange.elements:
-            pieces = []
-            for copy in elements.copies:
-                tensor = self._tensor(exchange.holder, copy.key)
-                gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+        pieces = []
+        for copy in elements.copies:
+            gradient = self._tensor(exchange.holder, copy.key).grad
+            if gradient is not None:
                 pieces.append((copy.among, taken(gradient, copy.places)))
-            (_, total), *others = pieces
-            if others:
-                total = total.new_zeros(elements.count)
-                for among, piece in pieces:
-                    add(total, among, piece)
-            found.append(total)
-        return packed(found)
+        if not pieces:
+            return None
+        (among, total), *others = pieces
+        if others or not is_every(among):
+            total = total.new_zeros(elements.count)
+            for among, piece in pieces:
+                add(total, among, piece)
+        return total
+
+    def hand_over(self, exchange: Exchange) -> None:
+        """Give a part's parameters the gradients that its own copies have."""
+        for elements in exchange.elements:
+            tensor = self._tensor(exchange.owner, elements.key)
+            total = self._gradient(exchange, elements)
+            if total is None or not tensor.requires_grad:
+                continue
+            if tensor.grad is None and is_every(elements.places):
+                tensor.grad = total.view(tensor.shape)
+                continue
+            if tensor.grad is None:
+                tensor.grad = torch.zeros_like(tensor)
+            add(tensor.grad, elements.places, total)
 
     def add_gradients(self, exchange: Exchange, body: Tensor) -> None:
         """Add them to the owner's; what was frozen after it was placed gets none."""
@@ -221,16 +266,22 @@ class Copies:
                         self._tensor(one.holder, copy.key).grad = None
 
 
+def _by_layer(exchanges: Sequence[Exchange]) -> list[list[int]]:
+    """Their numbers, layer by layer."""
+    runs = groupby(range(len(exchanges)), key=lambda number: exchanges[number].layer)
+    return [[*numbers] for _, numbers in runs]
+
+
 def count(exchange: Exchange, nbytes: int, sent: Traffic, backward: bool) -> None:
     """Add weights, or their gradients, to what the part sent."""
     if exchange.owner == exchange.holder:
         return
     if backward:
         sent.backward_bytes[exchange.holder, exchange.owner] += nbytes
-        sent.backward_messages[exchange.holder, exchange.owner] += exchange.first
+        sent.backward_messages[exchange.holder, exchange.owner] += 1
     else:
         sent.forward_bytes[exchange.owner, exchange.holder] += nbytes
-        sent.forward_messages[exchange.owner, exchange.holder] += exchange.first
+        sent.forward_messages[exchange.owner, exchange.holder] += 1
 
 
 def _version(tensor: Tensor) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What parts hold -> Exchanges: which elements one part has of another's state, to be kept alike.
 
-An element of the model's state belongs to the part that has it in the first share of the batch; the
-parts that need it in other shares have copies.
+An element of the model's state belongs to one part, see `owners`; those that need it besides have
+copies.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from hgpart.placement.cutting.slices import Slice, slice_of
+from hgpart.placement.shares.messages import is_large
 
 Key = tuple[object, ...]
 Places = torch.Tensor | slice  # of a flattened tensor
 EVERY = slice(None)
-SMALL = 2**14  # elements: what is less goes with others, for which it is copied
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +66,8 @@ class Elements:
     ----------
     name : str
         Of the parameter or buffer.
+    shape : tuple of int
+        Of it, whole.
     key : Key
         Of the owner's tensor.
     places : Places
@@ -75,6 +77,7 @@ class Elements:
     """
 
     name: str
+    shape: tuple[int, ...]
     key: Key
     places: Places
     count: int
@@ -83,23 +86,20 @@ class Elements:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Elements of a layer that belong to one part and that another has copies of.
+    """Elements of a layer that belong to one part and that another has copies of: one message.
 
     Attributes
     ----------
     layer : str
     owner, holder : int
-        Parts; they are one where a part's shares need other elements each.
+        Parts; they are one where something is all of a part's parameter and some of its copy.
     elements : tuple of Elements
-    first : bool
-        Of those of the layer from this owner to this holder, which count as one message.
     """
 
     layer: str
     owner: int
     holder: int
     elements: tuple[Elements, ...]
-    first: bool
 
     @property
     def copy_keys(self) -> list[Key]:
@@ -117,6 +117,11 @@ def exchanges(holdings: Mapping[int, Holding], layers: Mapping[str, str]) -> tup
     layers : mapping of str to str
         By name in the model's state, the layer, in the order in which they are computed. What is
         not named is not looked at.
+
+    Returns
+    -------
+    tuple of Exchange
+        In the order of layers. What a part has of its own comes before what others have.
     """
     found: dict[tuple[str, int, int], list[Elements]] = {}
     owners: dict[str, list[tuple[int, Key, Slice]]] = {}
@@ -133,19 +138,16 @@ def exchanges(holdings: Mapping[int, Holding], layers: Mapping[str, str]) -> tup
                 if elements is not None:
                     found.setdefault((layers[name], owner, holder), []).append(elements)
     order = {layer: at for at, layer in enumerate(dict.fromkeys(layers.values()))}
-    ways = sorted(found, key=lambda way: (order[way[0]], way[1], way[2]))
-    return tuple(
-        Exchange(*way, together, first=not at)
-        for way in ways
-        for at, together in enumerate(_bodies(found[way]))
-    )
+    ways = sorted(found, key=lambda way: (order[way[0]], way[1], way[1] != way[2], way[2]))
+    return tuple(Exchange(*way, together) for way in ways for together in _together(found[way]))
 
 
-def _bodies(elements: Sequence[Elements]) -> list[tuple[Elements, ...]]:
-    """What travels in one piece: tensors that are large by themselves."""
-    large = [(one,) for one in elements if one.count >= SMALL]
-    small = tuple(one for one in elements if one.count < SMALL)
-    return [*large, *([small] if small else [])]
+def _together(elements: Sequence[Elements]) -> list[tuple[Elements, ...]]:
+    """What travels in one message: large tensors by themselves."""
+    found: dict[str, list[Elements]] = {}
+    for one in elements:
+        found.setdefault(one.name if is_large(one.shape) else "", []).append(one)
+    return [tuple(several) for several in found.values()]
 
 
 def _elements(key: Key, own: Slice, copies: Sequence[tuple[Key, Slice]]) -> Elements | None:
@@ -156,6 +158,7 @@ def _elements(key: Key, own: Slice, copies: Sequence[tuple[Key, Slice]]) -> Elem
     travelling = reduce(_united, (both for _, _, both in some))
     return Elements(
         own.name,
+        own.shape,
         key,
         _places(own, travelling),
         math.prod(travelling.local_shape),
@@ -205,7 +208,32 @@ def _places(held: Slice, some: Slice) -> Places:
     return torch.from_numpy(order[np.searchsorted(have[order], want)])
 
 
+def window(held: Slice, some: Slice) -> tuple[slice, ...] | None:
+    """Where elements are in the tensor of a slice that has them all; None if not in one box of it.
+
+    >>> rows = Slice("weight", (8, 2), {0: np.array([1, 2, 5, 7])})
+    >>> window(rows, Slice("weight", (8, 2), {0: np.array([2, 5])}))
+    (slice(1, 3, None), slice(0, 2, None))
+    """
+    if held.name != some.name or held.elements is not None or some.elements is not None:
+        return None
+    found = []
+    for dim, size in enumerate(held.shape):
+        have = held.positions.get(dim, np.arange(size))
+        want = some.positions.get(dim, np.arange(size))
+        first = int(np.searchsorted(have, want[0])) if len(want) else 0
+        if not len(want) or not np.array_equal(have[first : first + len(want)], want):
+            return None
+        found.append(slice(first, first + len(want)))
+    return tuple(found)
+
+
 # ------------------------------------------------------------------ what travels
+
+
+def is_every(places: Places) -> bool:
+    """Whether they are all that a tensor has."""
+    return isinstance(places, slice) and places == EVERY
 
 
 def packed(pieces: Sequence[Tensor]) -> Tensor:
@@ -227,6 +255,9 @@ def unpacked(body: Tensor, exchange: Exchange, types: Sequence[torch.dtype]) -> 
 
 def taken(tensor: Tensor, places: Places) -> Tensor:
     """Some elements, flat."""
+    if isinstance(places, slice) and not is_every(places) and not tensor.is_contiguous():
+        each = tensor.numel() // len(tensor)  # rows: no copy of all others
+        return tensor.detach()[places.start // each : places.stop // each].reshape(-1)
     flat = tensor.detach().reshape(-1)
     return flat[places.to(flat.device) if isinstance(places, Tensor) else places]
 
@@ -234,7 +265,7 @@ def taken(tensor: Tensor, places: Places) -> Tensor:
 def put(tensor: Tensor, places: Places, values: Tensor) -> None:
     """Write some elements."""
     tensor = tensor.detach()
-    if isinstance(places, slice) and places == EVERY:
+    if is_every(places):
         tensor.copy_(values.view(tensor.shape))
         return
     flat = tensor.reshape(-1)
@@ -245,7 +276,7 @@ def put(tensor: Tensor, places: Places, values: Tensor) -> None:
 
 def add(tensor: Tensor, places: Places, values: Tensor) -> None:
     """Add to some elements."""
-    if isinstance(places, slice) and places == EVERY:
-        tensor.detach().add_(values.view(tensor.shape))
+    if isinstance(places, slice) and tensor.is_contiguous():
+        tensor.detach().view(-1)[places].add_(values)
     else:
         put(tensor, places, taken(tensor, places) + values)

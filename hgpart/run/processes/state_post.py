@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,8 @@ from torch import distributed as dist
 from hgpart.errors import RunError
 from hgpart.execution.totals import Traffic
 from hgpart.placement.shares.copies import Copies, count
-from hgpart.placement.shares.exchanges import Exchange, Key
+from hgpart.placement.shares.exchanges import Exchange
 from hgpart.run.processes.connection import Connection
-from hgpart.schedules.schedule import Schedule
 
 FIRST_OF_STATE = 2**24  # tags of messages of state: those of a step's are below
 STATE, FIXED, WEIGHTS, GRADIENTS = range(WAYS := 4)  # what travels for copies
@@ -26,9 +25,10 @@ class StatePost:
     """One part's ends of the exchanges that keep copies of the model's state like it, in one pass.
 
     Weights depart when the pass begins, and are waited for by the first step that computes with
-    them. The gradients of copies depart as soon as no step is left that adds to them, which the
-    first step of a schedule finds out; the owner waits for them at the end. So nothing here is
-    waited for by what it waits for itself, whatever the schedule.
+    them. The gradients of copies depart as soon as no step is left that adds to them, which is
+    known before the backward pass; the owner adds them up at the end, in the order in which they
+    come about. So nothing here is waited for by what it waits for itself, whatever the schedule.
+    Over NCCL, which knows messages by their order alone, gradients depart at the end.
 
     Parameters
     ----------
@@ -36,27 +36,15 @@ class StatePost:
     copies : Copies
     sent : Traffic
         What this part sends is added to it.
-    times_added : mapping of Schedule to mapping of (int, Key) to int
-        By number of an exchange and key of a copy, how often a step adds to its gradient; of the
-        schedules by which there has been one, which this one is noted in.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        copies: Copies,
-        sent: Traffic,
-        times_added: MutableMapping[Schedule, Counter[tuple[int, Key]]],
-    ) -> None:
+    def __init__(self, connection: Connection, copies: Copies, sent: Traffic) -> None:
         self._connection, self._copies, self.sent = connection, copies, sent
-        self._times_added = times_added
         self._place = connection.device if connection.nccl else torch.device("cpu")
         self._coming: dict[tuple[int, int], tuple[Exchange, Tensor, dist.Work | None]] = {}
-        self._in_place: set[tuple[int, int]] = set()  # that come to where they belong
+        self._in_place: set[tuple[int, int]] = set()  # that come to all where they belong
         self._going: list[tuple[Exchange, int, Tensor, dist.Work | None]] = []
-        self._hooks: list[Any] = []
-        self._schedule: Schedule | None = None
-        self._added: Counter[tuple[int, Key]] = Counter()
+        self._left: Counter[int] = Counter()  # by number, steps that add to copies
         self._departed: set[int] = set()
 
     def begin(self, whole: bool) -> None:
@@ -107,33 +95,27 @@ class StatePost:
             self._take(self._copies.weights[number], (WEIGHTS, number))
         return waits
 
-    def begin_step(self, schedule: Schedule) -> None:
-        """Expect gradients, and let those of copies depart when they are complete."""
-        if self._connection.nccl:  # which knows messages by their order alone
+    def begin_backward(self, uses: Mapping[nn.Module, int]) -> None:
+        """Expect gradients; those of copies depart when steps have been used so often."""
+        if self._connection.nccl:
             return
-        self._schedule = schedule
-        for number, one in enumerate(self._copies.weights):
-            if one.owner == self._connection.rank != one.holder:
-                self._expect(one, (GRADIENTS, number), one.holder)
-            if one.holder == self._connection.rank != one.owner:
-                for key in one.copy_keys:
-                    hook = partial(self._note, number, key)
-                    copy: Any = self._copies.copy(one, key)  # whose hooks have no types
-                    if copy.requires_grad:
-                        self._hooks.append(copy.register_post_accumulate_grad_hook(hook))
+        for step, times in uses.items():
+            for number in self._copies.of_step(step):
+                self._left[number] += times
+        for number in self._copies.backward:
+            self._expect_gradient(number)
 
-    def _note(self, number: int, key: Key, tensor: Tensor) -> None:
-        """Something was added to the gradient of a copy."""
-        assert self._schedule is not None
-        if number in self._departed:
-            raise RunError("a gradient was added to after it had been sent: this is a bug")
-        self._added[number, key] += 1
-        expected = self._times_added.get(self._schedule)
-        one = self._copies.weights[number]
-        if expected is not None and all(
-            0 < expected[number, each] == self._added[number, each] for each in one.copy_keys
-        ):
-            self._depart(number)
+    def used(self, step: nn.Module, complete: Callable[[Collection[Tensor]], None]) -> None:
+        """A step has added to the gradients of what it computes with, or left that to `complete`.
+
+        Which is told of tensors whose gradients are to be complete.
+        """
+        for number in self._copies.of_step(step) if self._left else ():
+            self._left[number] -= 1
+            one = self._copies.weights[number]
+            if not self._left[number] and one.owner != one.holder:
+                complete([self._copies.copy(one, key) for key in one.copy_keys])
+                self._depart(number)
 
     def _depart(self, number: int) -> None:
         one = self._copies.weights[number]
@@ -141,25 +123,34 @@ class StatePost:
         self._send(one, (GRADIENTS, number), one.owner, self._copies.gradients(one))
         count(one, self._copies.nbytes(one), self.sent, backward=True)
 
-    def end_step(self) -> None:
+    def end_backward(self) -> None:
         """Let all other gradients of copies depart, and add up those that belong here."""
         copies, rank = self._copies, self._connection.rank
-        for hook in self._hooks:
-            hook.remove()
-        if self._schedule is not None:
-            self._times_added.setdefault(self._schedule, self._added)
-        for number, one in enumerate(copies.weights):
-            if one.owner == rank != one.holder and (GRADIENTS, number) not in self._coming:
-                self._expect(one, (GRADIENTS, number), one.holder)
-        for number, one in enumerate(copies.weights):
+        for number in copies.backward:
+            self._expect_gradient(number)
+        for number in copies.backward:
+            one = copies.weights[number]
             if one.holder == rank != one.owner and number not in self._departed:
                 self._depart(number)
-        for number, one in enumerate(copies.weights):
-            if one.owner == rank:
+        for number in copies.backward:
+            one = copies.weights[number]
+            if one.owner == one.holder == rank:
+                copies.hand_over(one)
+            elif one.owner == rank:
                 body = self._received((GRADIENTS, number), one.holder)
-                copies.add_gradients(one, copies.gradients(one) if body is None else body)
+                assert body is not None
+                copies.add_gradients(one, body)
         self.finish()
         copies.clear()
+
+    def _expect_gradient(self, number: int) -> None:
+        """Let a gradient that belongs here arrive where it did in other passes."""
+        one, buffers = self._copies.weights[number], self._copies.buffers
+        if one.owner == self._connection.rank != one.holder:
+            name = GRADIENTS, number
+            if name not in self._coming:
+                self._expect(one, name, one.holder, buffers.get(number))
+                buffers[number] = self._coming[name][1]
 
     def finish(self) -> None:
         """Take in what no step has waited for, and wait until all that was sent has departed."""
@@ -177,6 +168,8 @@ class StatePost:
             if one.holder == rank != one.owner:
                 memory = self._copies.memory(one)
                 here = memory is not None and memory.device == self._place
+                if here and sum(len(each.copies) for each in one.elements) == 1:
+                    self._in_place.add((way, number))
                 self._expect(one, (way, number), one.owner, memory if here else None)
         for number, one in enumerate(exchanges):
             if one.owner == rank != one.holder:
@@ -185,22 +178,19 @@ class StatePost:
                 self._copies.put(one, self._copies.values(one))
 
     def _take(self, one: Exchange, name: tuple[int, int]) -> None:
-        in_place = name in self._in_place
         body = self._received(name, one.owner)
-        if body is not None and not in_place:
+        if body is not None and name not in self._in_place:
             self._copies.put(one, body)
 
     def _expect(
-        self, one: Exchange, name: tuple[int, int], sender: int, memory: Tensor | None = None
+        self, one: Exchange, name: tuple[int, int], sender: int, memory: Tensor | None
     ) -> None:
-        body = memory
-        if body is None:
-            body = torch.empty(self._copies.nbytes(one), dtype=torch.uint8, device=self._place)
-        else:
-            self._in_place.add(name)
+        """Post a receive, of bytes into some memory if there is some."""
+        if memory is None:
+            memory = torch.empty(self._copies.nbytes(one), dtype=torch.uint8, device=self._place)
         group = self._connection.group(sender, self._connection.rank)
-        call = partial(dist.irecv, body, sender, group, _tag(name))
-        self._coming[name] = one, body, self._guarded(call, one, sender, "waited for")
+        call = partial(dist.irecv, memory, sender, group, _tag(name))
+        self._coming[name] = one, memory, self._guarded(call, one, sender, "waited for")
 
     def _received(self, name: tuple[int, int], sender: int) -> Tensor | None:
         """What has come, if it was expected."""
