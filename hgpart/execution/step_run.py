@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from time import perf_counter_ns
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -224,10 +225,15 @@ class StepRun:
 
 def _several_use_a_matrix(program: PartProgram) -> bool:
     """Whether several steps have a matrix in common, as those of several slices of the batch do."""
-    uses: Counts[int] = Counts()
-    for step in program.module.children():
-        uses.update({id(one) for one in matrices(step)})
-    return max(uses.values(), default=0) > 1
+    if program not in _have_in_common:
+        uses: Counts[int] = Counts()
+        for step in program.module.children():
+            uses.update({id(one) for one in matrices(step)})
+        _have_in_common[program] = max(uses.values(), default=0) > 1
+    return _have_in_common[program]
+
+
+_have_in_common: WeakKeyDictionary[PartProgram, bool] = WeakKeyDictionary()
 
 
 def backward_from(score: Tensor, results: Sequence[Tensor]) -> Tensor:

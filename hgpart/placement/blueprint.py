@@ -146,23 +146,40 @@ class Blueprint:
                 f"batch of {batch_size}: the model computes with its batch size, accepted is "
                 f"{traced.batch_size}, which it was traced with"
             )
-        values = (self.nodes[name].meta["val"] for name in traced.inputs)
-        return tuple(
-            tuple(at_batch(size, batch_size) for size in value.shape) if is_tensor(value) else None
-            for value in values
-        )
+        if batch_size not in self._input_shapes:
+            values = (self.nodes[name].meta["val"] for name in traced.inputs)
+            self._input_shapes[batch_size] = tuple(
+                tuple(at_batch(size, batch_size) for size in value.shape)
+                if is_tensor(value)
+                else None
+                for value in values
+            )
+        return self._input_shapes[batch_size]
+
+    @cached_property
+    def _input_shapes(self) -> dict[int, tuple[tuple[int, ...] | None, ...]]:
+        """By batch size, as symbols take their time in each step."""
+        return {}
 
     def check_norms(self, batch_size: int) -> None:
         """Raise a PlacementError if a norm has one value per channel to take its statistics of.
 
         torch.nn.functional.batch_norm refuses that; the operator makes NaN of the variance.
         """
+        if batch_size in self._enough_for_norms:
+            return
         for values, name in self._values_of_norms:
             if at_batch(values, batch_size) == 1:
                 raise PlacementError(
                     f"{name} has one value per channel in a batch or micro-batch of {batch_size}: "
                     "accepted are more, to take the statistics of"
                 )
+        self._enough_for_norms.add(batch_size)
+
+    @cached_property
+    def _enough_for_norms(self) -> set[int]:
+        """Batch sizes that were checked."""
+        return set()
 
     @property
     def has_norms(self) -> bool:
