@@ -3,15 +3,16 @@
 python benchmarks/step_times.py vgg16 --batch 16 --size 224 --rounds 5
 python benchmarks/step_times.py resnet50 --batch 32 --size 128 --rounds 5
 
-A step is zero_grad, forward, cross entropy, backward and plain sgd, float32. The ways take turns,
+A step is forward, cross entropy, backward, plain sgd and zero_grad, float32. The ways take turns,
 a step each in a round, after one of each that does not count; a step lasts until the last process
 has ended it. Of asynchronous training a round is a stream of eight batches, and a step the time
 between two updates of a process, from the second on to the eighth: a stream fills and drains once
 in a training, not in each step. ``apart`` is the limit of the machine: two processes that never
 talk, each with half of the batch. DDP and torch.distributed.pipelining are used as their
-documentation says; the cuts of the latter are those nearest to halves of the multiply-accumulates.
-``default`` is the plan of least bytes, by multiply-accumulates, eps 0.1, ``measured`` the same by
-measured seconds a layer, ``halves`` has every layer in halves. Run it on idle cores.
+documentation says, the latter of models that are chains of modules; its cuts are those nearest to
+halves of the multiply-accumulates. ``default`` is the plan of least bytes, by multiply-accumulates,
+eps 0.1, ``measured`` the same by measured seconds a layer, ``halves`` has every layer in halves.
+Bytes are counted of our ways only. Run it on idle cores.
 """
 
 from __future__ import annotations
@@ -35,18 +36,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hgpart
 from hgpart.compare.kinds import partition_of_kind
+from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch
 from hgpart.run.scheduling import schedule_among
+from hgpart.run.training.loop import class_scores
+from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 
 PROCESSES = 2
 RULES = "sequential", "gpipe", "1f1b", "zero-bubble", "greedy"
 STREAM = 8  # batches
 KINDS = {"default": "good", "measured": "good", "halves": "horizontal"}
-RESULTS = Path(__file__).parent / "results" / "step_times.csv"
-COLUMNS = ["model", "batch", "size", "way", "steps", "s", "lower", "upper", "speed-up"]
-COLUMNS += ["CPU s", "waiting", "MB", "load"]
+RESULTS = Path(__file__).parent / "results"
 
 Step = Callable[[], None]
 
@@ -54,17 +56,30 @@ Step = Callable[[], None]
 class Bench:
     """What all ways have in common."""
 
+    titles: tuple[str, ...] = tuple(KINDS)  # of our plans
+    hows = (
+        {"sequential m=1": ("sequential", 1)}
+        | {f"{rule} m=4": (rule, 4) for rule in RULES[1:]}
+        | {f"{rule} m=8": (rule, 8) for rule in RULES[3:]}
+        | {f"async n={n}": ("async", n) for n in (2, 3)}
+    )
+    pipelines: Mapping[str, Callable[..., object]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+    micro_batches: tuple[int, ...] = (4, 8)  # of torch's pipelines
+    sums: tuple[str, ...] = ("MB",)  # what is told apart of the bytes that travel
+
     def __init__(self, asked: argparse.Namespace, connection: Connection) -> None:
         self.name, self.batch, self.size = asked.model, asked.batch, asked.size
         self.connection, self.rank = connection, connection.rank
         torch.manual_seed(0)
         self.images = torch.randn(self.batch, 3, self.size, self.size)
-        self.labels = torch.randint(1000, (self.batch,))
+        with torch.no_grad():
+            classes = class_scores(self.model().eval()(self.images[:1])).shape[1]
+        self.labels = torch.randint(classes, (self.batch,))
         each = self.batch // PROCESSES
         self.mine = slice(self.rank * each, (self.rank + 1) * each)
         self.seconds: dict[str, float] = {}  # where they are not those of the whole call
         self.waited: dict[str, float] = {}
-        self.sent: dict[str, float] = {}
+        self.sent: dict[str, tuple[float, ...]] = {}  # bytes, by `sums`
 
     def model(self) -> nn.Module:
         """A new one, the same each time."""
@@ -93,20 +108,23 @@ class Bench:
         sgd = torch.optim.SGD(model.parameters(), lr=0.01)
 
         def step() -> None:
-            sgd.zero_grad()
-            cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+            loss_of(model(images), labels).backward()  # type: ignore[no-untyped-call]
             sgd.step()
+            sgd.zero_grad()  # last, so that no way holds gradients while others take their turn
 
         return step
 
     def torch_pipelines(self, wanted: re.Pattern[str]) -> Mapping[str, Step]:
-        """Three cuts, two schedules, two numbers of micro-batches."""
+        """By three cuts, with each schedule and number of micro-batches."""
         found: dict[str, Step] = {}
-        for cut in cuts(self.model(), self.size):
+        whole = self.model()
+        if not isinstance(whole, nn.Sequential):
+            return found
+        for cut in cuts(whole, self.size):
             names = {
                 f"torch {name} cut {cut} m={m}": (rule, m)
-                for name, rule in (("gpipe", ScheduleGPipe), ("1f1b", Schedule1F1B))
-                for m in (4, 8)
+                for name, rule in self.pipelines.items()
+                for m in self.micro_batches
             }
             names = {name: how for name, how in names.items() if wanted.search(name)}
             if not names:
@@ -120,16 +138,16 @@ class Bench:
     def torch_pipeline(self, module: nn.Module, rule: Callable[..., object], m: int) -> Step:
         """A stage of it in each process."""
         stage = PipelineStage(module, self.rank, PROCESSES, torch.device("cpu"))
-        schedule: object = rule(stage, m, loss_fn=cross_entropy)
+        schedule: object = rule(stage, m, loss_fn=loss_of)
         sgd = torch.optim.SGD(module.parameters(), lr=0.01)
 
         def step() -> None:
-            sgd.zero_grad()
             if self.rank == 0:
                 schedule.step(self.images)  # type: ignore[attr-defined]
             else:
                 schedule.step(target=self.labels)  # type: ignore[attr-defined]
             sgd.step()
+            sgd.zero_grad()
 
         return step
 
@@ -138,18 +156,20 @@ class Bench:
         found: dict[str, Step] = {}
         model = self.model()
         traced = hgpart.trace(model, torch.empty(2, 3, self.size, self.size))
-        for title in KINDS:
-            names = {f"hgpart {title} sequential m=1": ("sequential", 1)}
-            names |= {f"hgpart {title} {rule} m=4": (rule, 4) for rule in RULES[1:]}
-            names |= {f"hgpart {title} {rule} m=8": (rule, 8) for rule in RULES[3:]}
-            names |= {f"hgpart {title} async n={n}": ("async", n) for n in (2, 3)}
+        for title in self.titles:
+            names = {f"hgpart {title} {name}": how for name, how in self.hows.items()}
             names = {name: how for name, how in names.items() if wanted.search(name)}
             if not names:
                 continue
             plan = self.connection.gather(self.plan(model, traced, title))[0]
+            if plan is None:
+                continue
             shared = DistributedModel(hgpart.place(model, plan, parts=[self.rank]), self.connection)
             for name, (rule, m) in names.items():
                 made = self.stream if rule == "async" else self.placed
+                sizes = micro_batch_sizes(self.batch, 1 if rule == "async" else m)
+                if not all(all(sizes_of(shared.placement.shares, size)) for size in sizes):
+                    continue  # a slice would have no sample
                 found[name] = made(name, shared, rule, m)
         return found
 
@@ -173,10 +193,10 @@ class Bench:
         schedule = schedule_among(model, rule, m, batch_size=len(self.images))
 
         def step() -> None:
-            sgd.zero_grad()
-            model.step([self.images], self.labels, cross_entropy, schedule)
+            model.step([self.images], self.labels, loss_of, schedule)
             sgd.step()
-            self.note(name, model)
+            sgd.zero_grad()
+            self.note(name, model, m)
 
         return step
 
@@ -192,19 +212,31 @@ class Bench:
             updates.append(time.perf_counter())
 
         def step() -> None:
-            sgd.zero_grad()
             updates.clear()
-            model.stream(batches, cross_entropy, update, schedule, self.batch)
-            self.note(name, model, STREAM)
+            model.stream(batches, loss_of, update, schedule, self.batch)
+            sgd.zero_grad()
+            self.note(name, model, 1, STREAM)
             self.seconds[name] = (updates[-1] - updates[1]) / (STREAM - 2)
 
         return step
 
-    def note(self, name: str, model: DistributedModel, steps: int = 1) -> None:
-        """Keep what the last steps waited and sent, of one of them."""
+    def note(self, name: str, model: DistributedModel, m: int, steps: int = 1) -> None:
+        """Keep what steps of m micro-batches waited, the last ones, and sent, one of them."""
         timing, traffic = model.timing, model.traffic
         self.waited[name] = (timing.forward_waiting + timing.backward_waiting) / steps
-        self.sent[name] = float((traffic.forward_bytes + traffic.backward_bytes).sum()) / steps
+        if name in self.sent:  # all steps send as much
+            return
+        total = float((traffic.forward_bytes + traffic.backward_bytes).sum()) / steps
+        self.sent[name] = self.told_apart(model, total, m)
+
+    def told_apart(self, model: DistributedModel, total: float, m: int) -> tuple[float, ...]:
+        """What this process sent in a step, by `sums`."""
+        return (total,)
+
+
+def loss_of(result: object, labels: Tensor) -> Tensor:
+    """Cross entropy; of maps of scores, of their means."""
+    return cross_entropy(class_scores(result), labels)
 
 
 def chain_of(model: nn.Module) -> list[nn.Module]:
@@ -233,11 +265,11 @@ def cuts(model: nn.Module, size: int) -> list[int]:
     return sorted(at for _, at in nearest[:3])
 
 
-def measure(asked: argparse.Namespace) -> None:
-    """In each process."""
+def measure(asked: argparse.Namespace, make: type[Bench], given: dict[str, object]) -> None:
+    """In each process; what is given is said in each row, after what was asked for."""
     torch.set_num_threads(1)
     with connect(PROCESSES) as connection:
-        bench = Bench(asked, connection)
+        bench = make(asked, connection)
         ways = bench.ways(re.compile(asked.ways))
         wall: dict[str, list[float]] = {name: [] for name in ways}
         cpu: dict[str, list[float]] = {name: [] for name in ways}
@@ -259,36 +291,61 @@ def measure(asked: argparse.Namespace) -> None:
                     cpu[name].append(used)
                 elif bench.rank == 0:
                     print(f"{name}: {seconds:.2f} s", file=sys.stderr, flush=True)
-        rows = []
+        rows: list[dict[str, object]] = []
         for name in ways:
-            mine = median(cpu[name]), bench.waited.get(name, 0.0), bench.sent.get(name, 0.0)
+            mine = median(cpu[name]), bench.waited.get(name, 0.0), bench.sent.get(name)
             every = connection.gather(mine)
-            lower, middle, upper = quantiles(wall[name], n=4)
+            lower, middle, upper = (
+                quantiles(wall[name], n=4) if asked.rounds > 1 else 3 * wall[name]
+            )
             one = median(wall.get("one process", [middle]))
-            waits = " ".join(f"{waited / middle:.2f}" for _, waited, _ in every)
-            rows.append([asked.model, asked.batch, asked.size, name, asked.rounds])
-            rows[-1] += [f"{each:.3f}" for each in (middle, lower, upper, one / middle)]
-            rows[-1] += [f"{sum(used for used, _, _ in every):.2f}", waits]
-            rows[-1] += [f"{sum(sent for *_, sent in every) / 1e6:.1f}"]
-            rows[-1] += [f"{os.getloadavg()[0]:.1f}"]
-        if connection.rank == 0:
-            with Path(asked.csv).open("a", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(rows)
-            for row in sorted(rows, key=lambda row: -float(row[8])):
-                print(*row[3:], sep="  ", flush=True)
+            sent = [sent or (0.0,) * len(bench.sums) for *_, sent in every]
+            counted = [f"{sum(each) / 1e6:.1f}" for each in zip(*sent, strict=True)]
+            if name not in bench.sent:
+                counted = [""] * len(bench.sums)
+            rows.append(
+                {"model": asked.model, "batch": asked.batch, "size": asked.size}
+                | given
+                | {"way": name, "steps": asked.rounds}
+                | {"s": f"{middle:.3f}", "lower": f"{lower:.3f}", "upper": f"{upper:.3f}"}
+                | {"speed-up": f"{one / middle:.3f}"}
+                | {"CPU s": f"{sum(used for used, *_ in every):.2f}"}
+                | {"waiting": " ".join(f"{waited / middle:.2f}" for _, waited, _ in every)}
+                | dict(zip(bench.sums, counted, strict=True))
+                | {"load": f"{os.getloadavg()[0]:.1f}"}
+            )
+        if connection.rank == 0 and rows:
+            write(Path(asked.csv), rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def write(path: Path, rows: list[dict[str, object]]) -> None:
+    """Add rows to the file, and print them, the fastest first."""
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerows(rows)
+    for row in sorted(rows, key=lambda row: -float(str(row["speed-up"]))):
+        print(*[*row.values()][3:], sep="  ", flush=True)
+
+
+def options(description: str | None, results: str) -> argparse.ArgumentParser:
+    """What is asked for: a model, and how it is measured."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ways", default="", help="A regular expression; all when left out.")
-    parser.add_argument("--csv", default=str(RESULTS))
-    asked = parser.parse_args()
+    parser.add_argument("--csv", default=str(RESULTS / results))
+    return parser
+
+
+def main() -> None:
+    asked = options(__doc__, "step_times.csv").parse_args()
     if "RANK" in os.environ:
-        measure(asked)
+        measure(asked, Bench, {})
     else:
         os.environ["OMP_NUM_THREADS"] = "1"
         launch(__file__, sys.argv[1:], PROCESSES)
