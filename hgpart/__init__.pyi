@@ -62,6 +62,7 @@ from .schedules.schedule_files import save_schedule as save_schedule
 from .schedules.drawing import draw_schedule as draw_schedule
 from .run.scheduling import schedule as schedule
 from .run.scheduling import load_schedule as load_schedule
+from .run.training.part_sampler import PartSampler as PartSampler
 from .errors import HgpartError as HgpartError
 
 __version__: str

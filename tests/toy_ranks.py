@@ -150,7 +150,7 @@ class Toy(nn.Module):
     def check_batch(self, batch_size, inputs):
         pass
 
-    def divided(self, inputs, sizes):
+    def divided(self, inputs, sizes, part=None):
         values = {"x": inputs[0], **self.draw(sum(sizes))}
         split = {
             name: [None] * len(sizes) if value is None else value.split(sizes)
@@ -163,7 +163,7 @@ class Toy(nn.Module):
 
     batches = divided
 
-    def score(self, targets, loss_fn, sizes, part):
+    def score(self, targets, loss_fn, sizes, part, alone=False):
         return score_of(self.build_results, targets, loss_fn, [(size,) for size in sizes])
 
     def shares_of_result(self, part):

@@ -5,7 +5,7 @@ And a stream of batches -> those of them that parts have begun.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from itertools import accumulate
 from operator import add
@@ -27,17 +27,21 @@ from hgpart.tracing.traced_nodes import first_tensor
 
 
 def divided_values(
-    blueprint: Blueprint, values: Mapping[str, Any], sizes: Sequence[Sequence[int]]
+    blueprint: Blueprint,
+    values: Mapping[str, Any],
+    sizes: Sequence[Sequence[int]],
+    some: Sequence[Collection[int]] = (),
 ) -> list[list[dict[str, Any]]]:
     """The values of placeholders, inputs and masks, for each share of each micro-batch.
+
+    A value is of all samples, or of those of `some` shares alone: the others then go without it.
 
     Raises
     ------
     PlacementError
-        If samples do not lie one after the other in a dimension of a value.
+        If samples do not lie one after the other in a dimension of a value, or it has others.
     """
-    flat = [size for each in sizes for size in each]
-    divided = iter(_divided_values(blueprint, values, flat))
+    divided = iter(_divided_values(blueprint, values, _accepted(sizes, some)))
     return [[next(divided) for _ in each] for each in sizes]
 
 
@@ -52,18 +56,35 @@ def named_by_share(
     }
 
 
+def _accepted(sizes: Sequence[Sequence[int]], some: Sequence[Collection[int]]) -> list[list[int]]:
+    """Samples of each share of each micro-batch, and the same with those of some shares alone.
+
+    Which of them a value has, the number of its samples tells, where each is a part of the others.
+
+    >>> _accepted([(2, 3), (2, 2)], some=[(1,)])
+    [[2, 3, 2, 2], [0, 3, 0, 2]]
+    """
+    every = range(len(sizes[0]))
+    return [
+        [size if share in shares else 0 for each in sizes for share, size in enumerate(each)]
+        for shares in (every, *some)
+    ]
+
+
 def _divided_values(
-    blueprint: Blueprint, values: Mapping[str, Any], sizes: Sequence[int]
+    blueprint: Blueprint, values: Mapping[str, Any], accepted: Sequence[Sequence[int]]
 ) -> list[dict[str, Any]]:
+    sizes = accepted[0]
     if len(sizes) == 1:
         return [{**values, "batch_size": sizes[0]}]
     nodes = {name: blueprint.nodes[name] for name in blueprint.traced.inputs}
     nodes.update({name: node for node, name in blueprint.draws.items()})
     found: list[dict[str, Any]] = [{"batch_size": size} for size in sizes]
     for name, value in values.items():
-        pieces = _pieces(name, nodes[name], value, sizes)
+        pieces = _pieces(name, nodes[name], value, accepted)
         for batch, piece in zip(found, pieces, strict=True):
-            batch[name] = piece
+            if piece is not None:
+                batch[name] = piece
     return found
 
 
@@ -73,12 +94,14 @@ def score_of(
     loss_fn: Callable[[Any, Any], torch.Tensor] | None,
     sizes: Sequence[Sequence[int]],
     shares: Sequence[int] = (0,),
+    some: Sequence[Collection[int]] = (),
 ) -> Score:
     """What a part makes of a micro-batch's results: its part of the loss, or the results by share.
 
     A loss that is a mean over samples counts by their number, so that the sum over the
     micro-batches, and over the shares of the batch, is that of the whole batch. `sizes` are of each
-    share of each micro-batch, `shares` those whose results the part has.
+    share of each micro-batch, `shares` those whose results the part has. Targets are of all
+    samples, or of those of `some` shares alone.
 
     Raises
     ------
@@ -86,7 +109,7 @@ def score_of(
         If targets can't be divided; from `score`, if a loss is no number that gradients begin with.
     """
     flat = [size for each in sizes for size in each]
-    divided, several = divided_targets(targets, flat), len(sizes[0])
+    divided, several = divided_targets(targets, _accepted(sizes, some)), len(sizes[0])
 
     def score(micro_batch: int, results: Sequence[Any]) -> Any:
         each = len(results) // len(shares)
@@ -94,14 +117,14 @@ def score_of(
         if loss_fn is None:
             return own
         losses = []
-        for share, some in zip(shares, own, strict=True):
+        for share, results in zip(shares, own, strict=True):
             at = micro_batch * several + share
             target = divided[at]
             if several > 1:  # results of other shares may be on other devices
-                device = some[0].device
+                device = results[0].device
                 target = pytree.tree_map_only(torch.Tensor, partial(_to, device), target)
-            loss = loss_fn(build(some), target)
-            _check_loss(loss, learns=any(result.requires_grad for result in some))
+            loss = loss_fn(build(results), target)
+            _check_loss(loss, learns=any(result.requires_grad for result in results))
             losses.append(loss if len(flat) == 1 else loss * (flat[at] / sum(flat)))
         return reduce(add, losses)
 
@@ -276,38 +299,51 @@ def schedule_for_mode(schedule: Schedule, has_loss: bool) -> Schedule:
     return schedule
 
 
-def divided_targets(targets: Any, sizes: Sequence[int]) -> list[Any]:
+def divided_targets(targets: Any, accepted: Sequence[Sequence[int]]) -> list[Any]:
     """What results are compared with, for each micro-batch: tensors by their first dimension.
+
+    They have the samples of all of them, or those of another of the accepted numbers of samples.
 
     Raises
     ------
     ArgumentError
         If a tensor has another number of samples, or there is anything but tensors and None.
     """
-    if len(sizes) == 1:
+    count = len(accepted[0])
+    if count == 1:
         return [targets]
     leaves, structure = pytree.tree_flatten(targets)
-    divided = [_divided_target(leaf, sizes) for leaf in leaves]
+    divided = [_divided_target(leaf, accepted) for leaf in leaves]
     return [
-        pytree.tree_unflatten([pieces[at] for pieces in divided], structure)
-        for at in range(len(sizes))
+        pytree.tree_unflatten([pieces[at] for pieces in divided], structure) for at in range(count)
     ]
 
 
-def _divided_target(leaf: Any, sizes: Sequence[int]) -> Sequence[Any]:
+def _divided_target(leaf: Any, accepted: Sequence[Sequence[int]]) -> Sequence[Any]:
     if leaf is None:
-        return [None] * len(sizes)
+        return [None] * len(accepted[0])
     if not isinstance(leaf, torch.Tensor):
         raise ArgumentError(
             f"a target of type {type(leaf).__name__}: accepted are tensors, to divide among "
             "micro-batches, and None"
         )
-    if leaf.dim() == 0 or len(leaf) != sum(sizes):
+    sizes = _given(len(leaf), accepted) if leaf.dim() else None
+    if sizes is None:
         raise ArgumentError(
-            f"a target of shape {tuple(leaf.shape)}: accepted are {sum(sizes)} samples, to divide "
-            "among micro-batches"
+            f"a target of shape {tuple(leaf.shape)}: accepted are {_numbers(accepted)} samples, to "
+            "divide among micro-batches"
         )
     return torch.split(leaf, [*sizes])
+
+
+def _given(samples: int, accepted: Sequence[Sequence[int]]) -> Sequence[int] | None:
+    """The first of the accepted sizes that are so many samples in all."""
+    return next((sizes for sizes in accepted if sum(sizes) == samples), None)
+
+
+def _numbers(accepted: Sequence[Sequence[int]]) -> str:
+    """Numbers of samples, as text."""
+    return " or ".join(str(number) for number in dict.fromkeys(map(sum, accepted)))
 
 
 def dimension_of_samples(name: str, node: fx.Node) -> int | None:
@@ -333,11 +369,22 @@ def dimension_of_samples(name: str, node: fx.Node) -> int | None:
     return dim
 
 
-def _pieces(name: str, node: fx.Node, value: Any, sizes: Sequence[int]) -> Sequence[Any]:
+def _pieces(
+    name: str, node: fx.Node, value: Any, accepted: Sequence[Sequence[int]]
+) -> Sequence[Any]:
+    """None where a value has no samples of a share."""
     if not isinstance(value, torch.Tensor):
-        return [value] * len(sizes)
+        return [value] * len(accepted[0])
     dim = dimension_of_samples(name, node)
     if dim is None:
-        return [value] * len(sizes)
+        return [value] * len(accepted[0])
+    sizes = _given(value.shape[dim], accepted)
+    if sizes is None:
+        raise PlacementError(
+            f"{name} of shape {tuple(value.shape)}: accepted are {_numbers(accepted)} samples"
+        )
     starts = accumulate(sizes, initial=0)
-    return [value.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=False)]
+    return [
+        value.narrow(dim, start, size) if size else None
+        for start, size in zip(starts, sizes, strict=False)
+    ]

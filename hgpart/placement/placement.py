@@ -213,21 +213,31 @@ class Placement(nn.Module):
         """Which shares a part has the result of."""
         return tuple(at for at, output in enumerate(self.output_parts) if output == part)
 
-    def samples_of_result(self, part: int, batch_size: int) -> list[int]:
-        """Which samples of a batch a part has the result of, in the order in which it has them."""
-        return self._samples(self.shares_of_result(part), (batch_size,))
+    def samples_of_result(self, part: int, *sizes: int) -> list[int]:
+        """Which samples of a batch, of micro-batches of some sizes, a part has the result of."""
+        return self._samples(self.shares_of_result(part), sizes)
 
     def samples_read(self, part: int, sizes: Sequence[int]) -> list[int]:
         """Which samples a part needs inputs of, in a batch of micro-batches of some sizes."""
+        return self._samples(self.shares_read(part), sizes)
+
+    def samples_needed(self, part: int, sizes: Sequence[int]) -> list[int]:
+        """Which samples a part needs inputs of, or has the result of."""
+        return self._samples(self._shares_needed(part), sizes)
+
+    def shares_read(self, part: int) -> tuple[int, ...]:
+        """Which shares a part needs inputs of."""
         operands = {
             node.target for node in self.programs[part].module.graph.find_nodes(op="placeholder")
         }
-        reading = [
+        return tuple(
             at
             for at, one in enumerate(self.blueprints)
             if not operands.isdisjoint(f"{one.prefix}{name}" for name in self.inputs)
-        ]
-        return self._samples(reading, sizes)
+        )
+
+    def _shares_needed(self, part: int) -> list[int]:
+        return sorted({*self.shares_read(part), *self.shares_of_result(part)})
 
     def _samples(self, shares: Sequence[int], sizes: Sequence[int]) -> list[int]:
         found: list[int] = []
@@ -483,11 +493,17 @@ class Placement(nn.Module):
         loss_fn: Callable[[Any, Any], torch.Tensor] | None,
         sizes: Sequence[int],
         part: int,
+        *,
+        alone: bool = False,
     ) -> Score:
-        """What a part that has results makes of them; see `score_of`."""
+        """What a part that has results makes of them; see `score_of`.
+
+        For a part alone, targets may be of the samples that it needs, or has the result of.
+        """
         of_shares = [sizes_of(self.shares, size) for size in sizes]
         shares = self.shares_of_result(part)
-        return score_of(self.build_results, targets, loss_fn, of_shares, shares)
+        some = (self._shares_needed(part), shares) if alone else ()
+        return score_of(self.build_results, targets, loss_fn, of_shares, shares, some)
 
     def batch(self) -> AbstractContextManager[None]:
         """Where micro-batches of one batch are run: what norms update once, they do at its end."""
@@ -563,8 +579,13 @@ class Placement(nn.Module):
         (values,) = self.divided(inputs, (self._batch_size(inputs),))
         return values
 
-    def divided(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
-        """The values of placeholders for each micro-batch, inputs that are None left out."""
+    def divided(
+        self, inputs: Sequence[Any], sizes: Sequence[int], part: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The values of placeholders for each micro-batch, inputs that are None left out.
+
+        For a part alone, inputs may be of the samples that it needs, or reads.
+        """
         self._check_count(inputs)
         if torch.is_grad_enabled() and any(
             value.requires_grad for value in inputs if isinstance(value, torch.Tensor)
@@ -573,9 +594,11 @@ class Placement(nn.Module):
                 "an input requires a gradient, which a step does not compute: accepted are steps "
                 "without, and calling the placement"
             )
-        return self.batches(inputs, sizes)
+        return self.batches(inputs, sizes, part)
 
-    def batches(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
+    def batches(
+        self, inputs: Sequence[Any], sizes: Sequence[int], part: int | None = None
+    ) -> list[dict[str, Any]]:
         """The same, where inputs may require gradients."""
         values = {
             name: value
@@ -585,9 +608,9 @@ class Placement(nn.Module):
         values.update(self.draw(sum(sizes)))
         for size in set(sizes):
             self.check_batch(size, [None] * len(inputs))
-        by_share = divided_values(
-            self.blueprint, values, [sizes_of(self.shares, size) for size in sizes]
-        )
+        some = () if part is None else (self._shares_needed(part), self.shares_read(part))
+        of_shares = [sizes_of(self.shares, size) for size in sizes]
+        by_share = divided_values(self.blueprint, values, of_shares, some)
         for batch in by_share:
             for own in batch:
                 self._check_inputs(own["batch_size"], [own.get(name) for name in self.inputs])

@@ -127,7 +127,8 @@ class DistributedModel(nn.Module):
         ----------
         inputs : tensors, or None
             As the model takes them. A rank that does not read them may have None, or tensors on
-            the meta device.
+            the meta device; with a batch size, others may have them of their own samples alone: see
+            `Placement.samples_needed` and `Placement.samples_read`.
         batch_size : int, optional
             Where no input says it.
 
@@ -144,16 +145,20 @@ class DistributedModel(nn.Module):
             If another rank is gone.
         """
         self._pass = None
-        batch = self._batch_size(inputs, batch_size)
+        batch, rank = batch_size or self._batch_size(inputs, None), self.connection.rank
         values = self._here(inputs)
-        self.placement.check_batch(batch, inputs or values)
+        whole = [
+            None if value is None or value.shape[:1] != (batch,) else value for value in inputs
+        ]
+        self.placement.check_batch(batch, whole or values)
+        batches = self.placement.batches(values, (batch,), rank)
         schedule = self._whole_batch()
         there = schedule.forward_only
         with self._whole_pass():
             state = self._begun_state()
             post = self._post(there, (batch,))
             wires = post.wires()
-            step = self._begun(wires, self.placement.batches(values, (batch,)), state=state)
+            step = self._begun(wires, batches, state=state)
             with self.placement.batch():
                 step.run(there.sequences[self.connection.rank])
             self._finish(post, "forward", None if state is None else state.finish)
@@ -213,7 +218,8 @@ class DistributedModel(nn.Module):
         inputs : sequence of Tensor or None
             As in `forward`.
         targets : tensors in any structure, optional
-            Looked at by the rank that makes the result.
+            Looked at by the ranks that make the result; of the whole batch, or of their own samples
+            alone: see `Placement.samples_needed` and `Placement.samples_of_result`.
         loss_fn : callable, optional
         schedule : Schedule, optional
             The same on all ranks, as of `hgpart.run.scheduling.schedule_among`; the whole batch at
@@ -235,12 +241,12 @@ class DistributedModel(nn.Module):
         """
         self._pass = None
         schedule = schedule_for_mode(schedule or self._whole_batch(), loss_fn is not None)
-        batch = self._batch_size(inputs, batch_size)
+        batch, rank = batch_size or self._batch_size(inputs, None), self.connection.rank
         sizes = micro_batch_sizes(batch, schedule.micro_batches)
-        batches = self.placement.divided(self._here(inputs), sizes)
+        batches = self.placement.divided(self._here(inputs), sizes, rank)
         score = None
         if self.makes_result:
-            score = self.placement.score(targets, loss_fn, sizes, self.connection.rank)
+            score = self.placement.score(targets, loss_fn, sizes, rank, alone=True)
         with self._whole_pass():
             state, end = self._begun_state(), None
             if state is not None and schedule.backward:
@@ -389,8 +395,9 @@ class DistributedModel(nn.Module):
         return batch
 
     def _here(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The inputs whose values are here."""
-        there = [None if value is None or value.is_meta else value for value in inputs]
+        """The inputs whose values are here, and needed."""
+        reads = self.reads_inputs
+        there = [None if not reads or value is None or value.is_meta else value for value in inputs]
         return there or [None] * len(self.placement.inputs)
 
     def _whole_batch(self) -> Schedule:

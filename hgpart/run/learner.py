@@ -40,10 +40,6 @@ class Learner(Protocol):
     dtype: torch.dtype  # of the images
 
     @property
-    def reads_inputs(self) -> bool:
-        """Whether `forward` needs the images here."""
-
-    @property
     def makes_result(self) -> bool:
         """Whether the result, and so the loss, is here, or some samples' of it."""
 
@@ -51,11 +47,11 @@ class Learner(Protocol):
     def has_norms(self) -> bool:
         """Whether norms take their statistics of the samples of a batch, in training."""
 
-    def samples_of_result(self, batch_size: int) -> Sequence[int]:
-        """Which samples of a batch `forward` returns the result of here."""
-
     def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
         """Which samples are looked at here, of a batch of micro-batches of some sizes."""
+
+    def samples_of_result(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Which samples of such a batch have their result here."""
 
     def shares(self, batch_size: int) -> Sequence[Sequence[int]]:
         """Samples that norms take their statistics of, share by share of each micro-batch."""
@@ -64,13 +60,17 @@ class Learner(Protocol):
         """Switch between training and evaluation."""
 
     def forward(self, images: Tensor | None, batch_size: int) -> Any:
-        """Compute the result, which is None where another process has it."""
+        """Compute the result, which is None where another process has it, of images that are read.
+
+        Both are of the samples whose numbers `samples_read` and `samples_of_result` say.
+        """
 
     def step(
         self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
     ) -> Tensor | None:
         """Run forward and, in grad mode, backward, which adds to the gradients of what is held.
 
+        Images and targets are of the samples that are read, and of those with their result here.
         Returns the loss where the result is, if there is a loss function.
         """
 
@@ -151,7 +151,7 @@ class WholeModel:
     processes = 1
     scheduling = Scheduling("sequential")
     norms = "micro-batch"
-    reads_inputs = makes_result = first = True
+    makes_result = first = True
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -201,11 +201,11 @@ class WholeModel:
         learn_in_turn(self, batches, batch_size, loss_fn, update, on_loss)
         return ()
 
-    def samples_of_result(self, batch_size: int) -> Sequence[int]:
-        """All."""
-        return range(batch_size)
-
     def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
+        """All."""
+        return range(sum(sizes))
+
+    def samples_of_result(self, sizes: Sequence[int]) -> Sequence[int]:
         """All."""
         return range(sum(sizes))
 
@@ -400,22 +400,17 @@ class RankModel(_Scheduled):
         self._done = Totals.none(1, self.processes)
 
     @property
-    def reads_inputs(self) -> bool:
-        """Whether `forward` needs the images here."""
-        return self.model.reads_inputs
-
-    @property
     def makes_result(self) -> bool:
         """Whether `forward` returns the result here."""
         return self.model.makes_result
 
-    def samples_of_result(self, batch_size: int) -> Sequence[int]:
-        """Those whose result is here."""
-        return self.model.placement.samples_of_result(self.model.connection.rank, batch_size)
-
     def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
         """Those of the slices that the part begins with."""
         return self.model.placement.samples_read(self.model.connection.rank, sizes)
+
+    def samples_of_result(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Those of the slices that the part ends."""
+        return self.model.placement.samples_of_result(self.model.connection.rank, *sizes)
 
     def train(self, mode: bool) -> None:
         """Switch between training and evaluation."""

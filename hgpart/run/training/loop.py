@@ -325,13 +325,12 @@ def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
     with torch.no_grad():
         for first in range(0, count, batch_size):
             indices = [at % count for at in range(first, first + batch_size)]
-            images = _images(learner, data.test, indices, (batch_size,))
+            images, labels = _samples(learner, data.test, indices, (batch_size,))
             result = learner.forward(images, batch_size)
-            samples = learner.samples_of_result(batch_size)
-            if samples:
-                labels = data.test.labels([indices[at] for at in samples])
+            if labels is not None:
                 right = class_scores(result).argmax(1).cpu() == labels
-                counts = torch.tensor([first + at < count for at in samples])
+                scored = learner.samples_of_result((batch_size,))
+                counts = torch.tensor([first + at < count for at in scored])
                 correct += int((right & counts).sum())
     learner.train(True)
     return learner.share(float(correct) if learner.makes_result else None) / count
@@ -397,24 +396,19 @@ def _batches(
     sizes = learner.scheduling.sizes(batch_size)
     for step in steps:
         indices = data.training_indices(step, batch_size)
-        images = _images(learner, data.train, indices, sizes)
-        labels = data.train.labels(indices).to(learner.device) if learner.makes_result else None
-        yield images, labels
+        images, labels = _samples(learner, data.train, indices, sizes)
+        yield images, None if labels is None else labels.to(learner.device)
 
 
-def _images(
+def _samples(
     learner: Learner, samples: Samples, indices: Sequence[int], sizes: Sequence[int]
-) -> Tensor | None:
-    """Images of a batch, where they are needed; those that are looked at elsewhere are zeros."""
-    if not learner.reads_inputs:
-        return None
-    read = [*learner.samples_read(sizes)]
-    some = samples.images([indices[at] for at in read])
-    if len(read) == len(indices):
-        return some
-    images = some.new_zeros(len(indices), *some.shape[1:])
-    images[read] = some
-    return images
+) -> tuple[Tensor | None, Tensor | None]:
+    """Images of a batch that are looked at here, and labels of results that are here."""
+    read, scored = learner.samples_read(sizes), learner.samples_of_result(sizes)
+    return (
+        samples.images([indices[at] for at in read]) if read else None,
+        samples.labels([indices[at] for at in scored]) if scored else None,
+    )
 
 
 def _cross_entropy(result: Any, labels: Tensor) -> Tensor:

@@ -1,0 +1,60 @@
+"""Numbers of a batch's samples + DistributedModel -> those that this process needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch.utils.data import BatchSampler, Sampler
+
+from hgpart.errors import ArgumentError
+from hgpart.run.distributed import DistributedModel
+from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+
+
+class PartSampler(Sampler[list[int]]):
+    """Of each batch, the samples that this rank's part needs inputs of, or has the results of.
+
+    For a `torch.utils.data.DataLoader`, as its ``batch_sampler``: what that loads is what
+    `DistributedModel.step` takes, if it is told the batch size. A part that needs none gets the
+    first sample of each batch, as no loader makes a batch of nothing, and does not look at it.
+
+    Parameters
+    ----------
+    batches : BatchSampler or sequence of sequences of int
+        Numbers of the samples of each batch, the same on all ranks: of a sampler with
+        ``drop_last=True`` and a generator that is seeded alike.
+    model : DistributedModel
+    micro_batches : int
+        That a step divides a batch into.
+
+    Raises
+    ------
+    ArgumentError
+        When iterated over, if a batch has another size than the first.
+    """
+
+    def __init__(
+        self,
+        batches: BatchSampler | Sequence[Sequence[int]],
+        model: DistributedModel,
+        micro_batches: int = 1,
+    ) -> None:
+        self.batches, self.model, self.micro_batches = batches, model, micro_batches
+
+    def __len__(self) -> int:
+        """How many batches."""
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Batch by batch, in the order of the batch."""
+        placement, rank = self.model.placement, self.model.connection.rank
+        size = None
+        for batch in self.batches:
+            if len(batch) != (size := size or len(batch)):
+                raise ArgumentError(
+                    f"a batch of {len(batch)} samples behind one of {size}: accepted are batches "
+                    "of one size, as with drop_last=True"
+                )
+            sizes = micro_batch_sizes(size, self.micro_batches)
+            needed = placement.samples_needed(rank, sizes)
+            yield [batch[at] for at in needed] or [batch[0]]

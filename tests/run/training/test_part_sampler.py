@@ -1,0 +1,65 @@
+"""What a process reads of a batch: its own samples, with the same losses."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import data_ranks
+import placements
+import pytest
+import torch
+from torch import nn
+
+from hgpart import Modelling, PartSampler, flops, place
+from hgpart.errors import ArgumentError, PlacementError
+from hgpart.partition.baselines.by_slices import data_parallel
+from hgpart.partition.problem.problem import Problem
+from hgpart.run.processes.launch import launch
+
+
+def test_processes_read_their_own_samples_and_learn_what_one_does(tmp_path):
+    file = tmp_path / "found.json"
+    launch(data_ranks.__file__, [str(file)], 3)
+    assert json.loads(file.read_text()) == {"random": [], "ways": [], "cut": [], "whole": []}
+
+
+def part(needed):
+    placement = SimpleNamespace(samples_needed=lambda rank, sizes: needed(sum(sizes)))
+    return SimpleNamespace(placement=placement, connection=SimpleNamespace(rank=0))
+
+
+def test_batches_of_one_size():
+    batches = [[5, 2, 8, 1], [0, 7, 3, 6]]
+    halves = PartSampler(batches, part(lambda size: [*range(size // 2, size)]))
+    assert (len(halves), [*halves], [*halves]) == (2, [[8, 1], [3, 6]], [[8, 1], [3, 6]])
+    assert [*PartSampler(batches, part(lambda size: []))] == [[5], [0]]
+    uneven = PartSampler([*batches, [4]], part(lambda size: []))
+    with pytest.raises(ArgumentError, match="a batch of 1 samples behind one of 4: accepted are"):
+        list(uneven)
+
+
+def test_other_samples_than_a_part_needs_are_refused():
+    model, images = nn.Sequential(nn.Flatten(), nn.Linear(4, 5)), torch.randn(9, 1, 2, 2)
+    traced, graph = placements.traced_model(model, [images])
+    modelling = Modelling(batch_size=9, slices=3)
+    thirds = data_parallel(Problem(graph, flops(graph), modelling, 3, 0.1))
+    placement = place(model, placements.partitioned(traced, graph, modelling, 3, *thirds))
+    assert placement.samples_needed(1, (6, 3)) == [2, 3, 7]
+    whole, own = (
+        placement.divided([given], (9,), part)[0]
+        for given, part in ((images, None), (images[3:6], 1))
+    )
+    given = {name for name, value in own.items() if isinstance(value, torch.Tensor)}
+    assert len(given) == 1
+    assert all(torch.equal(own[name], whole[name]) for name in given)
+    with pytest.raises(PlacementError, match=r"accepted are 9 or 3 samples$"):
+        placement.divided([images[:4]], (9,), 1)
+    with pytest.raises(PlacementError, match=r"accepted are 9 samples$"):
+        placement.divided([images[:3]], (9,))
+    labels, loss_fn = torch.arange(9) % 5, nn.functional.cross_entropy
+    placement.score(labels[3:6], loss_fn, (9,), 1, alone=True)
+    with pytest.raises(ArgumentError, match="accepted are 9 or 3 samples, to divide among"):
+        placement.score(labels[:4], loss_fn, (9,), 1, alone=True)
+    with pytest.raises(ArgumentError, match="accepted are 9 samples, to divide among"):
+        placement.score(labels[3:6], loss_fn, (9,), 1)
