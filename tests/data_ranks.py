@@ -93,11 +93,10 @@ def differences(connection: Connection, name: str) -> list[str]:
     def placed(parts=None):
         return place(copy.deepcopy(model), plan, parts=parts)
 
-    wrong = set(trained(connection, placed))
-    wrong |= set(loaded(connection, placed))
-    if name == "ways" and rank == 0:
-        read = placed([0]).samples_needed(0, SIZES)
-        wrong |= {f"data parallelism reads {read}"} if len(read) != BATCH // k else set()
+    wrong = {*trained(connection, placed), *loaded(connection, placed)}
+    needed = placed([rank]).samples_needed(rank, SIZES)
+    if name == "ways" and not 0 < len(needed) <= 2 * MICRO_BATCHES:
+        wrong.add(f"data parallelism reads {needed}")
     return sorted(set().union(*connection.gather(wrong)))
 
 

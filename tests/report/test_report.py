@@ -15,6 +15,7 @@ from builtin_graphs import full_size_graph
 from rich.console import Console
 from torch import nn
 
+from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
@@ -265,6 +266,22 @@ def test_one_slice_that_was_found_best_is_said(graph):
     report, _ = make_report(graph, 2)
     more = dataclasses.replace(report, any_slices=True)
     assert printed(more, width=1000).splitlines()[1].startswith("1 slice of the batch: ")
+
+
+@pytest.mark.parametrize("slices", [1, 4])
+def test_few_bytes_that_may_be_much_time_are_said(slices, graph):
+    """Where each layer is on one part, in all slices alike; not where one part has all."""
+    report, _ = make_report(graph, 2, batch_size=8, slices=slices)
+    blocks = cnn_hypergraph(graph, report.work, layer_blocks(report.blocks.views), report.modelling)
+    in_layers = np.tile(np.arange(blocks.slice_vertices) > 2, slices).astype(np.int32)
+    divided = in_layers.copy()
+    divided[3] = 0 if slices > 1 else 1
+    for parts, k, said in ((in_layers, 2, 1), (divided, 2, slices == 1), (0 * in_layers, 1, 0)):
+        changed = {"blocks": blocks, "parts": parts, "k": k, "any_slices": True}
+        changed["evaluation"] = evaluate_parts(blocks, parts, k)
+        changed["shares"] = part_shares(blocks, parts, k)
+        shown = printed(dataclasses.replace(report, **changed), width=1000)
+        assert shown.count("hgpart run measures") == said
 
 
 def test_what_slices_would_save_is_said_where_they_do(graph):

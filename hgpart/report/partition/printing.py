@@ -125,11 +125,14 @@ def _slices_lines(report: Report, unit: str) -> list[str]:
                 f"batch takes them of all {report.modelling.batch_size}, for "
                 f"{_bytes(report.statistics_bytes, unit)} more each way"
             )
-        return lines
+        return [*lines, *_in_turn_line(report)]
     if report.any_slices and report.modelling.slices == 1:
         if report.modelling.batch_size == 1:
             return ["1 slice: a batch of 1 sample can't be divided"]
-        return ["1 slice of the batch: no other number that was tried sends less"]
+        return [
+            "1 slice of the batch: no other number that was tried sends less",
+            *_in_turn_line(report),
+        ]
     if report.in_slices is not None and report.in_slices < report.evaluation.volume:
         return [
             f"With the batch in slices at most {_bytes(report.in_slices, unit)} would travel each "
@@ -138,6 +141,16 @@ def _slices_lines(report: Report, unit: str) -> list[str]:
     if report.untried_slices and report.evaluation.volume:
         return ["Slices of the batch were not tried: --slices auto may send less"]
     return []
+
+
+def _in_turn_line(report: Report) -> list[str]:
+    """Where least bytes may not be least time: each layer on one part, for all slices."""
+    if report.k == 1 or not report.lies_in_layers:
+        return []
+    return [
+        "Each layer is whole on one device: several work at once in micro-batches only. Few bytes "
+        "are not always little time, which hgpart run measures"
+    ]
 
 
 def _objective_line(report: Report, unit: str) -> list[str]:

@@ -18,10 +18,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.bounds.lower_bound import relative_gap
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
-from hgpart.report.partition.slice_shares import (
-    SliceShares,
-    slice_shares,
-)
+from hgpart.report.partition.slice_shares import WHOLE, SliceShares, slice_shares, way_divided
 from hgpart.work.figures import Work
 
 MOST_TELLING_GAP = 0.5  # with slices, of whose bounds little is known
@@ -106,6 +103,11 @@ class Report:
     def slices_of_layers(self) -> tuple[tuple[SliceShares, ...], ...]:
         """Which part has which filters of which slices, layer by layer."""
         return slice_shares(self.blocks, self.parts)
+
+    @property
+    def lies_in_layers(self) -> bool:
+        """Whether no layer is divided, neither by its filters nor by slices."""
+        return all(way_divided(groups) == WHOLE for groups in self.slices_of_layers if groups)
 
     @property
     def work_units(self) -> int:
