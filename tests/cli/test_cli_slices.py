@@ -139,6 +139,32 @@ def test_a_plan_is_verified_and_run(divided, capsys):
     assert inference["uncounted_bytes"] == 0
 
 
+@pytest.mark.full
+def test_inference_in_processes_sends_maps_alone(divided, monkeypatch, capsys, tmp_path):
+    """Weights went once, before the passes that count; of gradients there is nothing."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    made, file = json.loads((divided / "figures.json").read_text()), tmp_path / "found.json"
+    steps = ["--steps", "3", "--json", str(file)]
+    assert run(["run", "lenet5", "--plan", str(divided / "plan.json"), *steps]) == 0
+    found = json.loads(file.read_text())
+    assert found["forward_bytes"] == 3 * made["maps_forward_bytes"] > 0
+    assert (found["backward_bytes"], found["uncounted_bytes"]) == (0, 0)
+    assert found["as_planned"]
+
+
+def test_slices_of_a_plan_for_inference_need_nothing_of_each_other(tmp_path, capsys):
+    plan = str(tmp_path / "plan.json")
+    asked = ["--slices", "2", "--batch-size", "8", "--inference"]
+    assert run(["partition", *FAST, *asked, "-o", plan]) == 0
+    capsys.readouterr()
+    found = said_by(["run", "lenet5", "--plan", plan, "--steps", 2, "--one-process"], capsys)
+    assert found["as_planned"]
+    assert (found["forward_bytes"], found["backward_bytes"], found["uncounted_bytes"]) == (0, 0, 0)
+    assert found["samples_per_second"] > 0
+    verified = ["verify", "lenet5", "--plan", plan, "--batch-size", 8, "--dtype", "float32"]
+    assert said_by(verified, capsys)["passed"]
+
+
 def test_training_goes_on_by_another_plan(divided, tmp_path, capsys):
     """With other slices, or none, on another number of parts; the loss is that of one device."""
     other, whole = str(tmp_path / "other.json"), str(tmp_path / "whole.json")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,17 +13,26 @@ import time
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves_with_path
 from traces import assert_is_trace
 
 from hgpart.cli import run
+from hgpart.hypergraph.blocks import divide
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.layers.layering import channel_graph
+from hgpart.partition.partition import evaluated
+from hgpart.partition.problem.problem import Problem
+from hgpart.plan import make_plan, save_plan
 from hgpart.run.learner import WholeModel
 from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import load_data
 from hgpart.run.training.loop import TrainingOptions, train
 from hgpart.schedules.rules import RULES
+from hgpart.tracing.traced_model import trace
+from hgpart.work.figures import flops
 from hgpart.zoo import load_model
 
 OPTIONS = {
@@ -423,6 +434,110 @@ def test_what_is_other_than_in_the_checkpoint_is_refused_or_said(tmp_path, capsy
         f"{tmp_path / 'step-000001'} was written with 0.9\n"
     )
     assert (json.loads(said.out)["lr"], json.loads(said.out)["momentum"]) == (0.02, 0.5)
+
+
+# ------------------------------------------------------------------ the batch in slices
+
+
+def write_plan(spec, shape, modelling, k, way, path):
+    """A partition that no search has found."""
+    model, _ = load_model(spec)
+    graph = channel_graph(trace(model, torch.zeros(2, *shape)))
+    problem = Problem(graph, flops(graph), modelling, k, 0.5)
+    found = evaluated(problem, *way(problem), seed=0, backend="test", start="test")
+    save_plan(make_plan(found, graph, problem.work, spec, shape), path)
+
+
+@pytest.fixture(scope="module")
+def sliced(tmp_path_factory):
+    """Plans in which no slices lie alike, by slices and k."""
+
+    def at_random(problem):
+        model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, 8))
+        return model, np.random.default_rng(7).integers(0, problem.k, model.vertices).astype(
+            "int32"
+        )
+
+    folder = tmp_path_factory.mktemp("sliced")
+    found = {(slices, k): folder / f"{slices} {k}.json" for slices, k in ((4, 2), (2, 3))}
+    for (slices, k), path in found.items():
+        write_plan(
+            "lenet5", (1, 32, 32), Modelling(batch_size=16, slices=slices), k, at_random, path
+        )
+    return found
+
+
+def losses_of(file):
+    return json.loads(file.read_text())["losses"]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_rank_of_a_plan_in_slices(sliced, plans, digits, tmp_path):
+    """The same plan goes on to the same bits, others to one device's losses."""
+    folder, file, whole = tmp_path / "cut", tmp_path / "cut.json", tmp_path / "whole.json"
+    training = ("train", "lenet5", *ON_DIGITS, "--every", 5, "--micro-batches", 2)
+    here = (*training, "--plan", sliced[4, 2])
+    process = started(*here, "--steps", 10**6, "--checkpoint", folder)
+    try:
+        wait_for_checkpoint(process, folder)
+        os.kill(ranks_of(process.pid)[1], signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 14
+    assert "hgpart: error: rank 1 was ended by SIGKILL" in errors
+    assert not ranks_of(process.pid)
+    done = check(checkpoints(folder)[0]).step
+    for name in ("2 on 3", "none on 2"):
+        shutil.copytree(folder, tmp_path / name)
+    end = ("--steps", done + 4, "--resume", "--json", file, "--checkpoint")
+    process = started(*here, *end, folder)
+    _, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (0, "")
+    kept = ("--checkpoint", tmp_path / "whole", "--one-process")
+    hgpart(*here, *kept, "--steps", done + 4, "--json", whole)
+    assert losses_of(file) == losses_of(whole)
+    expected = on_one_device(TrainingOptions(min(done + 4, 20), 16, seed=5), digits)
+    for name, plan in (("2 on 3", sliced[2, 3]), ("none on 2", plans["coarse"])):
+        hgpart(*training, "--plan", plan, *end, tmp_path / name, "--one-process")
+        assert losses_of(file)[:done] == losses_of(whole)[:done]
+        assert losses_of(file) == pytest.approx(losses_of(whole), rel=1e-4)
+        assert losses_of(file)[:20] == pytest.approx(expected.losses, rel=1e-4)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_stopped_rank_of_a_plan_in_slices_is_not_waited_for(sliced, tmp_path):
+    folder = tmp_path / "checkpoints"
+    process = started(
+        *("train", "lenet5", "--plan", sliced[4, 2], *ON_DIGITS, "--timeout", 15),
+        *("--steps", 10**6, "--checkpoint", folder, "--every", 1),
+    )
+    try:
+        wait_for_checkpoint(process, folder)
+        os.kill(ranks_of(process.pid)[1], signal.SIGSTOP)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 14
+    assert re.search(r"^hgpart: error: rank 1 is (silent|gone, or stopped)", errors, re.MULTILINE)
+    assert not ranks_of(process.pid)
+
+
+@pytest.mark.full
+def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
+    file, threads = tmp_path / "processes.json", tmp_path / "threads.json"
+    training = ("train", "lenet5", "--plan", sliced[2, 3], *ON_DIGITS, "--steps", 4)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 3)
+    command = (sys.executable, *torchrun, "-m", "hgpart", *training, "--json", file)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*map(str, command)], cwd="/", env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    hgpart(*training, "--one-process", "--json", threads)
+    assert losses_of(file) == losses_of(threads)
 
 
 # ------------------------------------------------------------------ mistakes
