@@ -108,14 +108,14 @@ class Connection:
         return wait
 
     def add_later(self, value: float) -> Callable[[], float]:
-        """Add up a number of all processes; nobody waits before calling what is returned."""
-        number = torch.tensor([value], dtype=torch.float64)
-        doing = "added up what all have"
-        work = self.guard(lambda: dist.all_reduce(number, async_op=True), doing)
+        """Add up a number of all processes, in their order; nobody waits before calling it."""
+        numbers = [torch.empty(1, dtype=torch.float64) for _ in range(self.k)]
+        own, doing = torch.tensor([value], dtype=torch.float64), "added up what all have"
+        work = self.guard(lambda: dist.all_gather(numbers, own, async_op=True), doing)
 
         def wait() -> float:
             self.guard(work.wait, doing)
-            return float(number)
+            return sum(map(float, numbers))
 
         return wait
 
