@@ -1,0 +1,200 @@
+"""Norms whose batch is in several shares: what steps call, in the place of the operator.
+
+Each share of the batch has a mean and a variance of its own; those of several together are known
+from these alone (Chan, Golub and LeVeque, The American Statistician 37(3), 1983), and normalise all
+shares. What travels is maps to the runtime, and autograd goes back through all of it: the gradients
+are those of one norm of the whole batch. Variances are biased ones. Statistics of C channels are a
+tensor of shape (2, C): means, then variances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hgpart.errors import RunError
+from hgpart.execution.again import notes_statistics
+
+aten = torch.ops.aten
+
+
+def statistics_of(operand: Tensor) -> Tensor:
+    """Mean and variance of each channel (dimension 1).
+
+    Raises
+    ------
+    RunError
+        If the operand has 16 bits an element, too few for sums to be put together of.
+
+    >>> statistics_of(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+    tensor([[2., 5.],
+            [1., 0.]])
+    """
+    if operand.element_size() < 4:
+        raise RunError(
+            f"a norm of the batch, which is in slices, is given {operand.dtype}: accepted are "
+            "float32 and float64"
+        )
+    found: Tensor = _Statistics.apply(operand)  # type: ignore[no-untyped-call]
+    return found
+
+
+def combined(
+    pieces: Sequence[Tensor],
+    places: Sequence[Tensor | None],
+    members: Tensor,
+    kinds: Tensor | None,
+    samples: Sequence[int],
+) -> Tensor:
+    """Mean and variance of what several were taken of, channel by channel.
+
+    Parameters
+    ----------
+    pieces : sequence of Tensor
+        Statistics.
+    places : sequence of Tensor or None
+        Where the channels of each are in the result; None if it has all, in this order.
+    members : int64 Tensor, flat, of shape (pieces, kinds, shares)
+        Whether a share of the batch is in a piece; of each kind of channels.
+    kinds : int64 Tensor, shape (channels,), or None
+        Of which kind each channel is; None if there is one kind.
+    samples : sequence of int
+        Of each share.
+
+    >>> one, three = torch.tensor([[1.0], [0.0]]), torch.tensor([[5.0], [0.0]])
+    >>> combined([one, three], [None, None], torch.tensor([1, 0, 0, 1]), None, [1, 3])
+    tensor([[4.],
+            [3.]])
+    """
+    channels = pieces[0].shape[1] if kinds is None else len(kinds)
+    every = torch.stack(
+        [
+            piece if place is None else piece.new_zeros(2, channels).index_copy(1, place, piece)
+            for piece, place in zip(pieces, places, strict=True)
+        ]
+    )
+    of_shares = torch.tensor(samples, device=members.device)
+    counts = (members.view(len(pieces), -1, len(samples)) * of_shares).sum(2)
+    weights = counts.to(every.dtype) / counts.sum(0)
+    if kinds is not None:
+        weights = weights[:, kinds]
+    means, variances = every.unbind(1)
+    mean = (weights * means).sum(0)
+    variance = (weights * (variances + (means - mean).square())).sum(0)
+    return torch.stack((mean, variance))
+
+
+def normalised(
+    operand: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """What a norm makes of its operand, with these statistics of each channel (dimension 1)."""
+    made: Tensor = _Normalised.apply(operand, statistics, weight, bias, eps)  # type: ignore[no-untyped-call]
+    return made
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def update_running(
+    running_mean: Tensor,
+    running_var: Tensor,
+    statistics: Tensor,
+    samples: Sequence[int],
+    values: int,
+    momentum: float,
+) -> None:
+    """Update running statistics, as batch norm does: their variance is the unbiased one.
+
+    Parameters
+    ----------
+    running_mean, running_var : Tensor
+    statistics : Tensor
+        Of the batch.
+    samples : sequence of int
+        Of each share of it.
+    values : int
+        Of a channel in each sample.
+    momentum : float
+    """
+    if not notes_statistics():
+        return
+    mean, variance = unbiased(statistics, sum(samples) * values)
+    running_mean.lerp_(mean.to(running_mean), momentum)
+    running_var.lerp_(variance.to(running_var), momentum)
+
+
+def unbiased(statistics: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased variance of so many values."""
+    mean, variance = statistics.detach()
+    return mean, variance * (count / (count - 1))
+
+
+class _Statistics(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, operand: Tensor) -> Tensor:
+        if operand.device.type in ("cpu", "cuda"):
+            mean, variance = aten.batch_norm_update_stats(operand, None, None, 0.0)
+        else:
+            dims = [dim for dim in range(operand.dim()) if dim != 1]
+            variance, mean = torch.var_mean(operand, dims, correction=0)
+        found = torch.stack((mean, variance)).to(operand.dtype)
+        ctx.save_for_backward(operand, found)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        operand, (mean, _) = ctx.saved_tensors
+        each = gradient / (operand.numel() // operand.shape[1])
+        slope = 2 * each[1]
+        found: Tensor = torch.addcmul(
+            _of_channels(each[0] - slope * mean, operand), operand, _of_channels(slope, operand)
+        )
+        return found
+
+
+class _Normalised(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        operand: Tensor,
+        statistics: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+    ) -> Tensor:
+        ctx.save_for_backward(operand, statistics, weight)
+        ctx.eps = eps
+        cudnn = torch.backends.cudnn.enabled
+        mean, variance = statistics
+        return torch.batch_norm(operand, weight, bias, mean, variance, False, 0.0, eps, cudnn)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        operand, statistics, weight = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        mean, variance = statistics
+        sums = any(wanted[1:4])
+        of_operand, of_weight, of_bias = aten.native_batch_norm_backward(
+            *(gradient, operand, weight, mean, variance, None, None),
+            *(False, ctx.eps, (wanted[0], sums, sums)),
+        )
+        of_statistics = None
+        if wanted[1]:
+            scale = (variance + ctx.eps).rsqrt()
+            slope = -scale if weight is None else -scale * weight
+            of_statistics = torch.stack((slope * of_bias, slope * scale * of_weight / 2))
+        return (
+            of_operand if wanted[0] else None,
+            of_statistics,
+            of_weight if wanted[2] else None,
+            of_bias if wanted[3] else None,
+            None,
+        )
+
+
+def _of_channels(vector: Tensor, operand: Tensor) -> Tensor:
+    return vector.view(1, -1, *[1] * (operand.dim() - 2))
