@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
-from hgpart.errors import ArgumentError, PlacementError, PlanError
+from hgpart.errors import ArgumentError, PlanError
 from hgpart.files.json_files import JsonObject, quoted, read_json
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.blocks import Blocks
@@ -81,15 +81,6 @@ class Plan:
     lower_bound_bytes: int
     blocks: Blocks
     parts: Int32
-
-
-def check_runnable(modelling: Modelling) -> None:
-    """Raise a PlacementError for what can be partitioned, but not placed and run."""
-    if modelling.slices > 1 and modelling.norms == "batch":
-        raise PlacementError(
-            f"norms over the whole batch, which is in {modelling.slices} slices, can't be run yet: "
-            "accepted are norms of each slice"
-        )
 
 
 def make_plan(

@@ -63,13 +63,15 @@ def main(beside: str, file: str) -> None:
         with connect(k, timeout=60) as connection:
             for grain in ("coarse", "fine"):
                 found[f"{grain} {k}"] = compare(connection, grain)
+            if k == 3:
+                found["norms of the batch"] = compare(connection, "fine", "batch")
             if k == 2:
                 found["changes"] = after_changes(connection)
     if rank == 0:
         Path(file).write_text(json.dumps(found))
 
 
-def compare(connection: Connection, grain: str) -> list[str]:
+def compare(connection: Connection, grain: str, norms: str = "slice") -> list[str]:
     """Names of what is not the same to the bit, or not as the table says; on all ranks."""
     k, rank = connection.k, connection.rank
     model, (image,) = model_of("forked")
@@ -77,7 +79,7 @@ def compare(connection: Connection, grain: str) -> list[str]:
     inputs = [torch.randn(BATCH, *image.shape[1:], dtype=image.dtype)]
     targets = torch.randn(BATCH, 4, 6, 6, dtype=image.dtype)
     traced, graph = placements.traced_model(model, inputs)
-    modelling = Modelling(grain=grain, batch_size=BATCH, slices=3)
+    modelling = Modelling(grain=grain, batch_size=BATCH, slices=3, norms=norms)
     plan = placements.of_random_blocks(traced, graph, modelling, k, seed=k)
     threads, here = place(model, plan), place(model, plan, parts=[rank])
     process = DistributedModel(here, connection)

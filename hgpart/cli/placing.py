@@ -51,12 +51,10 @@ class Placing:
     norms: str = "micro-batch"
 
     def __post_init__(self) -> None:
-        """Check the plan before any process is started."""
+        """Check before any process is started."""
         from hgpart.placement.state.batch_statistics import check_norms
-        from hgpart.plan import check_runnable
 
         check_norms(self.norms)
-        check_runnable(self.plan.modelling)
 
     def here(self) -> Placement:
         """All parts in this process."""

@@ -14,7 +14,7 @@ say how operators are cut), `steps`, and `slices` (what a part holds of the mode
 `batch_statistics` (what norms update once a batch). In `shares`, where the batch is in slices:
 `batch_shares` (which are computed as one), `interleaving` (in which order parts go through them),
 `owners` (whose the parameters are), `messages` (which of them travel together), `exchanges` and
-`copies` (what parts have of each other's state).
+`copies` (what parts have of each other's state), `statistics` (of norms of all shares).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hgpart.placement.modes import skeleton
 from hgpart.placement.placement import Placement
 from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.state.batch_statistics import check_norms
-from hgpart.plan import Plan, check_runnable, restore
+from hgpart.plan import Plan, restore
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 
 __all__ = ["Placement", "Transfer", "place"]
@@ -75,8 +75,8 @@ def place(
     PlacementError
         If there is not one device for each part, or a device is not there. If the model's forward
         pass does what no traced graph holds or, in training, has gradients that a placement loses.
-        If the batch is in slices and norms take the statistics of all of them; if norms are to be
-        of the batch, and it is in slices, or some have running statistics that are no batch norm's.
+        If norms are to be of the batch, and it is in slices that the plan gives norms of their own,
+        or some have running statistics that are no batch norm's.
 
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
@@ -86,7 +86,6 @@ def place(
     True
     """
     check_norms(norms)
-    check_runnable(plan.modelling if isinstance(plan, Plan) else plan.partition.modelling)
     if isinstance(plan, Plan):
         traced, graph, partition = _restored(model, plan)
         work = plan.work

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,6 +29,7 @@ from hgpart.placement.cutting.ownership import Ownership, ownership
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.reindexing import takes_some
 from hgpart.placement.draws import random_nodes
+from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics, norms_of_batch
 from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
 from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
 from hgpart.tracing.traced_model import TracedModel
@@ -275,19 +276,33 @@ class Blueprint:
     @cached_property
     def returned(self) -> tuple[bool, ...]:
         """Whether a gradient is computed of each layer's maps, then of its partial sums."""
-        learns = self._learns(inputs=False)
+        learns = self.learns(inputs=False)
         maps = (wanted and self._is_float(at) for at, wanted in enumerate(learns))
         return (*maps, *learns)
 
     def differentiable(self, inputs: bool) -> tuple[bool, ...]:
         """Per shipment whether gradients go back; of the inputs if asked for."""
-        learns = self._learns(inputs)
+        learns = self.learns(inputs)
         return tuple(
             learns[item.layer] and (item.partial or self._is_float(item.layer))
             for item in self.shipments
         )
 
-    def _learns(self, inputs: bool) -> list[bool]:
+    @cached_property
+    def norms_of_batch(self) -> Mapping[int, tuple[NormOfBatch, ...]]:
+        """Per layer that has some, the norms whose statistics are of other shares, too, in order.
+
+        Raises
+        ------
+        PlacementError
+            As `hgpart.placement.shares.statistics.norms_of_batch`.
+        """
+        apart = len(self.share.slices) < self.share.of
+        if not apart or self.partition.modelling.norms != "batch":
+            return {}
+        return norms_of_batch(self.facts)
+
+    def learns(self, inputs: bool) -> list[bool]:
         """Per layer whether anything that it is computed from wants a gradient."""
         found: list[bool] = []
         for layer in self.graph.layers:
@@ -397,9 +412,26 @@ class Blueprint:
         return found
 
 
+def shared_statistics(blueprints: Sequence[Blueprint]) -> SharedStatistics:
+    """What parts send each other of the statistics of norms of the whole batch.
+
+    A share by itself has norms of its own; transfers are numbered on from those of all shares.
+    """
+    first, last = blueprints[0], blueprints[-1]
+    return SharedStatistics(
+        norms=first.norms_of_batch if len(blueprints) > 1 else {},
+        graph=first.graph,
+        owners=[one.owners for one in blueprints],
+        slices=first.share.of,
+        learns=first.learns(inputs=False),
+        names=first.names,
+        first_transfer=last.first_transfer + len(last.transfers),
+    )
+
+
 # What a part has of a layer is called by the layer and this: partial sums, what was received from
-# another part, a second result.
-_SUFFIX = re.compile(r"(_partial)?(_kept|_from_\d+)?(_\d+)?")
+# another part, a second result; what a norm of the batch is given, and statistics.
+_SUFFIX = re.compile(r"(_partial|_before_\d+|_statistics_\d+)?(_kept|_(from|to)_\d+)?(_\d+)?")
 
 
 def _stems(name: str) -> set[str]:

@@ -68,6 +68,43 @@ def expected_weights(
     return together(found, partition.speeds)
 
 
+def expected_statistics(
+    partition: Partition, blueprint: Blueprint, dtype: torch.dtype, backward: bool
+) -> Evaluation:
+    """Those of statistics of norms of the batch in a forward pass, or of their gradients.
+
+    A net's bytes are of both passes: half of them go to whom they belong to, and as many back.
+    """
+    graph, learns = _in_type(blueprint, dtype), blueprint.learns(inputs=False)
+    norms = [len(blueprint.norms_of_batch.get(at, ())) for at in range(len(graph.layers))]
+    if backward:
+        norms = [count * some for count, some in zip(norms, learns, strict=True)]
+    layers = [
+        replace(layer, batch_statistics=layer.batch_statistics if count else 0)
+        for layer, count in zip(graph.layers, norms, strict=True)
+    ]
+    graph = replace(graph, layers=tuple(layers))
+    modelling = replace(partition.modelling, bytes_per_element=None, training=True)
+    model = cnn_hypergraph(graph, blueprint.work, partition.model.blocks, modelling)
+    nets, every = model.statistics_nets, np.arange(partition.k, dtype=np.int32)
+    between = nets.of_parts(model.weights, partition.parts, partition.k)
+    found = evaluate(between, every, partition.k, partition.speeds)
+    counts = np.zeros(len(layers), dtype=np.int64)  # of those that share their vertices together
+    np.add.at(counts, [layer.tied_to for layer in layers], norms)
+    of_nets = counts[model.vertex_layers[nets.roots]]
+    messages = np.zeros_like(found.messages)
+    for number in range(int(counts.max(initial=0))):
+        some = replace(nets, costs=np.where(of_nets > number, nets.costs, 0))
+        sent = some.of_parts(model.weights, partition.parts, partition.k)
+        messages += evaluate(sent, every, partition.k).messages
+    return replace(
+        found,
+        loads=np.zeros_like(found.loads),
+        traffic=(found.traffic + found.traffic.T) // 2,
+        messages=messages + messages.T,
+    )
+
+
 def together(found: Sequence[Evaluation], speeds: Sequence[float] | None) -> Evaluation:
     """The figures of several partitions of the same parts, run one after the other."""
     loads = reduce(add, (one.loads for one in found))

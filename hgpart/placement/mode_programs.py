@@ -14,13 +14,14 @@ from hgpart.errors import PlacementError
 from hgpart.execution.program import PartProgram
 from hgpart.execution.transfers import WHOLE, Share, Transfer
 from hgpart.partition import Partition
-from hgpart.placement.blueprint import OWN, UNUSED, Blueprint
+from hgpart.placement.blueprint import OWN, UNUSED, Blueprint, shared_statistics
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.draws import draw_module
 from hgpart.placement.part_builder import build_part, order_of_layers
 from hgpart.placement.shares.messages import with_parameters
 from hgpart.placement.shares.owners import owned
+from hgpart.placement.shares.statistics import SharedStatistics
 from hgpart.placement.state.batch_statistics import check_deferrable, defer
 from hgpart.placement.state.original_state import Original
 from hgpart.work.figures import Work
@@ -49,6 +50,8 @@ class Programs:
         buffers what steps of other shares than the first have.
     owners : Blueprint
         Of a partition by whose parts the model's parameters belong to; see `shares.owners`.
+    statistics : SharedStatistics
+        What travels between shares.
     """
 
     blueprints: tuple[Blueprint, ...]
@@ -59,6 +62,7 @@ class Programs:
     idle: tuple[Slice, ...]
     copies: Mapping[int, frozenset[str]]
     owners: Blueprint
+    statistics: SharedStatistics
 
     @property
     def blueprint(self) -> Blueprint:
@@ -74,11 +78,14 @@ def share_blueprints(
     norms: str,
 ) -> tuple[Blueprint, ...]:
     """What the programs of each share are made from; their transfers are numbered on."""
-    if norms == "batch" and len(shares) > 1:
-        raise PlacementError(
-            f"norms of the batch, which is in {shares[0][0].of} slices: accepted are those of "
-            "micro-batches"
-        )
+    if len(shares) > 1:
+        if shares[0][1].modelling.norms == "batch":
+            check_deferrable(facts.traced)
+        elif norms == "batch":
+            raise PlacementError(
+                f"norms of the batch, which is in {shares[0][0].of} slices that have norms of their"
+                " own: accepted are those of micro-batches, or a plan with norms of the batch"
+            )
     found: list[Blueprint] = []
     for at, (share, partition) in enumerate(shares):
         prefix = f"share{at}_" if len(shares) > 1 else ""
@@ -120,8 +127,9 @@ def build_programs(
         )
     if len(blueprints) > 1:
         check_divisible(blueprint)
-    order = order_of_layers(blueprints)
-    built = {part: build_part(blueprints, part, order[part]) for part in held}
+    statistics = shared_statistics(blueprints)
+    order = order_of_layers(blueprints, statistics)
+    built = {part: build_part(blueprints, part, order[part], statistics) for part in held}
     draws = None
     if blueprint.draws:
         draws = draw_module(blueprint.facts, blueprint.draws)
@@ -144,19 +152,25 @@ def build_programs(
         slices[part].update(_apart(blueprint, program, own[part], slices[part], copies[part]))
     return Programs(
         blueprints=tuple(blueprints),
-        transfers=tuple(chain.from_iterable(one.transfers for one in blueprints)),
+        transfers=(
+            *chain.from_iterable(one.transfers for one in blueprints),
+            *(one.transfer for one in statistics.travelling),
+        ),
         programs={part: program for part, (program, _) in built.items()},
         slices=slices,
         draws=draws,
         idle=tuple(_idle(owners, own)) if 0 in own else (),
         copies=copies,
         owners=owners,
+        statistics=statistics,
     )
 
 
 def _own(owners: Blueprint, part: int) -> Mapping[str, Slice]:
     """What a part's steps would hold if it had what belongs to it alone."""
-    return build_part([owners], part, order_of_layers([owners])[part])[1][0]
+    statistics = shared_statistics([owners])
+    order = order_of_layers([owners], statistics)[part]
+    return build_part([owners], part, order, statistics)[1][0]
 
 
 def _copies(
@@ -229,8 +243,9 @@ def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> It
         if part in slices:
             held += slices[part].values()
         else:  # another process has it
-            order = order_of_layers([blueprint])[part]
-            held += build_part([blueprint], part, order)[1][0].values()
+            statistics = shared_statistics([blueprint])
+            order = order_of_layers([blueprint], statistics)[part]
+            held += build_part([blueprint], part, order, statistics)[1][0].values()
     for placeholder in partly:
         name = blueprint.traced.parameters[placeholder]
         shape = blueprint.facts.shape(blueprint.nodes[placeholder])
@@ -265,8 +280,10 @@ def with_unused(
 
 def with_input_gradients(programs: Programs) -> Programs:
     """The same, where gradients of the inputs go back to who has them."""
-    differentiable = chain.from_iterable(
-        one.differentiable(inputs=True) for one in programs.blueprints
+    learns = programs.blueprint.learns(inputs=True)
+    differentiable = chain(
+        *(one.differentiable(inputs=True) for one in programs.blueprints),
+        (learns[one.norm.layer] for one in programs.statistics.travelling),
     )
     transfers = tuple(
         replace(transfer, differentiable=wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -12,16 +12,23 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.execution.program import CARRY, PartProgram
+from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, OUTPUT
 from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.slices import Slice, overlap, slice_of
-from hgpart.placement.cutting.step_graph import Source
-from hgpart.placement.cutting.steps import Step, finishing_step, partial_step
+from hgpart.placement.cutting.step_graph import GivenNorm, Source
+from hgpart.placement.cutting.steps import Step, finishing_step, partial_step, statistics_step
 from hgpart.placement.part_graph import PartGraph, numbered
 from hgpart.placement.shares.interleaving import Unit, interleaved
+from hgpart.placement.shares.statistics import (
+    NormOfBatch,
+    SharedStatistics,
+    Taken,
+    combining_step,
+)
 from hgpart.schedules.costs import Costs
 from hgpart.tracing.traced_nodes import live_nodes
 
@@ -32,58 +39,127 @@ class Piece(NamedTuple):
     share: int
     layer: int
     partial: bool
+    norms: int = 0  # of the batch, that come before it in the layer
 
 
-def order_of_layers(blueprints: Sequence[Blueprint]) -> tuple[tuple[Piece, ...], ...]:
+class Sums(NamedTuple):
+    """What a part does of the statistics of a norm of the batch: those of its samples, or all."""
+
+    norm: NormOfBatch
+    whole: bool
+
+
+Order = Sequence[Piece | Sums]
+
+
+def order_of_layers(
+    blueprints: Sequence[Blueprint], statistics: SharedStatistics
+) -> tuple[Order, ...]:
     """For each part, in which order it goes through the layers of all shares of the batch."""
     layers, k = range(len(blueprints[0].graph.layers)), blueprints[0].partition.k
     if len(blueprints) == 1:
         return (tuple(Piece(0, at, partial) for at in layers for partial in (True, False)),) * k
-    units: list[Unit] = []
-    pieces: list[Piece] = []
-    for share, one in enumerate(blueprints):
-        for unit, at, partial in _units(one, len(units)):
-            units.append(unit)
-            pieces.append(Piece(share, at, partial))
-    order: list[list[Piece]] = [[] for _ in range(k)]
-    for number in interleaved(units):
-        order[units[number].part].append(pieces[number])
-    return tuple(map(tuple, order))
+    units = _Units(blueprints, statistics)
+    order: list[list[Piece | Sums]] = [[] for _ in range(k)]
+    for number in interleaved(units.all):
+        order[units.all[number].part].append(units.pieces[number])
+    return tuple(order)
 
 
-def _units(blueprint: Blueprint, first: int) -> Iterator[tuple[Unit, int, bool]]:
-    """What parts do of a share's layers, numbered on from `first`, by estimated costs."""
-    partition, work, costs = blueprint.partition, blueprint.work, Costs()
-    samples, k = partition.modelling.batch_size, partition.k
-    each = (1.0 if work.unit == "s" else costs.work) / work.units * blueprint.share.samples(samples)
-    seconds = part_shares(partition.model, partition.parts, k).layer_work * each
-    coming: dict[tuple[int, bool, int], list[tuple[int, float]]] = {}
-    for transfer, item in zip(blueprint.transfers, blueprint.shipments, strict=True):
-        travel = costs.message + costs.byte * transfer.nbytes(samples)
-        key = item.layer, item.partial, item.receiver
-        coming.setdefault(key, []).append((item.sender, travel))
-    numbers: dict[tuple[int, bool, int], int] = {}
-    last: dict[int, int] = {}
-    for at, layer in enumerate(blueprint.graph.layers):
+class _Units:
+    """What parts do of the layers of all shares, by estimated costs."""
+
+    def __init__(self, blueprints: Sequence[Blueprint], statistics: SharedStatistics) -> None:
+        self.all: list[Unit] = []
+        self.pieces: list[Piece | Sums] = []
+        self._blueprints, self._statistics = blueprints, statistics
+        self._samples = blueprints[0].partition.modelling.batch_size
+        self._k, self._costs = blueprints[0].partition.k, Costs()
+        self._seconds = [self._seconds_of(one) for one in blueprints]
+        self._coming = [self._coming_of(one) for one in blueprints]
+        self._made: dict[tuple[int, int, bool, int], int] = {}  # share, layer, partial, part
+        self._last: dict[tuple[int, int], int] = {}  # by share and part
+        for at in range(len(blueprints[0].graph.layers)):
+            for share in range(len(blueprints)):
+                for partial in (True, False):
+                    self._add_layer(share, at, partial)
+            for norm in statistics.norms.get(at, ()):
+                self._add_norm(norm)
+
+    def _seconds_of(self, blueprint: Blueprint) -> np.ndarray:
+        partition, work = blueprint.partition, blueprint.work
+        each = (1.0 if work.unit == "s" else self._costs.work) / work.units
+        each *= blueprint.share.samples(self._samples)
+        return part_shares(partition.model, partition.parts, self._k).layer_work * each
+
+    def _coming_of(
+        self, blueprint: Blueprint
+    ) -> Mapping[tuple[int, bool, int], Sequence[tuple[int, float]]]:
+        """By layer, whether it is partial sums, and receiver: from whom, and how long it takes."""
+        coming: dict[tuple[int, bool, int], list[tuple[int, float]]] = {}
+        for transfer, item in zip(blueprint.transfers, blueprint.shipments, strict=True):
+            key = item.layer, item.partial, item.receiver
+            coming.setdefault(key, []).append((item.sender, self._travel(transfer)))
+        return coming
+
+    def _travel(self, transfer: Transfer) -> float:
+        return self._costs.message + self._costs.byte * transfer.nbytes(self._samples)
+
+    def _add(
+        self, part: int, piece: Piece | Sums, seconds: float, needs: Mapping[int, float]
+    ) -> int:
+        self.all.append(Unit(part, seconds, needs))
+        self.pieces.append(piece)
+        return len(self.all) - 1
+
+    def _add_layer(self, share: int, at: int, partial: bool) -> None:
+        blueprint = self._blueprints[share]
+        layer, cells = blueprint.graph.layers[at], blueprint.owners.cells[at]
         read = [(source, False) for source in blueprint.graph.sources(layer)]
-        cells = blueprint.owners.cells[at]
-        for partial in (True, False):
-            for part in range(k):
-                own = cells[part] if cells is not None else ()
-                if not len(own if partial else blueprint.finishes(at, part)):
-                    continue
-                needs = {last[part]: 0.0} if part in last else {}
-                for source, sums in read if partial else [*read, (at, True)]:
-                    for sender, travel in coming.get((source, sums, part), ()):
-                        needs[numbers[source, sums, sender]] = travel
-                numbers[at, partial, part] = last[part] = first + len(numbers)
-                works = partial == (cells is not None)  # the products, where they are apart
-                time = float(seconds[layer.tied_to, part]) if works else 0.0
-                yield Unit(part, time, needs), at, partial
+        for part in range(self._k):
+            own = cells[part] if cells is not None else ()
+            if not len(own if partial else blueprint.finishes(at, part)):
+                continue
+            last = self._last.get((share, part))
+            needs = {} if last is None else {last: 0.0}
+            for source, sums in read if partial else [*read, (at, True)]:
+                for sender, travel in self._coming[share].get((source, sums, part), ()):
+                    needs[self._made[share, source, sums, sender]] = travel
+            works = partial == (cells is not None)  # the products, where they are apart
+            time = float(self._seconds[share][layer.tied_to, part]) if works else 0.0
+            number = self._add(part, Piece(share, at, partial), time, needs)
+            self._made[share, at, partial, part] = self._last[share, part] = number
+
+    def _add_norm(self, norm: NormOfBatch) -> None:
+        """Statistics of the samples of each part, those of the batch, and what comes behind."""
+        at, made = norm.layer, dict[tuple[bool, int], int]()
+        finish = self._statistics.finish(at)
+        for whole in (False, True):
+            for part in np.unique(finish).tolist():
+                here = np.flatnonzero((finish == part).any(axis=1)).tolist()
+                needs = {self._last[share, part]: 0.0 for share in here}
+                if whole:
+                    for one in self._statistics.coming(norm, False, part):
+                        needs[made[False, one.sender]] = self._travel(one.transfer)
+                    works = len(self._statistics.owned(at, part))
+                else:
+                    works = len(self._statistics.leaving(norm, False, part))
+                if works:
+                    made[whole, part] = self._add(part, Sums(norm, whole), 0.0, needs)
+        for share, own in enumerate(finish):
+            for part in np.unique(own).tolist():
+                needs = {self._last[share, part]: 0.0}
+                if (True, part) in made:
+                    needs[made[True, part]] = 0.0
+                for one in self._statistics.coming(norm, True, part):
+                    if (own[one.tasks] == part).any():
+                        needs[made[True, one.sender]] = self._travel(one.transfer)
+                number = self._add(part, Piece(share, at, False, norm.number + 1), 0.0, needs)
+                self._made[share, at, False, part] = self._last[share, part] = number
 
 
 def build_part(
-    blueprints: Sequence[Blueprint], part: int, order: Sequence[Piece]
+    blueprints: Sequence[Blueprint], part: int, order: Order, statistics: SharedStatistics
 ) -> tuple[PartProgram, tuple[Mapping[str, Slice], ...]]:
     """Go through the layers of all shares of the batch in an order of `order_of_layers`.
 
@@ -96,13 +172,18 @@ def build_part(
     while True:
         made = PartGraph()
         builders = [
-            PartBuilder(blueprint, part, held, made)
+            PartBuilder(blueprint, part, held, made, statistics)
             for blueprint, held in zip(blueprints, united, strict=True)
         ]
+        between = StatisticsBuilder(builders)
         for builder in builders:
             builder.expect()
-        for share, at, partial in order:
-            builders[share].add(at, partial)
+        between.expect()
+        for piece in order:
+            if isinstance(piece, Sums):
+                between.add(*piece)
+            else:
+                builders[piece.share].add(piece.layer, piece.partial, piece.norms)
         for name in list(made.waiting):  # the table counts them, though no operator wants them
             made.receive(name)
         builders[0].carry()
@@ -127,6 +208,7 @@ class PartBuilder:
         By parameter, what the part holds as one tensor, though steps take parts of it.
     program : PartGraph
         Of all shares.
+    statistics : SharedStatistics
     slices : dict of str to Slice
         What the steps hold of the model's state, by dotted attribute.
     results : tuple of fx.Node
@@ -137,15 +219,24 @@ class PartBuilder:
     part: int
     united: Mapping[str, Slice]
     program: PartGraph
+    statistics: SharedStatistics
     slices: dict[str, Slice] = field(default_factory=dict)
     results: tuple[fx.Node, ...] = ()
+    _operands: dict[int, str] = field(default_factory=dict)  # by layer: of its norm of the batch
 
-    def add(self, at: int, partial: bool) -> None:
-        """Add what the part does of a layer: its partial sums, or what finishes its tasks."""
+    def add(self, at: int, partial: bool, norms: int) -> None:
+        """Add what the part does of a layer: its partial sums, or what finishes its tasks.
+
+        Where there are norms of the batch, what comes behind so many of them, up to the next.
+        """
         tasks = self.blueprint.finishes(at, self.part)
         if partial:
             self._partial(at)
         if partial or not len(tasks):
+            return
+        own = self.statistics.norms.get(at, ())
+        if norms < len(own):
+            self._before(own[norms], tasks)
             return
         finished = self._finish(at, tasks)
         if self.blueprint.graph.layers[at].kind == OUTPUT:
@@ -155,9 +246,13 @@ class PartBuilder:
 
     def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
         made = self.program.add(step, name, self.blueprint.prefix)
+        self.hold(step, name)
+        return made
+
+    def hold(self, step: Step, name: str) -> None:
+        """Note what a step that was added has of the model's state."""
         if hasattr(self.program.root, name):
             self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
-        return made
 
     def carry(self) -> None:
         """Give the buffers that the part has read the values that its next pass is to find."""
@@ -222,7 +317,8 @@ class PartBuilder:
                 found[node] = Source(plan.layouts[node], named)
         return found
 
-    def _begin(self, at: int, tasks: Int64) -> CutGraph:
+    def begin(self, at: int, tasks: Int64) -> CutGraph:
+        """A step of a layer, of some of its tasks."""
         plan = self.blueprint
         sources = self._sources(at)
         return CutGraph(plan.facts, at, tasks, sources, plan.draws, self.united)
@@ -234,7 +330,7 @@ class PartBuilder:
         if cells is None or split is None or not cells[self.part]:
             return
         tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
-        step = self._begin(at, tasks)
+        step = self.begin(at, tasks)
         name = self._name(at, True, None)
         self._add(partial_step(step, plan.graph.layers[at].reads[split], cells[self.part]), name)
         head = plan.nodes[plan.graph.layers[at].operators[0]]
@@ -255,10 +351,44 @@ class PartBuilder:
                 operand = self.program.placeholder(f"{plan.prefix}{node.name}")
                 self.program.values[self._name(at, False, None)] = operand
             return ()
-        step = self._begin(at, tasks)
-        updates = plan.buffer_updates.get(at, {})
-        made = finishing_step(step, plan.results[at], updates, self._sums(at, tasks))
+        updates, norms = plan.buffer_updates.get(at, {}), self.statistics.norms.get(at, ())
+        step, sums = self._behind(norms, at, tasks)
+        made = finishing_step(step, plan.results[at], updates, sums)
         return self._add(made, self._name(at, False, None))
+
+    def _before(self, norm: NormOfBatch, tasks: Int64) -> None:
+        """Compute what a norm of the batch is given, and the statistics of it."""
+        at = norm.layer
+        step, sums = self._behind(self.statistics.norms[at][: norm.number], at, tasks)
+        made, given = statistics_step(step, norm.operand, norm.box(tasks), sums)
+        name = self.statistics_of(norm)
+        self._add(made, name)
+        self._operands[at] = numbered(name, 1) if given is None else given
+
+    def _behind(
+        self, norms: Sequence[NormOfBatch], at: int, tasks: Int64
+    ) -> tuple[CutGraph, list[tuple[str, Int64]] | None]:
+        """Begin a step of a layer behind some of its norms, or else with the tasks' partial sums.
+
+        What the last of these norms is given, and the statistics of the batch, are there.
+        """
+        step = self.begin(at, tasks)
+        if not norms:
+            return step, self._sums(at, tasks)
+        norm = norms[-1]
+        pieces = [
+            (self.statistics.name(norm, True, f"_from_{one.sender}"), norm.positions(one.tasks))
+            for one in self.statistics.coming(norm, True, self.part)
+        ]
+        if len(own := self.statistics.owned(at, self.part)):
+            pieces.append((self.statistics.name(norm, True), norm.positions(own)))
+        channels = norm.positions(tasks)
+        step.given[norm.node] = GivenNorm(self._operands[at], channels, tuple(pieces))
+        return step, None
+
+    def statistics_of(self, norm: NormOfBatch) -> str:
+        """What the statistics of the share's own samples are called."""
+        return f"{self.blueprint.names[norm.layer]}_before_{norm.number}"
 
     def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
         """The partial sums of tasks: names, and which tasks each is for."""
@@ -281,7 +411,7 @@ class PartBuilder:
         if mine.all():
             return name
         plan = self.blueprint
-        step = self._begin(at, own)
+        step = self.begin(at, own)
         product = product_of(step, plan.nodes[plan.graph.layers[at].operators[0]])
         assert product is not None
         kept = f"{name}_kept"
@@ -304,3 +434,81 @@ class PartBuilder:
                 else:
                     tensors.append(self.program.values[name])
             self.program.send(transfer, tensors)
+
+
+@dataclass(eq=False)
+class StatisticsBuilder:
+    """What one part does with statistics of norms of the batch, under construction.
+
+    Attributes
+    ----------
+    builders : sequence of PartBuilder
+        Of each share of the batch.
+    """
+
+    builders: Sequence[PartBuilder]
+
+    @property
+    def _statistics(self) -> SharedStatistics:
+        return self.builders[0].statistics
+
+    @property
+    def _part(self) -> int:
+        return self.builders[0].part
+
+    @property
+    def _program(self) -> PartGraph:
+        return self.builders[0].program
+
+    def expect(self) -> None:
+        """Name what will arrive."""
+        for one in self._statistics.travelling:
+            if one.receiver == self._part:
+                name = self._statistics.name(one.norm, one.whole, f"_from_{one.sender}")
+                self._program.waiting[name] = (one.transfer, name)
+
+    def add(self, norm: NormOfBatch, whole: bool) -> None:
+        """Put together those of the part's samples for others, or those of the batch for all."""
+        statistics, part = self._statistics, self._part
+        sources = self._own(norm)
+        if not whole:
+            for one in statistics.leaving(norm, False, part):
+                name = statistics.name(norm, False, f"_to_{one.receiver}")
+                (made,) = self._add(name, norm, one.tasks, sources, updates=False)
+                self._program.send(one.transfer, [made])
+            return
+        finish, own = statistics.finish(norm.layer), statistics.owned(norm.layer, part)
+        for one in statistics.coming(norm, False, part):
+            name = statistics.name(norm, False, f"_from_{one.sender}")
+            sources.append(Taken(name, one.tasks, finish == one.sender))
+        name, have = statistics.name(norm, True), norm.positions(own)
+        self._add(name, norm, own, sources, updates=True)
+        for one in statistics.leaving(norm, True, part):
+            places = np.searchsorted(have, norm.positions(one.tasks))
+            self._program.send(one.transfer, [self._program.packed(name, 1, places, len(have))])
+
+    def _add(
+        self,
+        name: str,
+        norm: NormOfBatch,
+        tasks: Int64,
+        sources: Sequence[Taken],
+        updates: bool,
+    ) -> tuple[fx.Node, ...]:
+        samples = [f"{one.blueprint.prefix}batch_size" for one in self.builders]
+        begun = self.builders[0].begin(norm.layer, tasks)
+        step = combining_step(begun, norm, sources, samples, updates)
+        made = self._program.add(step, name)
+        self.builders[0].hold(step, name)
+        return made
+
+    def _own(self, norm: NormOfBatch) -> list[Taken]:
+        """Statistics of the samples that the part has, share by share."""
+        finish, found = self._statistics.finish(norm.layer), []
+        for share, builder in enumerate(self.builders):
+            tasks = np.flatnonzero(finish[share] == self._part)
+            if len(tasks):
+                own = np.zeros(finish.shape, dtype=np.bool_)
+                own[share, tasks] = True
+                found.append(Taken(builder.statistics_of(norm), tasks, own))
+        return found

@@ -31,6 +31,7 @@ from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import (
     expected,
     expected_gradients,
+    expected_statistics,
     expected_weights,
     float_type,
     together,
@@ -86,8 +87,9 @@ class Placement(nn.Module):
     Where the batch is in slices, those that lie alike are computed as one share of it. Each element
     of a parameter is in one part's state, chosen so that all of those that compute with it have
     as much of what they share; others have copies of it, which are no parameters: they get its
-    values when a pass with gradients begins, and give it their gradients when that ends. Running
-    statistics are those of the first share, which has the first samples of a batch.
+    values when a pass with gradients begins, and give it their gradients when that ends. Norms
+    take the statistics of a share, and running ones are those of the first, which has the first
+    samples of a batch; where the plan has norms of the batch, statistics are those of all shares.
 
     Attributes
     ----------
@@ -172,6 +174,11 @@ class Placement(nn.Module):
     def norms(self) -> str:
         """What running statistics are updated by, ``micro-batch`` or ``batch``."""
         return self.blueprint.norms
+
+    @property
+    def has_norms_of_batch(self) -> bool:
+        """Whether norms take statistics of several shares of a batch, or micro-batch, together."""
+        return bool(self.blueprint.norms_of_batch)
 
     @property
     def programs(self) -> Mapping[int, PartProgram]:
@@ -326,7 +333,7 @@ class Placement(nn.Module):
                     f"{share.of} has no sample: accepted are larger ones"
                 )
             self.blueprint.input_shapes(size)
-            self.blueprint.check_norms(size)
+            self.blueprint.check_norms(batch_size if self.has_norms_of_batch else size)
 
     def _check_inputs(self, batch_size: int, inputs: Sequence[Any]) -> None:
         traced, shapes = self.blueprint.traced, self.blueprint.input_shapes(batch_size)
@@ -351,7 +358,7 @@ class Placement(nn.Module):
 
     def expected(self, batch_size: int) -> Evaluation:
         """The figures of maps at a batch size, from the hypergraph and not the submodules."""
-        return self._of_all_shares(expected, batch_size)
+        return self._of_all_shares(expected, batch_size, backward=False)
 
     def expected_gradients(self, batch_size: int) -> Evaluation:
         """The same of a backward pass: of the nets whose layer a gradient is computed of.
@@ -359,16 +366,22 @@ class Placement(nn.Module):
         What part s sent to part r in the forward pass comes back, so traffic and messages are
         transposed.
         """
-        return self._of_all_shares(expected_gradients, batch_size)
+        return self._of_all_shares(expected_gradients, batch_size, backward=True)
 
     def _of_all_shares(
-        self, figures: Callable[[Blueprint, torch.dtype, int], Evaluation], batch_size: int
+        self,
+        figures: Callable[[Blueprint, torch.dtype, int], Evaluation],
+        batch_size: int,
+        backward: bool,
     ) -> Evaluation:
         blueprints = self.blueprints
         sizes = sizes_of(self.shares, batch_size)
         found = [
             figures(one, self.dtype, size) for one, size in zip(blueprints, sizes, strict=True)
         ]
+        if self.has_norms_of_batch:
+            facts = self.partition, self.blueprint, self.dtype
+            found.append(expected_statistics(*facts, backward))
         return found[0] if len(found) == 1 else together(found, self.blueprint.partition.speeds)
 
     def expected_traffic(self, sizes: Sequence[int], backward: bool) -> Traffic:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial, reduce
 from inspect import signature
 from itertools import accumulate
+from operator import add
 from typing import Any
 
 import torch
@@ -24,17 +26,23 @@ def accumulated(
     sizes: Sequence[int],
     norms: str = "micro-batch",
     shares: int = 1,
+    together: bool = False,
 ) -> None:
     """Add up gradients over micro-batches, as without parts and schedules.
 
     Each micro-batch's loss counts by its number of samples. What random operators draw is what
     they draw for the whole batch, sliced: a first pass over it notes that. Running statistics are
     updated by each micro-batch, or where `norms` is ``batch`` by what they were given together.
-    Where each micro-batch is in `shares`, one of `sizes` each, they are those of the first.
+    Where each micro-batch is in `shares`, one of `sizes` each, they are those of the first; unless
+    the model is given all shares `together`, and they only have a loss each.
     """
     if len(sizes) == 1:
         _backward(loss_fn(model(*inputs), targets))
         return
+    scored = [[size] for size in sizes]
+    if together:
+        scored = [[*sizes[at : at + shares]] for at in range(0, len(sizes), shares)]
+        sizes, shares = [sum(each) for each in scored], 1
     with _as_it_was(model), torch.no_grad(), _Note() as note:
         model(*inputs)
     given = list[_Given]()
@@ -46,7 +54,13 @@ def accumulated(
                 if norms == "batch":
                     given.append(modes.enter_context(_Given()))
                 result = model(*(_some(one, some, sum(sizes)) for one in inputs))
-            _backward(loss_fn(result, targets[some]) * (size / sum(sizes)))
+            losses, samples = [], targets[some]
+            firsts = accumulate(scored[number], initial=0)
+            for first, each in zip(firsts, scored[number], strict=False):
+                own = slice(first, first + each)
+                of_own = pytree.tree_map(partial(_some, samples=own, batch_size=size), result)
+                losses.append(loss_fn(of_own, samples[own]) * (each / sum(sizes)))
+            _backward(reduce(add, losses))
         counters = counters or {name: one.clone() for name, one in _counters(model)}
     if norms == "batch":
         _update_once(given)

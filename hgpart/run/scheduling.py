@@ -340,9 +340,9 @@ def _step_work(
     """Work of a part's steps by name, for a sample; a layer's is that of its first step."""
     names, part_of_batch = blueprint.names, len(blueprint.share.slices) / blueprint.share.of
     steps = dict(placement.programs[part].module.named_children())
-    return {
-        partial if (partial := f"{names[at]}_partial") in steps else names[at]: (
-            float(shares[at]) * part_of_batch
-        )
-        for at in np.flatnonzero(shares).tolist()
-    }
+    found = {}
+    for at in np.flatnonzero(shares).tolist():
+        first = (f"{names[at]}{behind}" for behind in ("_partial", "_before_0"))
+        step = next((name for name in first if name in steps), names[at])
+        found[step] = float(shares[at]) * part_of_batch
+    return found

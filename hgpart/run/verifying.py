@@ -143,7 +143,8 @@ def verify(
         By default 1e-10 for float64 and 1e-4 for float32.
     scheduling : Scheduling, optional
         Run in micro-batches, beside the original that adds up their gradients one after the other.
-        Where the batch is in slices it is always run so, beside the original slice by slice.
+        Where the batch is in slices it is always run so, beside the original slice by slice, or on
+        all slices together if norms are of the batch.
 
     Raises
     ------
@@ -187,6 +188,7 @@ def verify(
                 sizes=of_shares,
                 norms=placement.norms,
                 shares=len(shares),
+                together=placement.has_norms_of_batch,
             )
             expected = _steps(model, whole, sizes, seed)
             order = wanted_schedule(placement, scheduling, backward=True, batch_size=batch_size)

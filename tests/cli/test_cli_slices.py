@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -180,13 +179,34 @@ def test_training_goes_on_by_another_plan(divided, tmp_path, capsys):
         assert found["losses"] == pytest.approx(expected[:steps], rel=1e-5)
 
 
-def test_what_is_refused_of_slices(divided, tmp_path, capsys):
+NORMED = """
+from torch import nn
+
+def net():
+    first = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)
+    return nn.Sequential(*first, nn.ReLU(), nn.Flatten(), nn.Linear(8 * 144, 10))
+"""
+
+
+def test_norms_of_the_batch(tmp_path, capsys):
+    (tmp_path / "models.py").write_text(NORMED)
+    net, plan = f"{tmp_path / 'models.py'}:net", tmp_path / "plan.json"
+    asked = ["--k", 2, "--effort", 0, "--eps", 0.1, "--input-shape", "3,16,16"]
+    asked += ["--slices", 2, "--batch-size", 8, "--norms", "batch"]
+    made = said_by(["partition", net, *asked, "-o", plan], capsys)
+    assert made["statistics_bytes"] > 0
+    options = ["--batch-size", 8, "--schedule", "greedy"]
+    for more in ([], ["--micro-batches", 2, "--norms", "batch"]):
+        found = said_by(["verify", net, "--plan", plan, *options, *more], capsys)
+        assert found["passed"]
+    ran = said_by(["run", net, "--plan", plan, "--steps", 2, "--backward", "--one-process"], capsys)
+    assert ran["as_planned"]
+    assert ran["forward_bytes"] == 2 * made["volume_bytes"]
+    assert ran["forward_bytes"] + ran["backward_bytes"] == 2 * made["step_bytes"]
+
+
+def test_what_is_refused_of_slices(divided, capsys):
     plan = str(divided / "plan.json")
-    other = tmp_path / "plan.json"
-    other.write_text(Path(plan).read_text().replace('"slices": 3', '"slices": 3, "norms": "batch"'))
-    for command in ("run", "verify"):
-        said = failed([command, "lenet5", "--plan", str(other)], 13, capsys)
-        assert said.startswith("norms over the whole batch, which is in 3 slices, can't be run yet")
     training = ["train", "lenet5", "--plan", plan, "--data", "digits", "--steps", "1"]
     said = failed([*training, "--schedule", "async"], 3, capsys)
     assert said.startswith("batches in flight by a plan of 3 slices")

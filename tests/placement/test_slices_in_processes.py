@@ -19,6 +19,7 @@ def test_processes_do_what_threads_do(tmp_path):
         "changes": [],
         "coarse 3": [],
         "fine 3": [],
+        "norms of the batch": [],
     }
 
 

@@ -202,7 +202,3 @@ def test_what_is_refused():
     placement = in_slices("residual", model, inputs, 4, 3)
     with pytest.raises(PlacementError, match="slice 0 of 4 has no sample: accepted are larger"):
         placement(*(one[:3] for one in inputs))
-    modelling = Modelling(batch_size=4, slices=2, norms="batch")
-    plan = placements.of_random_blocks(*TRACES["residual", True], modelling, 2, 0)
-    with pytest.raises(PlacementError, match="norms over the whole batch, which is in 2 slices"):
-        place(model, plan)

@@ -114,7 +114,7 @@ def verify(
             from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
             from hgpart.placement.state.batch_statistics import check_norms
-            from hgpart.plan import check_runnable, load_plan
+            from hgpart.plan import load_plan
             from hgpart.report.placement import print_placement
             from hgpart.report.verifying import print_verification, verification_json
             from hgpart.run.verifying import verify as verify_placement
@@ -122,8 +122,6 @@ def verify(
         check_kind(partition)
         check_norms(norms)
         loaded = load_plan(plan) if plan is not None else None
-        if loaded is not None:
-            check_runnable(loaded.modelling)
         k = k or (loaded.k if loaded is not None else 0)
         check_request(k, eps)
         check_search(seed)

@@ -10,7 +10,7 @@ are taken from its result.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,6 +120,7 @@ class CutGraph(StepGraph):
         return self.cuts[node]
 
     def _own(self, node: fx.Node) -> CutValue:
+        self._check_given(node)
         if self.layer.tasks == 1:
             return CutValue(self.copy(node))
         product = products.product_of(self, node) if self._is_head(node) else None
@@ -133,6 +134,20 @@ class CutGraph(StepGraph):
             if under is not None:
                 return CutValue(under, axes[0], positions)
         return CutValue(same_index.on_whole_tensors(self, node))
+
+    def _check_given(self, node: fx.Node) -> None:
+        """Raise a PlacementError if a node comes before the norm that the step begins with.
+
+        A layer's operators are a chain: each reads what the one before it makes, and no other.
+        """
+        maker = node.all_input_nodes[0] if node.target is operator.getitem else node
+        at = self.layer.operators.index
+        for norm in self.given:
+            if at(maker.name) < at(norm.name):
+                raise PlacementError(
+                    f"{self.layer.name} reads {node.name} behind its norm {norm.name}: accepted in "
+                    "norms of the batch, which is in slices, are layers that read the norm alone"
+                )
 
     def _is_head(self, node: fx.Node) -> bool:
         return node.name == self.layer.operators[0]
@@ -156,6 +171,16 @@ class CutGraph(StepGraph):
             return self.take(made, axis, order[at], len(have))
         made = self.call(spread, made, axis, self.index(have), size)
         return self.take(made, axis, want, size)
+
+    def joined(
+        self, pieces: Sequence[tuple[str, Int64]], axis: int, wanted: Int64, size: int
+    ) -> fx.Node:
+        """Positions along a dimension of `size`, of placeholders that hold some of them each."""
+        some = [(name, places) for name, places in pieces if np.isin(places, wanted).any()]
+        parts = [self.placeholder(name) for name, _ in some]
+        made = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
+        have = np.concatenate([places for _, places in some])
+        return self._places(made, axis, have, {axis: wanted}, size)
 
     def _from_source(self, node: fx.Node, box: Box) -> fx.Node:
         source = self.sources[node]
@@ -209,6 +234,11 @@ class CutGraph(StepGraph):
 
     def emit(self, node: fx.Node, operands: Mapping[fx.Node, fx.Node]) -> fx.Node:
         """Call a node's operator on operands of the step's graph."""
+        if node in self.given:
+            raise PlacementError(
+                f"{self.layer.name} can't be cut by the channels of its norm {node.name}: accepted "
+                "in norms of the batch, which is in slices, are those that can"
+            )
 
         def plain(value: Any) -> Any:
             if isinstance(value, fx.Node):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 
+from hgpart.errors import PlacementError
+from hgpart.execution.batch_norms import normalised
 from hgpart.operators.calls import argument
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.reindexing import copied
@@ -25,6 +28,10 @@ def replaced(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx
         return filled(step, node, operator.makes, {}, *([] if value is None else [value]))
     if operator.cut == "overwrite":
         return copied(step, node, {})
+    if node in step.given:
+        made = _given_norm(step, node, boxes)
+        step.single.add(made)
+        return made
     if operator.cut not in ("norm", "dropout"):
         return None
     made = (_dropout if operator.cut == "dropout" else _batch_norm)(step, node, boxes)
@@ -45,7 +52,7 @@ def _batch_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) ->
         value = argument(node, name)
         if not isinstance(value, fx.Node):
             return value
-        held = _first_version(value)
+        held = first_version(value)
         return step.value(held, boxes.get(value, boxes.get(held, {})))
 
     return step.call(
@@ -58,7 +65,26 @@ def _batch_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) ->
     )
 
 
-def _first_version(node: fx.Node) -> fx.Node:
+def _given_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:
+    """Batch norm by statistics that the part is sent, or has."""
+    given, channels = step.given[node], step.facts.shape(node)[1]
+    box = boxes.get(argument(node, "input"), {})
+    if not np.array_equal(box.get(1, np.arange(channels)), given.channels):
+        raise PlacementError(
+            f"{step.layer.name} normalises other channels than it takes statistics of: accepted in "
+            "norms of the batch, which is in slices, are those of its tasks"
+        )
+    vectors = [argument(node, name) for name in ("weight", "bias")]
+    return step.call(
+        normalised,
+        step.placeholder(given.operand),
+        step.joined(given.statistics, 1, given.channels, channels),
+        *(step.value(one, boxes.get(one, {})) if one is not None else None for one in vectors),
+        argument(node, "eps"),
+    )
+
+
+def first_version(node: fx.Node) -> fx.Node:
     """The buffer itself, where the statistic is what an earlier call of the norm made of it."""
     while is_norms_statistic(node):
         norm, index = node.args

@@ -48,6 +48,25 @@ class Source:
     pieces: tuple[tuple[str, Int64], ...]
 
 
+@dataclass(frozen=True, eq=False)
+class GivenNorm:
+    """What a step has of a norm that it begins with, whose statistics are of the whole batch.
+
+    Attributes
+    ----------
+    operand : str
+        Placeholder of what is normalised.
+    channels : int64 array
+        The norm's channels that it has.
+    statistics : tuple of (str, int64 array)
+        Placeholder of each piece of the statistics, and the channels that it holds, ascending.
+    """
+
+    operand: str
+    channels: Int64
+    statistics: tuple[tuple[str, Int64], ...]
+
+
 @dataclass(eq=False)
 class StepGraph(GrowingModule, ABC):
     """A step under construction, as the rules see it that cut its operators.
@@ -66,6 +85,8 @@ class StepGraph(GrowingModule, ABC):
         Random nodes, and the placeholder of what was drawn for them.
     united : mapping of str to Slice
         By parameter, what the part holds as one tensor, of which the step takes what it needs.
+    given : dict of fx.Node to GivenNorm
+        The norm that the step begins with, if another step computes what it normalises.
     """
 
     facts: NodeFacts
@@ -74,6 +95,7 @@ class StepGraph(GrowingModule, ABC):
     sources: Mapping[fx.Node, Source]
     draws: Mapping[fx.Node, str]
     united: Mapping[str, Slice] = field(default_factory=dict)
+    given: dict[fx.Node, GivenNorm] = field(default_factory=dict)
     slices: dict[str, Slice] = field(default_factory=dict)
     single: set[fx.Node] = field(default_factory=set)  # that stand for an operator's first result
     _held: dict[object, str] = field(default_factory=dict)
@@ -125,6 +147,12 @@ class StepGraph(GrowingModule, ABC):
     @abstractmethod
     def copy(self, node: fx.Node, boxes: Mapping[fx.Node, Box] | None = None) -> fx.Node:
         """Call a node's operator on operands that are cut to boxes (whole, if there is none)."""
+
+    @abstractmethod
+    def joined(
+        self, pieces: Sequence[tuple[str, Int64]], axis: int, wanted: Int64, size: int
+    ) -> fx.Node:
+        """Positions along a dimension of `size`, of placeholders that hold some of them each."""
 
     @abstractmethod
     def emit(self, node: fx.Node, operands: Mapping[fx.Node, fx.Node]) -> fx.Node:

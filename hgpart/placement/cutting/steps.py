@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from hgpart.arrays import Int64
+from hgpart.execution.batch_norms import normalised, statistics_of
 from hgpart.layers.channel_graph import Read
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import CutGraph, CutValue
@@ -17,6 +18,7 @@ from hgpart.placement.cutting.layouts import merge, spread
 from hgpart.placement.cutting.ownership import Rectangle
 from hgpart.placement.cutting.products import add_bias, partial_sums, product_of
 from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.cutting.step_graph import Box
 from hgpart.tracing.traced_nodes import first_result
 
 aten = torch.ops.aten
@@ -65,14 +67,14 @@ def finishing_step(
         Where the tasks are split: the placeholders of partial sums, and the tasks of each.
     """
     if sums is not None:
-        _begin_with_sums(step, sums)
+        begin_with_sums(step, sums)
     outputs = [_own_result(step, node) for node in results]
     if step.layer.operators and not results:  # a norm of which only its statistics are of use
         step.own(first_result(_operator(step, -1)))
     made = [(buffer, step.value(new)) for buffer, new in updates.items()]
     for buffer, value in made:
         step.call(aten.copy_.default, step.whole(buffer), value)
-    return _finished(step, outputs)
+    return finished_step(step, outputs)
 
 
 def partial_step(step: CutGraph, read: Read, rectangles: Sequence[Rectangle]) -> Step:
@@ -80,7 +82,30 @@ def partial_step(step: CutGraph, read: Read, rectangles: Sequence[Rectangle]) ->
     head = _operator(step, 0)
     product = product_of(step, head)
     assert product is not None
-    return _finished(step, [partial_sums(step, head, product, read, rectangles)])
+    return finished_step(step, [partial_sums(step, head, product, read, rectangles)])
+
+
+def statistics_step(
+    step: CutGraph,
+    operand: fx.Node,
+    box: Box,
+    sums: Sequence[tuple[str, Int64]] | None = None,
+) -> tuple[Step, str | None]:
+    """Make what a norm is given of a step's tasks: its statistics, and it itself.
+
+    Returns
+    -------
+    Step and str or None
+        The placeholder that is what the norm is given, where nothing has to be made: then
+        statistics are all that the step makes.
+    """
+    if sums is not None:
+        begin_with_sums(step, sums)
+    made = step.value(operand, box)
+    found = step.call(statistics_of, made)
+    if made.op == "placeholder":
+        return finished_step(step, [found]), str(made.target)
+    return finished_step(step, [found, made]), None
 
 
 def _operator(step: CutGraph, at: int) -> fx.Node:
@@ -88,7 +113,7 @@ def _operator(step: CutGraph, at: int) -> fx.Node:
     return next(node for node in nodes if node.name == step.layer.operators[at])
 
 
-def _begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
+def begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
     """Add up partial sums, and the bias."""
     head = _operator(step, 0)
     product = product_of(step, head)
@@ -128,11 +153,13 @@ def _activate_in_place(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if in_place := operator_of(node).in_place:
             operand = node.all_input_nodes[0]
-            if operator_of(operand).frees_result and len(operand.users) == 1:
+            frees = operator_of(operand).frees_result or operand.target is normalised
+            if frees and len(operand.users) == 1:
                 node.target = in_place
 
 
-def _finished(step: CutGraph, outputs: Sequence[fx.Node]) -> Step:
+def finished_step(step: CutGraph, outputs: Sequence[fx.Node]) -> Step:
+    """The step that has grown, with what it returns."""
     step.fx_graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
     _activate_in_place(step.fx_graph)
     module = fx.GraphModule(step.root, step.fx_graph, class_name=f"Step{step.at}")

@@ -7,15 +7,17 @@ DeferredBatchNorm does (Kim et al., arXiv 2004.09910, section 3.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.again import notes_statistics
+from hgpart.execution.batch_norms import unbiased, update_running
 from hgpart.execution.program import PartProgram
 from hgpart.operators.calls import argument, module_of, only_updated
 from hgpart.operators.table import operator_of
@@ -109,6 +111,25 @@ class BatchNorm(OnceABatch):
         self.begin()
 
 
+class SharedBatchNorm(BatchNorm):
+    """What is left of a norm whose batch is in several shares: it is given what they make up."""
+
+    def __init__(self, momentum: float) -> None:
+        super().__init__(momentum, eps=0.0)
+
+    def forward(  # type: ignore[override]
+        self,
+        running_mean: Tensor,
+        running_var: Tensor,
+        statistics: Tensor,
+        samples: Sequence[int],
+        values: int,
+    ) -> None:
+        """Note the statistics of a micro-batch."""
+        count = sum(samples) * values
+        self._note(count, unbiased(statistics, count), (running_mean, running_var))
+
+
 class Update(OnceABatch):
     """A new value of a counter, from the first micro-batch."""
 
@@ -152,9 +173,13 @@ def defer(program: PartProgram, slices: Mapping[str, Slice], traced: TracedModel
             continue
         for node in list(step.graph.nodes):
             later: OnceABatch | None = None
+            operands: Sequence[Any] = ()
             if operator_of(node).is_batch_norm and argument(node, "training"):
                 if argument(node, "running_mean") is not None:
                     later = BatchNorm(argument(node, "momentum"), argument(node, "eps"))
+            elif node.target is update_running:
+                *operands, momentum = node.args
+                later = SharedBatchNorm(float(momentum))
             elif _is_written(node):
                 held = slices.get(f"{name}.{node.args[0].target}")
                 later = Update() if held is not None and held.name in counters else None
@@ -162,8 +187,8 @@ def defer(program: PartProgram, slices: Mapping[str, Slice], traced: TracedModel
                 attribute = f"once_a_batch_{len(list(step.children()))}"
                 step.add_submodule(attribute, later)
                 with step.graph.inserting_before(node):
-                    operands = tuple(argument(node, operand) for operand in later.operands)
-                    called = step.graph.call_module(attribute, operands)
+                    given = operands or [argument(node, one) for one in later.operands]
+                    called = step.graph.call_module(attribute, tuple(given))
                 called.meta = dict(node.meta)
                 node.replace_all_uses_with(called)
                 step.graph.erase_node(node)
