@@ -86,6 +86,19 @@ def of_random_blocks(
     return partitioned(traced, graph, modelling, k, model, parts)
 
 
+def of_shared_layers(
+    traced: TracedModel, graph: ChannelGraph, modelling: Modelling, k: int, seed: int
+) -> PartitionedModel:
+    """Random blocks, for which the slices of each layer have one of two ways to lie."""
+    drawn = of_random_blocks(traced, graph, modelling, k, seed).partition
+    ways = drawn.parts.reshape(modelling.slices, -1)
+    layers = drawn.model.vertex_layers[: ways.shape[1]]
+    rng, parts = np.random.default_rng(seed), ways.copy()
+    for at in np.unique(layers):
+        parts[:, layers == at] = ways[rng.integers(0, 2, modelling.slices)][:, layers == at]
+    return partitioned(traced, graph, modelling, k, drawn.model, parts.ravel())
+
+
 def _cuts(rng: np.random.Generator, count: int) -> np.ndarray:
     inner = rng.choice(np.arange(1, count), min(count - 1, int(rng.integers(0, 4))), replace=False)
     return np.concatenate([[0], np.sort(inner), [count]]).astype(np.int64)

@@ -21,8 +21,10 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import placements
 import torch
@@ -36,7 +38,8 @@ from hgpart.errors import RunError
 from hgpart.execution.totals import Traffic
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.problem.problem import Problem
-from hgpart.placement.shares import messages
+from hgpart.partitioned_model import PartitionedModel
+from hgpart.placement.shares import joining, messages
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.state_post import StatePost
@@ -46,6 +49,7 @@ from hgpart.schedules.schedule import Schedule
 
 SECONDS = 200  # that all may take
 BATCH = 7
+Make = Callable[..., PartitionedModel]
 
 
 def main(beside: str, file: str) -> None:
@@ -53,6 +57,7 @@ def main(beside: str, file: str) -> None:
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found: dict[str, list[str]] = {}
     messages.SMALL = 16  # so that some tensors travel by themselves
+    joining.end_of = lambda units, order: 0.0  # shares wait for each other where they can be one
     alone = {"ddp": beside_ddp, "loops": loops, "failing": failing}
     if beside in alone:
         with connect(processes, timeout=60) as connection:
@@ -67,11 +72,22 @@ def main(beside: str, file: str) -> None:
                 found["norms of the batch"] = compare(connection, "fine", "batch")
             if k == 2:
                 found["changes"] = after_changes(connection)
+            found[f"shared layers {k}"] = compare(connection, "coarse", make=sharing_layers)
     if rank == 0:
         Path(file).write_text(json.dumps(found))
 
 
-def compare(connection: Connection, grain: str, norms: str = "slice") -> list[str]:
+def sharing_layers(*facts: Any, seed: int) -> PartitionedModel:
+    """Of 2 parts and of 3 some do the last layer of several shares at once."""
+    return placements.of_shared_layers(*facts, seed=1)
+
+
+def compare(
+    connection: Connection,
+    grain: str,
+    norms: str = "slice",
+    make: Make = placements.of_random_blocks,
+) -> list[str]:
     """Names of what is not the same to the bit, or not as the table says; on all ranks."""
     k, rank = connection.k, connection.rank
     model, (image,) = model_of("forked")
@@ -80,7 +96,7 @@ def compare(connection: Connection, grain: str, norms: str = "slice") -> list[st
     targets = torch.randn(BATCH, 4, 6, 6, dtype=image.dtype)
     traced, graph = placements.traced_model(model, inputs)
     modelling = Modelling(grain=grain, batch_size=BATCH, slices=3, norms=norms)
-    plan = placements.of_random_blocks(traced, graph, modelling, k, seed=k)
+    plan = make(traced, graph, modelling, k, seed=k)
     threads, here = place(model, plan), place(model, plan, parts=[rank])
     process = DistributedModel(here, connection)
     optimizers = [
@@ -88,6 +104,8 @@ def compare(connection: Connection, grain: str, norms: str = "slice") -> list[st
         for one in (threads, here)
     ]
     wrong: set[str] = set()
+    if make is sharing_layers and not any(one.joined for one in threads.programs.values()):
+        wrong.add("steps of several shares")
     orders: dict[int, list[Schedule]] = {}
     for step, micro_batches in enumerate((1, 2, 1, 2)):  # the first by a schedule counts gradients
         for optimizer in optimizers:

@@ -22,7 +22,7 @@ def outline(program: PartProgram, work: Mapping[str, float]) -> Outline:
     ----------
     program : PartProgram
     work : mapping of str to float
-        By the name of a step; 0 where there is none.
+        By the name of a step, in each share of the batch; 0 where there is none.
     """
     prepared = prepare(program)
     forward = tuple(_chunk(program, places, work, False) for places in prepared.forward)
@@ -58,7 +58,8 @@ def _chunk(program: PartProgram, places: range, work: Mapping[str, float], backw
     awaits, sends, total = [], [], 0.0
     for one in instructions:
         if isinstance(one, Compute):
-            total += work.get(one.name, 0.0)
+            names = program.joined.get(one.name, (one.name,))
+            total += sum(work.get(name, 0.0) for name in names)
         elif isinstance(one, Receive | Send) and (one.transfer.differentiable or not backward):
             transfer = one.transfer
             if isinstance(one, arriving):

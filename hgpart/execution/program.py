@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -50,8 +50,11 @@ class PartProgram:
         steps (a layer's share each, GraphModules themselves), `pack`, `send` and the output.
     transfers : mapping of int to Transfer
         By number, all that the part sends or receives, in the global order.
+    joined : mapping of str to tuple of str
+        Steps of several shares of the batch, by name, and what they would be called in each.
     """
 
     part: int
     module: fx.GraphModule
     transfers: Mapping[int, Transfer]
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

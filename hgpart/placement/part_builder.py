@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from hgpart.arrays import Int64
 from hgpart.execution.program import CARRY, PartProgram
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.shares import part_shares
-from hgpart.layers.channel_graph import INPUT, OUTPUT
+from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER
 from hgpart.placement.blueprint import Blueprint
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.products import product_of
@@ -22,7 +22,10 @@ from hgpart.placement.cutting.slices import Slice, overlap, slice_of
 from hgpart.placement.cutting.step_graph import GivenNorm, Source
 from hgpart.placement.cutting.steps import Step, finishing_step, partial_step, statistics_step
 from hgpart.placement.part_graph import PartGraph, numbered
-from hgpart.placement.shares.interleaving import Unit, interleaved
+from hgpart.placement.shares.interleaving import Unit
+from hgpart.placement.shares.joined_graph import Join, JoinedGraph
+from hgpart.placement.shares.joining import joined
+from hgpart.placement.shares.samples import dimension, dimension_of_piece, keeps_apart
 from hgpart.placement.shares.statistics import (
     NormOfBatch,
     SharedStatistics,
@@ -32,11 +35,15 @@ from hgpart.placement.shares.statistics import (
 from hgpart.schedules.costs import Costs
 from hgpart.tracing.traced_nodes import live_nodes
 
+# Seconds of a parameter in a step, besides those of its samples: measured on VGG16, which takes 6,
+# 10 and 15 % longer a sample in batches of 4, 2 and 1 than of 16.
+SECONDS_A_PARAMETER = 2e-10
+
 
 class Piece(NamedTuple):
-    """What a part does of a layer, for a share of the batch: partial sums, or what ends tasks."""
+    """What a part does of a layer, for shares of the batch: partial sums, or what ends tasks."""
 
-    share: int
+    shares: tuple[int, ...]
     layer: int
     partial: bool
     norms: int = 0  # of the batch, that come before it in the layer
@@ -58,11 +65,16 @@ def order_of_layers(
     """For each part, in which order it goes through the layers of all shares of the batch."""
     layers, k = range(len(blueprints[0].graph.layers)), blueprints[0].partition.k
     if len(blueprints) == 1:
-        return (tuple(Piece(0, at, partial) for at in layers for partial in (True, False)),) * k
+        return (tuple(Piece((0,), at, partial) for at in layers for partial in (True, False)),) * k
     units = _Units(blueprints, statistics)
     order: list[list[Piece | Sums]] = [[] for _ in range(k)]
-    for number in interleaved(units.all):
-        order[units.all[number].part].append(units.pieces[number])
+    for group in joined(units.all):
+        first, *others = (units.pieces[number] for number in group)
+        if isinstance(first, Piece):
+            together = (first, *(one for one in others if isinstance(one, Piece)))
+            shares = chain.from_iterable(one.shares for one in together)
+            first = first._replace(shares=tuple(shares))
+        order[units.all[group[0]].part].append(first)
     return tuple(order)
 
 
@@ -75,7 +87,13 @@ class _Units:
         self._blueprints, self._statistics = blueprints, statistics
         self._samples = blueprints[0].partition.modelling.batch_size
         self._k, self._costs = blueprints[0].partition.k, Costs()
-        self._seconds = [self._seconds_of(one) for one in blueprints]
+        self._work = [self._work_of(one) for one in blueprints]
+        self._each = [self._seconds_of_work(one) for one in blueprints]
+        first = blueprints[0]
+        self._apart = [
+            at not in statistics.norms and _keeps_apart(first, at)
+            for at in range(len(first.graph.layers))
+        ]
         self._coming = [self._coming_of(one) for one in blueprints]
         self._made: dict[tuple[int, int, bool, int], int] = {}  # share, layer, partial, part
         self._last: dict[tuple[int, int], int] = {}  # by share and part
@@ -86,11 +104,14 @@ class _Units:
             for norm in statistics.norms.get(at, ()):
                 self._add_norm(norm)
 
-    def _seconds_of(self, blueprint: Blueprint) -> np.ndarray:
-        partition, work = blueprint.partition, blueprint.work
+    def _work_of(self, blueprint: Blueprint) -> np.ndarray:
+        partition = blueprint.partition
+        return part_shares(partition.model, partition.parts, self._k).layer_work
+
+    def _seconds_of_work(self, blueprint: Blueprint) -> float:
+        work = blueprint.work
         each = (1.0 if work.unit == "s" else self._costs.work) / work.units
-        each *= blueprint.share.samples(self._samples)
-        return part_shares(partition.model, partition.parts, self._k).layer_work * each
+        return each * blueprint.share.samples(self._samples)
 
     def _coming_of(
         self, blueprint: Blueprint
@@ -105,10 +126,8 @@ class _Units:
     def _travel(self, transfer: Transfer) -> float:
         return self._costs.message + self._costs.byte * transfer.nbytes(self._samples)
 
-    def _add(
-        self, part: int, piece: Piece | Sums, seconds: float, needs: Mapping[int, float]
-    ) -> int:
-        self.all.append(Unit(part, seconds, needs))
+    def _add(self, unit: Unit, piece: Piece | Sums) -> int:
+        self.all.append(unit)
         self.pieces.append(piece)
         return len(self.all) - 1
 
@@ -116,6 +135,8 @@ class _Units:
         blueprint = self._blueprints[share]
         layer, cells = blueprint.graph.layers[at], blueprint.owners.cells[at]
         read = [(source, False) for source in blueprint.graph.sources(layer)]
+        works = self._work[share][layer.tied_to]
+        parameters = blueprint.graph.layers[layer.tied_to].parameters / max(1, int(works.sum()))
         for part in range(self._k):
             own = cells[part] if cells is not None else ()
             if not len(own if partial else blueprint.finishes(at, part)):
@@ -125,9 +146,12 @@ class _Units:
             for source, sums in read if partial else [*read, (at, True)]:
                 for sender, travel in self._coming[share].get((source, sums, part), ()):
                     needs[self._made[share, source, sums, sender]] = travel
-            works = partial == (cells is not None)  # the products, where they are apart
-            time = float(self._seconds[share][layer.tied_to, part]) if works else 0.0
-            number = self._add(part, Piece(share, at, partial), time, needs)
+            # The products, where they are apart.
+            done = float(works[part]) if partial == (cells is not None) else 0.0
+            alike = _alike(blueprint, at, partial, part) if self._apart[at] else None
+            once = done * parameters * SECONDS_A_PARAMETER
+            unit = Unit(part, done * self._each[share], needs, once, alike)
+            number = self._add(unit, Piece((share,), at, partial))
             self._made[share, at, partial, part] = self._last[share, part] = number
 
     def _add_norm(self, norm: NormOfBatch) -> None:
@@ -145,7 +169,7 @@ class _Units:
                 else:
                     works = len(self._statistics.leaving(norm, False, part))
                 if works:
-                    made[whole, part] = self._add(part, Sums(norm, whole), 0.0, needs)
+                    made[whole, part] = self._add(Unit(part, 0.0, needs), Sums(norm, whole))
         for share, own in enumerate(finish):
             for part in np.unique(own).tolist():
                 needs = {self._last[share, part]: 0.0}
@@ -154,8 +178,39 @@ class _Units:
                 for one in self._statistics.coming(norm, True, part):
                     if (own[one.tasks] == part).any():
                         needs[made[True, one.sender]] = self._travel(one.transfer)
-                number = self._add(part, Piece(share, at, False, norm.number + 1), 0.0, needs)
+                piece = Piece((share,), at, False, norm.number + 1)
+                number = self._add(Unit(part, 0.0, needs), piece)
                 self._made[share, at, False, part] = self._last[share, part] = number
+
+
+def _keeps_apart(blueprint: Blueprint, at: int) -> bool:
+    """Whether a layer can be computed for several shares of the batch at once."""
+    layer, results = blueprint.graph.layers[at], blueprint.results
+    if layer.kind in (INPUT, OUTPUT, PARAMETER) or at in blueprint.buffer_updates:
+        return False
+    sources = {node for source in blueprint.graph.sources(layer) for node in results[source]}
+    return keeps_apart(blueprint.facts, results[at], sources, blueprint.draws)
+
+
+def _alike(blueprint: Blueprint, at: int, partial: bool, part: int) -> Hashable:
+    """What has to be the same in shares of which a part does something at once."""
+    layer, found = blueprint.graph.layers[at], [f"{at} {partial}".encode()]
+    for source in blueprint.graph.sources(layer):
+        pieces = [blueprint.channels(source, blueprint.finishes(source, part))]
+        pieces += [item.members for item in blueprint.arriving.get((source, False, part), [])]
+        found.append(np.unique(np.concatenate(pieces)).tobytes())
+    cells = blueprint.owners.cells[at]
+    if partial and cells is not None:
+        found += [array.tobytes() for one in cells[part] for array in (one.tasks, one.positions)]
+    else:
+        tasks = blueprint.finishes(at, part)
+        found.append(tasks.tobytes())
+        if cells is not None:
+            own = np.concatenate([np.zeros(0, np.int64), *(one.tasks for one in cells[part])])
+            sums = [item.members for item in blueprint.arriving.get((at, True, part), [])]
+            pieces = [np.sort(own[np.isin(own, tasks)]), *sums]
+            found += sorted(piece.tobytes() for piece in pieces if len(piece))
+    return tuple(found)
 
 
 def build_part(
@@ -166,34 +221,42 @@ def build_part(
     Returns
     -------
     PartProgram and tuple of mappings of str to Slice
-        What the steps of each share hold of the model's state, by dotted attribute.
+        What the steps of each share hold of the model's state, by dotted attribute; those of
+        several shares are the first one's.
     """
     united: list[dict[str, Slice]] = [{} for _ in blueprints]
     while True:
         made = PartGraph()
-        builders = [
+        single = [
             PartBuilder(blueprint, part, held, made, statistics)
             for blueprint, held in zip(blueprints, united, strict=True)
         ]
-        between = StatisticsBuilder(builders)
-        for builder in builders:
+        builders: dict[tuple[int, ...], PartBuilder] = {
+            (share,): builder for share, builder in enumerate(single)
+        }
+        between = StatisticsBuilder(single)
+        for builder in single:
             builder.expect()
         between.expect()
         for piece in order:
             if isinstance(piece, Sums):
                 between.add(*piece)
-            else:
-                builders[piece.share].add(piece.layer, piece.partial, piece.norms)
+                continue
+            shares, at, partial, norms = piece
+            if shares not in builders:
+                builders[shares] = JoinedBuilder.of(shares, [single[share] for share in shares])
+            builders[shares].add(at, partial, norms)
         for name in list(made.waiting):  # the table counts them, though no operator wants them
             made.receive(name)
-        builders[0].carry()
-        needed = [builder.united_slices() for builder in builders]
+        single[0].carry()
+        needed = [builder.united_slices() for builder in single]
         if not any(needed):
             break
         united = needed
-    made.fx_graph.output(tuple(chain.from_iterable(builder.results for builder in builders)))
+    made.fx_graph.output(tuple(chain.from_iterable(builder.results for builder in single)))
     module = fx.GraphModule(made.root, made.fx_graph, class_name=f"Part{part}")
-    return PartProgram(part, module, made.used), tuple(builder.slices for builder in builders)
+    program = PartProgram(part, module, made.used, made.steps)
+    return program, tuple(builder.slices for builder in single)
 
 
 @dataclass(eq=False)
@@ -330,17 +393,24 @@ class PartBuilder:
         if cells is None or split is None or not cells[self.part]:
             return
         tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
-        step = self.begin(at, tasks)
-        name = self._name(at, True, None)
-        self._add(partial_step(step, plan.graph.layers[at].reads[split], cells[self.part]), name)
-        head = plan.nodes[plan.graph.layers[at].operators[0]]
-        product = product_of(step, head)
-        assert product is not None
-        for transfer, item in plan.departing.get((at, True, self.part), []):
+        step, read = self.begin(at, tasks), plan.graph.layers[at].reads[split]
+        self._add(partial_step(step, read, cells[self.part]), self._name(at, True, None))
+        self._send_sums(at, tasks)
+
+    def _send_sums(self, at: int, tasks: Int64) -> None:
+        departing = self.blueprint.departing.get((at, True, self.part), [])
+        name, axis = self._name(at, True, None), self._axis_of_sums(at, tasks)
+        for transfer, item in departing:
             places = np.searchsorted(tasks, item.members)
-            self.program.send(
-                transfer, [self.program.packed(name, product.axis, places, len(tasks))]
-            )
+            self.program.send(transfer, [self.program.packed(name, axis, places, len(tasks))])
+
+    def _axis_of_sums(self, at: int, tasks: Int64) -> int:
+        """The dimension of tasks in their partial sums."""
+        plan = self.blueprint
+        head = plan.nodes[plan.graph.layers[at].operators[0]]
+        product = product_of(self.begin(at, tasks), head)
+        assert product is not None
+        return product.axis
 
     def _finish(self, at: int, tasks: Int64) -> tuple[fx.Node, ...]:
         plan = self.blueprint
@@ -410,13 +480,9 @@ class PartBuilder:
         name = self._name(at, True, None)
         if mine.all():
             return name
-        plan = self.blueprint
-        step = self.begin(at, own)
-        product = product_of(step, plan.nodes[plan.graph.layers[at].operators[0]])
-        assert product is not None
         kept = f"{name}_kept"
         self.program.values[kept] = self.program.packed(
-            name, product.axis, np.flatnonzero(mine), len(own)
+            name, self._axis_of_sums(at, own), np.flatnonzero(mine), len(own)
         )
         return kept
 
@@ -512,3 +578,119 @@ class StatisticsBuilder:
                 own[share, tasks] = True
                 found.append(Taken(builder.statistics_of(norm), tasks, own))
         return found
+
+
+@dataclass(eq=False, kw_only=True)
+class JoinedBuilder(PartBuilder):
+    """What one part does with several shares of the batch at once.
+
+    The blueprint, and what steps hold, are those of the first of them.
+
+    Attributes
+    ----------
+    prefix : str
+        What the names of all that is made at once begin with.
+    members : sequence of PartBuilder
+        Of each share.
+    """
+
+    prefix: str
+    members: Sequence[PartBuilder]
+    _joins: dict[str, Join] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shares: Sequence[int], members: Sequence[PartBuilder]) -> JoinedBuilder:
+        """Of several shares by their numbers."""
+        first = members[0]
+        made = cls(
+            first.blueprint,
+            first.part,
+            first.united,
+            first.program,
+            first.statistics,
+            first.slices,
+            prefix=f"shares{'_'.join(map(str, shares))}_",
+            members=members,
+        )
+        draws = {name: dimension(node) for node, name in first.blueprint.draws.items()}
+        for name, dim in {"batch_size": None, **draws}.items():
+            names = tuple(f"{one.blueprint.prefix}{name}" for one in members)
+            made._joins[name] = Join(names, dim)
+        return made
+
+    def _name(self, at: int, partial: bool, sender: int | None) -> str:
+        name = super()._name(at, partial, sender)
+        return f"{self.prefix}{name.removeprefix(self.blueprint.prefix)}"
+
+    def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
+        """Add a step, whose results are known by the names of each share from then on."""
+        made = self.program.add(step, name)
+        self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
+        bare = name.removeprefix(self.prefix)
+        names = tuple(f"{one.blueprint.prefix}{bare}" for one in self.members)
+        self.program.steps[name] = names
+        count = len(made) // (1 + len(names))
+        by_share = iter(made[count:])
+        for index in range(count):
+            each = tuple(numbered(one, index) for one in names)
+            self.program.joined[each] = numbered(name, index)
+            self.program.values.update(zip(each, by_share, strict=False))
+        return made[:count]
+
+    def begin(self, at: int, tasks: Int64) -> JoinedGraph:
+        """A step of all of them."""
+        plan = self.blueprint
+        of_shares = [one._sources(at) for one in self.members]
+        sources, apart = dict[fx.Node, Source](), dict[fx.Node, list[Source]]()
+        for node in of_shares[0]:
+            each = [one[node] for one in of_shares]
+            sources[node] = self._together(node, each) or each[0]
+            if sources[node] is each[0]:
+                apart[node] = each
+        return JoinedGraph(
+            *(plan.facts, at, tasks, sources, plan.draws, self.united),
+            joins=self._joins,
+            apart=apart,
+        )
+
+    def _together(self, node: fx.Node, each: Sequence[Source]) -> Source | None:
+        """Pieces of all shares, if these have the same channels each."""
+        layout, dim = each[0].layout, dimension_of_piece(node, each[0].layout)
+        names = [{members.tobytes(): name for name, members in one.pieces} for one in each]
+        if dim is None or any(one.keys() != names[0].keys() for one in names):
+            return None
+        pieces = [
+            (self._joined([one[members.tobytes()] for one in names], dim), members)
+            for _, members in each[0].pieces
+        ]
+        return Source(layout, tuple(pieces))
+
+    def _joined(self, names: Sequence[str], dim: int | None) -> str:
+        """The operand that several are together."""
+        found = self.program.joined.get(tuple(names), " ".join(names))
+        if found not in self.program.values:
+            self._joins[found] = Join(tuple(names), dim)
+        return found
+
+    def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
+        first, *others = (one._sums(at, tasks) for one in self.members)
+        if first is None:
+            return None
+        dim = dimension(self.blueprint.nodes[self.blueprint.graph.layers[at].operators[0]])
+        # Those of the same tasks, which several parts may have; in any order, as they are added up.
+        names: list[dict[bytes, list[str]]] = [{} for _ in self.members]
+        for found, own in zip(names, (first, *others), strict=True):
+            for name, some in own or ():
+                found.setdefault(some.tobytes(), []).append(name)
+        return [
+            (self._joined([found[some.tobytes()].pop(0) for found in names], dim), some)
+            for _, some in first
+        ]
+
+    def _send_sums(self, at: int, tasks: Int64) -> None:
+        for one in self.members:
+            one._send_sums(at, tasks)
+
+    def _send_maps(self, at: int, tasks: Int64) -> None:
+        for one in self.members:
+            one._send_maps(at, tasks)

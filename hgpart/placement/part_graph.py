@@ -29,11 +29,17 @@ class PartGraph(GrowingModule):
         What is yet to be received: the transfer, and the name of its first tensor.
     used : dict of int to Transfer
         What is received and sent, by number.
+    joined : dict of (str, ...) to str
+        By the names of what several shares of the batch have, that of all of it together.
+    steps : dict of str to (str, ...)
+        By the name of a step of several shares, what it would be called in each.
     """
 
     values: dict[str, fx.Node] = field(default_factory=dict)
     waiting: dict[str, tuple[Transfer, str]] = field(default_factory=dict)
     used: dict[int, Transfer] = field(default_factory=dict)
+    joined: dict[tuple[str, ...], str] = field(default_factory=dict)
+    steps: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, step: Step, name: str, prefix: str = "") -> tuple[fx.Node, ...]:
         """Call a step, after what it waits for has been received.

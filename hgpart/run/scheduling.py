@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -339,7 +340,8 @@ def _step_work(
 ) -> Mapping[str, float]:
     """Work of a part's steps by name, for a sample; a layer's is that of its first step."""
     names, part_of_batch = blueprint.names, len(blueprint.share.slices) / blueprint.share.of
-    steps = dict(placement.programs[part].module.named_children())
+    program = placement.programs[part]
+    steps = {*dict(program.module.named_children()), *chain(*program.joined.values())}
     found = {}
     for at in np.flatnonzero(shares).tolist():
         first = (f"{names[at]}{behind}" for behind in ("_partial", "_before_0"))

@@ -17,9 +17,11 @@ def test_processes_do_what_threads_do(tmp_path):
         "coarse 2": [],
         "fine 2": [],
         "changes": [],
+        "shared layers 2": [],
         "coarse 3": [],
         "fine 3": [],
         "norms of the batch": [],
+        "shared layers 3": [],
     }
 
 

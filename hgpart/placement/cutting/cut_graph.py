@@ -81,6 +81,10 @@ class CutGraph(StepGraph):
                 return under
         return self.select(self.value(node), node, box) if box else self.copy(node)
 
+    def returned(self, made: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Sequence[fx.Node]:
+        """What the step returns, of what it made of nodes of the traced graph."""
+        return made
+
     def of_rows(self, node: fx.Node, rows: Int64) -> fx.Node:
         """A constant, with zeros for the parameters that it is made of but for some rows."""
         self._rows = rows

@@ -182,7 +182,7 @@ class NodeFacts:
         Also returns the operand that each constant's origin stands for.
         """
         ids = self.graph.ids
-        return self._effect(node, lambda operand: ids.get(operand.name))
+        return self.effect_on(node, lambda operand: ids.get(operand.name))
 
     def _position_effect(
         self, node: fx.Node, axis: int, numbering: _Numbering
@@ -206,11 +206,12 @@ class NodeFacts:
             ids = torch.arange(math.prod(view), dtype=torch.int32).reshape(view)
             return (ids + numbering.add(operand, ids.numel())).expand(shape)
 
-        return self._effect(node, positions)
+        return self.effect_on(node, positions)
 
-    def _effect(
+    def effect_on(
         self, node: fx.Node, ids_of: Callable[[fx.Node], torch.Tensor | None]
     ) -> tuple[Any, dict[str, fx.Node]]:
+        """The same on operands that have other ids; where they have none they are constants."""
         origins: dict[str, fx.Node] = {}
 
         def value_of(operand: fx.Node) -> Any:

@@ -68,7 +68,7 @@ def finishing_step(
     """
     if sums is not None:
         begin_with_sums(step, sums)
-    outputs = [_own_result(step, node) for node in results]
+    outputs = step.returned([_own_result(step, node) for node in results], results)
     if step.layer.operators and not results:  # a norm of which only its statistics are of use
         step.own(first_result(_operator(step, -1)))
     made = [(buffer, step.value(new)) for buffer, new in updates.items()]
@@ -82,7 +82,8 @@ def partial_step(step: CutGraph, read: Read, rectangles: Sequence[Rectangle]) ->
     head = _operator(step, 0)
     product = product_of(step, head)
     assert product is not None
-    return finished_step(step, [partial_sums(step, head, product, read, rectangles)])
+    sums = partial_sums(step, head, product, read, rectangles)
+    return finished_step(step, step.returned([sums], [head]))
 
 
 def statistics_step(

@@ -9,7 +9,7 @@ behind (HEFT: Topcuoglu et al., IEEE TPDS 13(3), 2002). Backward passes go throu
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -21,14 +21,27 @@ class Unit:
     ----------
     part : int
     seconds : float
+        That grow with the samples.
     needs : mapping of int to float
         Numbers of the units, all smaller, that come before it, and how long what they make is on
         its way.
+    once : float
+        Seconds besides, however many samples there are.
+    alike : hashable, optional
+        The same in units of other shares that can be done at once with it on their part, layer
+        after layer.
     """
 
     part: int
     seconds: float
     needs: Mapping[int, float]
+    once: float = 0.0
+    alike: Hashable = None
+
+    @property
+    def time(self) -> float:
+        """Seconds in all."""
+        return self.seconds + self.once
 
 
 def interleaved(units: Sequence[Unit]) -> list[int]:
@@ -45,7 +58,7 @@ def interleaved(units: Sequence[Unit]) -> list[int]:
     left = [0.0] * len(units)  # seconds from a unit's begin to the end of all that is behind it
     for number in reversed(range(len(units))):
         later = (travel + left[other] for other, travel in behind[number].items())
-        left[number] = units[number].seconds + max(later, default=0.0)
+        left[number] = units[number].time + max(later, default=0.0)
     missing = [len(unit.needs) for unit in units]
     arrival = [0.0] * len(units)
     free = [0.0] * (1 + max((unit.part for unit in units), default=0))
@@ -67,10 +80,25 @@ def interleaved(units: Sequence[Unit]) -> list[int]:
             heapq.heappush(ready[part], (-left[number], number))
         _, number = heapq.heappop(ready[part])
         order.append(number)
-        free[part] = end = begin + units[number].seconds
+        free[part] = end = begin + units[number].time
         for other, travel in behind[number].items():
             missing[other] -= 1
             arrival[other] = max(arrival[other], end + travel)
             if not missing[other]:
                 heapq.heappush(coming[units[other].part], (arrival[other], other))
     return order
+
+
+def end_of(units: Sequence[Unit], order: Sequence[int]) -> float:
+    """When the last is done, where parts go through their units in an order.
+
+    >>> end_of([Unit(0, 1.0, {}), Unit(1, 3.0, {0: 0.5}), Unit(0, 1.0, {})], [0, 2, 1])
+    4.5
+    """
+    ends, free = [0.0] * len(units), dict[int, float]()
+    for number in order:
+        unit = units[number]
+        arrived = (ends[other] + travel for other, travel in unit.needs.items())
+        begin = max(free.get(unit.part, 0.0), max(arrived, default=0.0))
+        ends[number] = free[unit.part] = begin + unit.time
+    return max(ends, default=0.0)
