@@ -9,20 +9,17 @@ import sliced_ranks
 
 from hgpart.run.processes.launch import launch
 
+CASES = {
+    2: ("coarse 2", "fine 2", "changes", "norms of the batch", "shared layers 2"),
+    3: ("coarse 3", "fine 3", "shared layers 3"),
+}
 
-def test_processes_do_what_threads_do(tmp_path):
+
+@pytest.mark.parametrize("k", [2, pytest.param(3, marks=pytest.mark.full)])
+def test_processes_do_what_threads_do(k, tmp_path):
     file = tmp_path / "found.json"
-    launch(sliced_ranks.__file__, ["threads", str(file)], 3)
-    assert json.loads(file.read_text()) == {
-        "coarse 2": [],
-        "fine 2": [],
-        "changes": [],
-        "shared layers 2": [],
-        "coarse 3": [],
-        "fine 3": [],
-        "norms of the batch": [],
-        "shared layers 3": [],
-    }
+    launch(sliced_ranks.__file__, ["threads", str(file)], k)
+    assert json.loads(file.read_text()) == {case: [] for case in CASES[k]}
 
 
 @pytest.mark.full
@@ -32,15 +29,13 @@ def test_data_parallelism_is_torchs(tmp_path):
     assert json.loads(file.read_text()) == {"ddp": []}
 
 
-def test_batches_of_several_sizes_by_one_schedule_and_compiled_steps(tmp_path):
+def test_batches_of_several_sizes_by_one_schedule_then_compiled_steps_and_a_loss_that_raises(
+    tmp_path,
+):
     file = tmp_path / "found.json"
     launch(sliced_ranks.__file__, ["loops", str(file)], 2)
-    assert json.loads(file.read_text()) == {"loops": []}
-
-
-def test_no_pass_begins_after_one_that_has_failed(tmp_path):
-    file = tmp_path / "found.json"
-    launch(sliced_ranks.__file__, ["failing", str(file)], 2)
-    first, *others = json.loads(file.read_text())["failing"]
+    found = json.loads(file.read_text())
+    assert not found["loops"]
+    first, *others = found["failing"]  # no pass begins after one that has failed
     assert first.startswith("begins a pass after one that has failed, of which messages are still")
     assert others == ["copies", "no such target"]

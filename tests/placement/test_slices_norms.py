@@ -118,7 +118,7 @@ def test_random_partitions(
 
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
-@pytest.mark.parametrize("name", ["normed", "twice"])
+@pytest.mark.parametrize("name", ["normed", pytest.param("twice", marks=pytest.mark.full)])
 def test_20_steps_and_then_evaluation(name, grain):
     """Called as the model is."""
     model, inputs = batch_of(name, 7)
