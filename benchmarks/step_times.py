@@ -193,7 +193,7 @@ class Bench:
         schedule = schedule_among(model, rule, m, batch_size=len(self.images))
 
         def step() -> None:
-            model.step([self.images], self.labels, loss_of, schedule)
+            model.step([self.images], self.labels, loss_of, schedule, batch_size=self.batch)
             sgd.step()
             sgd.zero_grad()
             self.note(name, model, m)

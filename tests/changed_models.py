@@ -58,10 +58,10 @@ def of_data_parallel(
 
 
 def change(placement: Placement, how: str) -> None:
-    """Change all that does not learn, of parts that are here."""
+    """Change what does not learn, in evaluation everything, of parts that are here."""
     for part in placement.programs:
         for _, tensor in placement.held(part):
-            if not tensor.requires_grad:
+            if not (tensor.requires_grad and placement.training):
                 with torch.no_grad():
                     CHANGES[how](tensor)
 

@@ -131,11 +131,11 @@ def loaded(connection, placed):
         order = RandomSampler(data, generator=torch.Generator().manual_seed(5))
         return BatchSampler(order, BATCH, drop_last=True)
 
-    sampler = PartSampler(batches(), process, MICRO_BATCHES)
-    own = DataLoader(data, batch_sampler=sampler)
-    whole = DataLoader(beside, batch_sampler=batches())
     facts = "1f1b", MICRO_BATCHES
     orders = schedule(threads, *facts), schedule_among(process, *facts)
+    sampler = PartSampler(batches(), process, orders[1])
+    own = DataLoader(data, batch_sampler=sampler)
+    whole = DataLoader(beside, batch_sampler=batches())
     sgd = [torch.optim.SGD([{"params": [*one.parameters()]}], lr=0.1) for one in (threads, process)]
     for (some, named), (images, labels) in zip(own, whole, strict=True):
         for one in sgd:

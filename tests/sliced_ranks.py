@@ -116,7 +116,7 @@ def compare(
         read = here.samples_read(rank, micro_batch_sizes(BATCH, micro_batches))
         own = torch.full_like(inputs[0], torch.nan)  # others' samples are not looked at
         own[read] = inputs[0][read]
-        loss = process.step([own], targets, loss_fn, orders[micro_batches][1])
+        loss = process.step([own], targets, loss_fn, orders[micro_batches][1], batch_size=BATCH)
         total = connection.add_later(0.0 if loss is None else loss.item())()
         if total != expected.item():
             wrong.add("loss")
@@ -125,7 +125,7 @@ def compare(
             optimizer.step()
     with torch.no_grad():
         threads.eval(), process.eval()
-        whole, own = threads(*inputs), process(*inputs)
+        whole, own = threads(*inputs), process(*inputs, batch_size=BATCH)
         samples = here.samples_of_result(rank, BATCH)
         if samples and not torch.equal(whole[samples], own):
             wrong.add("results in evaluation")
@@ -133,7 +133,7 @@ def compare(
     torch.manual_seed(9)
     threads(*inputs).square().sum().backward()
     torch.manual_seed(9)
-    own = process(*inputs)
+    own = process(*inputs, batch_size=BATCH)
     process.backward(None if own is None else own.square().sum())
     wrong |= set(differences(connection, threads, process))
     return sorted(set().union(*connection.gather(wrong)))
@@ -147,15 +147,16 @@ def after_changes(connection: Connection) -> list[str]:
     plan = placements.of_random_blocks(*placements.traced_model(model, inputs), modelling, 2, 0)
     threads, here = place(model, plan), place(model, plan, parts=[rank])
     process, wrong = DistributedModel(here, connection), set[str]()
+    size = {"batch_size": len(targets)}
     changes = [lambda one: None, *(partial(change, how=how) for how in CHANGES)]
     for done in (*changes, partial(freeze, name="stem.weight")):
         for one in (threads, here):
             done(one)
             one.zero_grad()
         threads.step(inputs, targets, nn.functional.mse_loss)
-        process.step(inputs, targets, nn.functional.mse_loss)
+        process.step(inputs, targets, nn.functional.mse_loss, **size)
         wrong |= set(differences(connection, threads, process))
-    results = threads(*inputs), process(*inputs)
+    results = threads(*inputs), process(*inputs, **size)
     threads.eval(), process.eval()  # of other slices, and with another program
     results[0].square().sum().backward()
     process.backward(None if results[1] is None else results[1].square().sum())
@@ -163,11 +164,13 @@ def after_changes(connection: Connection) -> list[str]:
     wrong |= set(differences(connection, threads, process))
     threads.eval(), process.eval()
     with torch.no_grad():
-        for _ in range(2):  # it was taken for a change of parameters that other ranks don't see
-            own, samples = process(*inputs), here.samples_of_result(rank, len(targets))
+        samples = here.samples_of_result(rank, len(targets))
+        for done in (*changes, lambda _: process.double()):  # which is no change that others miss
+            for one in (threads, here):
+                done(one)
+            own = process(*inputs, **size)
             if samples and not torch.equal(threads(*inputs)[samples], own):
                 wrong.add("results in evaluation")
-            process.double()
     return sorted(set().union(*connection.gather(wrong)))
 
 
@@ -193,7 +196,7 @@ def beside_ddp(connection: Connection) -> list[str]:
     for step in range(10):
         for optimizer in optimizers:
             optimizer.zero_grad()
-        loss = ours.step([images], labels, loss_fn)
+        loss = ours.step([images], labels, loss_fn, batch_size=len(images))
         halves = loss_fn(theirs(images[own]), labels[own])
         halves.backward()
         for optimizer in optimizers:
@@ -242,8 +245,9 @@ def loops(connection: Connection) -> list[str]:
         if batch == 9:
             threads.compile(backend="eager")
             process.placement.compile(backend="eager")
-        for one, order in zip((threads, process), orders, strict=True):
-            one.step([images], labels, nn.functional.cross_entropy, order)
+        loss_fn = nn.functional.cross_entropy
+        threads.step([images], labels, loss_fn, orders[0])
+        process.step([images], labels, loss_fn, orders[1], batch_size=batch)
         wrong |= {f"{name} of {batch}" for name in differences(connection, threads, process)}
         for optimizer in learned:
             optimizer.step()
@@ -260,10 +264,11 @@ def failing(connection: Connection) -> list[str]:
         raise ValueError("no such target")
 
     said = []
-    process.step([images], torch.arange(8) % 5, nn.functional.cross_entropy)
-    for loss_fn in (broken, nn.functional.cross_entropy):
+    targets, known = torch.arange(8) % 5, nn.functional.cross_entropy
+    process.step([images], targets, known, batch_size=8)
+    for loss_fn in (broken, known):
         try:
-            process.step([images], torch.arange(8) % 5, loss_fn)
+            process.step([images], targets, loss_fn, batch_size=8)
         except (RunError, ValueError) as error:
             said.append(str(error).removeprefix(f"rank {connection.rank} "))
     copies = [one for one in process.placement.buffers() if one.requires_grad]

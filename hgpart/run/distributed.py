@@ -130,7 +130,8 @@ class DistributedModel(nn.Module):
             the meta device; with a batch size, others may have them of their own samples alone: see
             `Placement.samples_needed` and `Placement.samples_read`.
         batch_size : int, optional
-            Where no input says it.
+            Of all ranks' samples. Where no input says it, and where the batch is in slices: inputs
+            may be of this rank's own samples alone.
 
         Returns
         -------
@@ -141,11 +142,13 @@ class DistributedModel(nn.Module):
 
         Raises
         ------
+        ArgumentError
+            If the batch size is not known.
         RunError
             If another rank is gone.
         """
         self._pass = None
-        batch, rank = batch_size or self._batch_size(inputs, None), self.connection.rank
+        batch, rank = self._whole_size(inputs, batch_size), self.connection.rank
         values = self._here(inputs)
         whole = [
             None if value is None or value.shape[:1] != (batch,) else value for value in inputs
@@ -225,7 +228,8 @@ class DistributedModel(nn.Module):
             The same on all ranks, as of `hgpart.run.scheduling.schedule_among`; the whole batch at
             once when left out.
         batch_size : int, optional
-            Where no input says it.
+            Of all ranks' samples. Where no input says it, and where the batch is in slices: inputs
+            may be of this rank's own samples alone.
 
         Returns
         -------
@@ -241,7 +245,7 @@ class DistributedModel(nn.Module):
         """
         self._pass = None
         schedule = schedule_for_mode(schedule or self._whole_batch(), loss_fn is not None)
-        batch, rank = batch_size or self._batch_size(inputs, None), self.connection.rank
+        batch, rank = self._whole_size(inputs, batch_size), self.connection.rank
         sizes = micro_batch_sizes(batch, schedule.micro_batches)
         batches = self.placement.divided(self._here(inputs), sizes, rank)
         score = None
@@ -387,6 +391,14 @@ class DistributedModel(nn.Module):
         self.peak_bytes = step.peak_bytes
         self._finish(post, "backward")
         return losses if self.makes_result else None
+
+    def _whole_size(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> int:
+        if batch_size is None and len(self.placement.shares) > 1:
+            raise ArgumentError(
+                "no batch size, and inputs by a plan over slices may be of this process alone: "
+                "accepted is that of all, as in batch_size=32"
+            )
+        return batch_size or self._batch_size(inputs, None)
 
     def _batch_size(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> int:
         batch = next((value.shape[0] for value in inputs if value is not None), batch_size)

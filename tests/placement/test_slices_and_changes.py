@@ -85,6 +85,32 @@ def test_what_does_not_learn_reaches_copies_when_it_is_changed():
     assert both.placement.runtime.last.traffic.uncounted_bytes.sum() == 0
 
 
+def test_what_is_only_moved_is_a_change():
+    """A sum of all bytes took it for none."""
+    both = Both()
+    both.step()
+    copies = both.placement.copies
+    assert not copies.fixed_changed
+    for part in both.placement.programs:
+        for held, tensor in both.placement.held(part):
+            if held.name == "teacher.weight":
+                tensor.data.copy_(tensor.data.flip(0))
+    assert copies.fixed_changed
+
+
+def test_weights_whose_data_is_changed_between_evaluations_reach_copies():
+    """As averaged weights are put in place: torch counts no version, and copies stayed old."""
+    both = Both()
+    both.placement.eval(), both.model.eval()
+    for how in CHANGES:
+        with torch.no_grad():
+            change(both.placement, how)
+            for one in both.model.state_dict(keep_vars=True).values():
+                CHANGES[how](one)
+            found, expected = both.placement(*both.inputs), both.model(*both.inputs)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_a_state_that_is_restored_after_a_step_reaches_copies():
     """As `resuming.restore` does it, into tensors; it only worked before the first step."""
     both = Both()

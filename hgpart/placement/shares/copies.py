@@ -30,6 +30,9 @@ from hgpart.placement.shares.exchanges import (
     unpacked,
 )
 
+WORDS = 2**16  # that are looked at at once
+FACTOR = 6364136223846793005  # odd, so that no word is lost of what wraps (Knuth's MMIX)
+
 
 class Copies:
     """The copies that parts hold, and what they are copies of.
@@ -76,8 +79,7 @@ class Copies:
             for step, used in steps.items()
         }
         self._own_state, self._own_fixed = self._own(state), self._own(fixed)
-        self._versions: list[tuple[int, int]] = []
-        self._contents: list[tuple[int, ...]] = []
+        self._contents: dict[tuple[int, Key], tuple[int, ...]] = {}
         # As gradients come about: of the last layer first, of one layer in the order of exchanges.
         self.backward = [number for layer in reversed(_by_layer(weights)) for number in layer]
         self.buffers: dict[int, Tensor] = {}  # where gradients arrive, by number
@@ -93,21 +95,23 @@ class Copies:
     @property
     def changed(self) -> bool:
         """Whether what belongs to parts that are here has changed since copies were like it."""
-        return self._versions != [_version(self._tensor(*one)) for one in self._own_state]
+        return self._are_other(self._own_state)
 
     @property
     def fixed_changed(self) -> bool:
         """The same of what passes leave as it is."""
-        return self._contents != [_content(self._tensor(*one)) for one in self._own_fixed]
+        return self._are_other(self._own_fixed)
+
+    def _are_other(self, keys: Sequence[tuple[int, Key]]) -> bool:
+        return any(self._contents.get(one) != _content(self._tensor(*one)) for one in keys)
 
     def note(self) -> None:
         """Copies are like it now."""
-        self._versions = [_version(self._tensor(*one)) for one in self._own_state]
-        self.note_fixed()
+        self._contents = {one: _content(self._tensor(*one)) for one in self._own_state}
 
     def note_fixed(self) -> None:
         """Copies of what passes leave as it is are like it now."""
-        self._contents = [_content(self._tensor(*one)) for one in self._own_fixed]
+        self._contents |= {one: _content(self._tensor(*one)) for one in self._own_fixed}
 
     def _own(self, exchanges: Sequence[Exchange]) -> list[tuple[int, Key]]:
         """What belongs to parts that are here, each once."""
@@ -284,19 +288,19 @@ def count(exchange: Exchange, nbytes: int, sent: Traffic, backward: bool) -> Non
         sent.forward_messages[exchange.owner, exchange.holder] += 1
 
 
-def _version(tensor: Tensor) -> tuple[int, int]:
-    """What is another one when a tensor was changed, or given another `data`."""
-    return tensor._version, tensor.data_ptr()
-
-
 def _content(tensor: Tensor) -> tuple[int, ...]:
-    """The same, also where its `data` was changed in place, as of target networks.
+    """What is another one when a tensor was changed, given another `data`, or that in place.
 
-    torch keeps no version of that: so all bytes are added up.
+    torch keeps no version of the last, as of averaged weights and target networks: so all words are
+    added up, each times its place, as what was moved alone is another one, too.
     """
     flat = tensor.detach().reshape(-1).view(torch.uint8)
     if flat.storage_offset() % 8:
         flat = flat.clone()
     words = flat[: len(flat) // 8 * 8].view(torch.int64)
-    left = flat[words.nbytes :]
-    return *_version(tensor), int(words.sum()), int(left.sum())
+    places = 2 * torch.arange(min(len(words), WORDS), device=flat.device) + 1
+    total = torch.zeros((), dtype=torch.int64, device=flat.device)
+    for first in range(0, len(words), WORDS):
+        some = words[first : first + WORDS]
+        total = total * FACTOR + (some * places[: len(some)]).sum()
+    return tensor._version, tensor.data_ptr(), int(total), *flat[words.nbytes :].tolist()

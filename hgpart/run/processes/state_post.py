@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from hgpart.errors import RunError
 from hgpart.execution.totals import Traffic
 from hgpart.placement.shares.copies import Copies, count
 from hgpart.placement.shares.exchanges import Exchange
@@ -50,28 +49,18 @@ class StatePost:
     def begin(self, whole: bool) -> None:
         """Begin a pass in the present grad mode, with the whole state or not.
 
-        What does not learn is brought up to date before learning, where any process has changed it.
-
-        Raises
-        ------
-        RunError
-            Before a pass without gradients, if parameters were changed of which other processes
-            have copies.
+        What any process has changed since is brought up to date: before learning what does not
+        learn, else all.
         """
         copies, rank = self._copies, self._connection.rank
         learns = torch.is_grad_enabled()
-        if whole:
-            self._bring(copies.state, STATE)
-            copies.note()
-        elif learns:
+        if not whole and learns:
             if copies.fixed and any(self._connection.gather(copies.fixed_changed)):
                 self._bring(copies.fixed, FIXED)
                 copies.note_fixed()
-        elif copies.changed:
-            raise RunError(
-                f"rank {rank} has changed parameters since the last pass, and other ranks have "
-                "copies of them: accepted is a change that a training step comes before"
-            )
+        elif whole or (copies.state and any(self._connection.gather(copies.changed))):
+            self._bring(copies.state, STATE)
+            copies.note()
         if learns:
             self._spread(copies.weights, WEIGHTS)
             for one in copies.weights:

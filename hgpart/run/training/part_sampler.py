@@ -9,6 +9,7 @@ from torch.utils.data import BatchSampler, Sampler
 from hgpart.errors import ArgumentError
 from hgpart.run.distributed import DistributedModel
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+from hgpart.schedules.schedule import Schedule
 
 
 class PartSampler(Sampler[list[int]]):
@@ -24,8 +25,8 @@ class PartSampler(Sampler[list[int]]):
         Numbers of the samples of each batch, the same on all ranks: of a sampler with
         ``drop_last=True`` and a generator that is seeded alike.
     model : DistributedModel
-    micro_batches : int
-        That a step divides a batch into.
+    schedule : Schedule
+        Of the steps, by which a batch is divided in time.
 
     Raises
     ------
@@ -37,9 +38,9 @@ class PartSampler(Sampler[list[int]]):
         self,
         batches: BatchSampler | Sequence[Sequence[int]],
         model: DistributedModel,
-        micro_batches: int = 1,
+        schedule: Schedule,
     ) -> None:
-        self.batches, self.model, self.micro_batches = batches, model, micro_batches
+        self.batches, self.model, self.schedule = batches, model, schedule
 
     def __len__(self) -> int:
         """How many batches."""
@@ -55,6 +56,6 @@ class PartSampler(Sampler[list[int]]):
                     f"a batch of {len(batch)} samples behind one of {size}: accepted are batches "
                     "of one size, as with drop_last=True"
                 )
-            sizes = micro_batch_sizes(size, self.micro_batches)
+            sizes = micro_batch_sizes(size, self.schedule.micro_batches)
             needed = placement.samples_needed(rank, sizes)
             yield [batch[at] for at in needed] or [batch[0]]

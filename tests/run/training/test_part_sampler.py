@@ -30,11 +30,11 @@ def part(needed):
 
 
 def test_batches_of_one_size():
-    batches = [[5, 2, 8, 1], [0, 7, 3, 6]]
-    halves = PartSampler(batches, part(lambda size: [*range(size // 2, size)]))
+    batches, once = [[5, 2, 8, 1], [0, 7, 3, 6]], SimpleNamespace(micro_batches=1)
+    halves = PartSampler(batches, part(lambda size: [*range(size // 2, size)]), once)
     assert (len(halves), [*halves], [*halves]) == (2, [[8, 1], [3, 6]], [[8, 1], [3, 6]])
-    assert [*PartSampler(batches, part(lambda size: []))] == [[5], [0]]
-    uneven = PartSampler([*batches, [4]], part(lambda size: []))
+    assert [*PartSampler(batches, part(lambda size: []), once)] == [[5], [0]]
+    uneven = PartSampler([*batches, [4]], part(lambda size: []), once)
     with pytest.raises(ArgumentError, match="a batch of 1 samples behind one of 4: accepted are"):
         list(uneven)
 
