@@ -9,10 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hgpart import Modelling, Placement
-from hgpart.partition.baselines.by_slices import data_parallel
-from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import PartitionedModel
-from hgpart.work.figures import flops
 
 SAMPLES = 5
 
@@ -53,8 +50,7 @@ def of_data_parallel(
     """The whole model on each part, for a run of slices."""
     traced, graph = placements.traced_model(model, inputs)
     modelling = Modelling(batch_size=len(inputs[0]), slices=slices)
-    plan = data_parallel(Problem(graph, flops(graph), modelling, k, 0.1))
-    return placements.partitioned(traced, graph, modelling, k, *plan)
+    return placements.of_data_parallel(traced, graph, modelling, k)
 
 
 def change(placement: Placement, how: str) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from hgpart import Placement, place
 from hgpart.arrays import Int32
+from hgpart.execution.held_memory import memory_counted
 from hgpart.hypergraph.blocks import Blocks, full_vertices
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate, traffic
@@ -20,7 +21,12 @@ from hgpart.hypergraph.partition_files import blocks_of_parts
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
+from hgpart.partition.baselines.by_slices import data_parallel
+from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import PartitionedModel
+from hgpart.placement.accounting import peak_bytes
+from hgpart.run.measuring import mean_square
+from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import flops
 
@@ -97,6 +103,21 @@ def of_shared_layers(
     for at in np.unique(layers):
         parts[:, layers == at] = ways[rng.integers(0, 2, modelling.slices)][:, layers == at]
     return partitioned(traced, graph, modelling, k, drawn.model, parts.ravel())
+
+
+def of_data_parallel(
+    traced: TracedModel, graph: ChannelGraph, modelling: Modelling, k: int, seed: int = 0
+) -> PartitionedModel:
+    """The whole model on each part, for a run of slices."""
+    model, parts = data_parallel(Problem(graph, flops(graph), modelling, k, 0.1))
+    return partitioned(traced, graph, modelling, k, model, parts)
+
+
+def check_peak_bytes(placement: Placement, inputs: Sequence[torch.Tensor], order: Schedule) -> None:
+    """Assert that a step holds as much at most as is computed."""
+    with memory_counted():
+        placement.step(inputs, None, lambda result, _: mean_square(result), order)
+    assert placement.runtime.last.peak_bytes == peak_bytes(placement, order, len(inputs[0]))
 
 
 def _cuts(rng: np.random.Generator, count: int) -> np.ndarray:

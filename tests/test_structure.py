@@ -23,7 +23,8 @@ ORDER = [
     *("plan", "partitioned_model"),
     *("schedules", "schedules.rules"),
     *("execution.weights", "execution", "execution.threads"),
-    *("placement.cutting", "placement.state", "placement.shares", "placement"),
+    *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
+    "placement",
     *("run.processes", "run", "run.training"),
     *("compare", "report", "report.partition", "report.page", "cli", "cli.commands", "__main__"),
 ]

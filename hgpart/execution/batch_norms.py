@@ -149,8 +149,11 @@ class _Statistics(torch.autograd.Function):
         operand, (mean, _) = ctx.saved_tensors
         each = gradient / (operand.numel() // operand.shape[1])
         slope = 2 * each[1]
+        # Not slope * operand - slope * mean, which cancel where means are large.
         found: Tensor = torch.addcmul(
-            _of_channels(each[0] - slope * mean, operand), operand, _of_channels(slope, operand)
+            _of_channels(each[0], operand),
+            operand - _of_channels(mean, operand),
+            _of_channels(slope, operand),
         )
         return found
 

@@ -1,11 +1,14 @@
 """Model + Partition -> Placement: submodules for each part, and what travels between them.
 
-One idea a file, in the order in which a placement comes about: `shipments` (which channels go
-where, as `execution.transfers`), `blueprint` (all that the parts have in common), `part_graph` and
-`part_builder` (the program of a part), `draws` (random masks), `mode_programs` and `modes`
+One idea a file, in the order in which a placement comes about: `mode_programs` and `modes`
 (training and evaluation), `micro_batches` (what a batch is divided into), `held_state` (the
 tensors), `placement` (the module); `expected` is what its passes should send, `rehearsal` and
 `accounting` are its report.
+
+In `building`: `shipments` (which channels go where, as `execution.transfers`), `blueprint` (all
+that the parts have in common), `order` (of layers, over the shares of a batch), `part_graph`,
+`part_builder`, `joined_builder` and `statistics_builder` (what a part does with a share, with
+several at once, and between them), `part_program` (all of it), `draws` (random masks).
 
 In `cutting`: `ownership` (who computes what), `cut_graph` (one layer's share as a torch.fx graph;
 `node_facts`, `layouts`, `held_constants`, `reindexing`, `same_index`, `products` and `replacements`
@@ -13,6 +16,7 @@ say how operators are cut), `steps`, and `slices` (what a part holds of the mode
 `state`: `original_state`, `weight_files` and `traced_values` (a state_dict of the whole model),
 `batch_statistics` (what norms update once a batch). In `shares`, where the batch is in slices:
 `batch_shares` (which are computed as one), `interleaving` (in which order parts go through them),
+`joining`, `samples` and `joined_graph` (which of their steps are one, and how that is made),
 `owners` (whose the parameters are), `messages` (which of them travel together), `exchanges` and
 `copies` (what parts have of each other's state), `statistics` (of norms of all shares).
 """

@@ -23,7 +23,7 @@ from hgpart.execution.program import PartProgram, receive
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.shares import part_shares
-from hgpart.placement.blueprint import UNUSED
+from hgpart.placement.building.blueprint import UNUSED
 from hgpart.placement.micro_batches import named_by_share
 from hgpart.placement.rehearsal import Rehearsal, StepRehearsal, rehearse
 from hgpart.placement.shares.batch_shares import sizes_of

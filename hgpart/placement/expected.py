@@ -16,7 +16,7 @@ from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import Evaluation, evaluate, imbalance
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
-from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.shares.messages import messages, with_parameters
 from hgpart.placement.shares.owners import in_blocks
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hgpart.errors import PlacementError
-from hgpart.placement.blueprint import OWN
+from hgpart.placement.building.blueprint import OWN
 from hgpart.placement.cutting.slices import Slice, overlap
 from hgpart.placement.mode_programs import Programs, make_on
 from hgpart.placement.shares.exchanges import Holding, Key, window

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.step_run import Score
 from hgpart.execution.transfers import Share
-from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.state.original_state import has_hooks
 from hgpart.schedules import check_recompute
 from hgpart.schedules.schedule import Schedule

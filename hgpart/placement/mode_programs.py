@@ -14,11 +14,12 @@ from hgpart.errors import PlacementError
 from hgpart.execution.program import PartProgram
 from hgpart.execution.transfers import WHOLE, Share, Transfer
 from hgpart.partition import Partition
-from hgpart.placement.blueprint import OWN, UNUSED, Blueprint, shared_statistics
+from hgpart.placement.building.blueprint import OWN, UNUSED, Blueprint, shared_statistics
+from hgpart.placement.building.draws import draw_module
+from hgpart.placement.building.order import order_of_layers
+from hgpart.placement.building.part_program import build_part
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice, slice_of
-from hgpart.placement.draws import draw_module
-from hgpart.placement.part_builder import build_part, order_of_layers
 from hgpart.placement.shares.messages import with_parameters
 from hgpart.placement.shares.owners import owned
 from hgpart.placement.shares.statistics import SharedStatistics
@@ -240,12 +241,8 @@ def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> It
     partly = blueprint.partly_read
     held: list[Slice] = []
     for part in range(blueprint.partition.k) if partly else ():
-        if part in slices:
-            held += slices[part].values()
-        else:  # another process has it
-            statistics = shared_statistics([blueprint])
-            order = order_of_layers([blueprint], statistics)[part]
-            held += build_part([blueprint], part, order, statistics)[1][0].values()
+        of_part = slices[part] if part in slices else _own(blueprint, part)  # in another process
+        held += of_part.values()
     for placeholder in partly:
         name = blueprint.traced.parameters[placeholder]
         shape = blueprint.facts.shape(blueprint.nodes[placeholder])

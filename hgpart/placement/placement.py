@@ -25,7 +25,7 @@ from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
-from hgpart.placement.blueprint import UNUSED, Blueprint
+from hgpart.placement.building.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import (
@@ -59,6 +59,7 @@ from hgpart.placement.mode_programs import (
 from hgpart.placement.modes import carried_over, skeleton
 from hgpart.placement.shares.batch_shares import joined, sizes_of
 from hgpart.placement.shares.copies import Copies
+from hgpart.placement.shares.copies_by_mode import CopiesByMode
 from hgpart.placement.shares.exchanges import Holding, exchanges
 from hgpart.placement.shares.messages import layers_of
 from hgpart.placement.state.batch_statistics import batch_of
@@ -121,9 +122,7 @@ class Placement(nn.Module):
         self._modes = {self.training: with_unused(programs, self._state.original, unused)}
         self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
         self._plain: dict[bool, Schedule] = {}  # of the whole batch at once, by mode
-        self._copies: dict[bool, Copies] = {}  # by mode
-        self._alike: set[bool] = set()  # modes whose copies are like what they are of
-        self._begun: set[bool] = set()  # modes in which a pass has been run
+        self.copies_by_mode = CopiesByMode()
         self._partitions: dict[bool, Partition] = {}  # by mode
         self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
         self._hooked = tuple(hooked(model))
@@ -292,6 +291,12 @@ class Placement(nn.Module):
             does not have; in slices of the batch also those of parameters that have hooks, or were
             frozen when they were placed.
         """
+        self._check_pass(inputs)
+        self.check_samples(batch_size)
+        self._check_inputs(batch_size, inputs)
+
+    def _check_pass(self, inputs: Sequence[Any]) -> None:
+        """What of `check_batch` goes neither by the samples nor by the shapes of inputs."""
         if unfilled := self._state.unfilled:
             raise PlacementError(
                 f"{min(unfilled)} has no value ({len(unfilled)} in all): the model was on the meta "
@@ -303,8 +308,6 @@ class Placement(nn.Module):
         if torch.is_grad_enabled() and len(self.shares) > 1:
             self._check_parameters()
         self._check_count(inputs)
-        self.check_samples(batch_size)
-        self._check_inputs(batch_size, inputs)
 
     def _check_parameters(self) -> None:
         """Raise a PlacementError if a gradient would not be that of all shares of the batch."""
@@ -613,14 +616,15 @@ class Placement(nn.Module):
         self, inputs: Sequence[Any], sizes: Sequence[int], part: int | None = None
     ) -> list[dict[str, Any]]:
         """The same, where inputs may require gradients."""
+        self._check_pass(inputs)
+        for size in set(sizes):
+            self.check_samples(size)
         values = {
             name: value
             for name, value in zip(self.inputs, inputs, strict=True)
             if value is not None
         }
         values.update(self.draw(sum(sizes)))
-        for size in set(sizes):
-            self.check_batch(size, [None] * len(inputs))
         some = () if part is None else (self._shares_needed(part), self.shares_read(part))
         of_shares = [sizes_of(self.shares, size) for size in sizes]
         by_share = divided_values(self.blueprint, values, of_shares, some)
@@ -667,7 +671,7 @@ class Placement(nn.Module):
     def _begin_copies(self, sent: Sequence[Traffic]) -> Copies:
         """Begin a pass in the present mode and grad mode; adds to what each part sent."""
         copies = self.copies
-        copies.begin(self.copies_are_due(), sent)
+        copies.begin(self.copies_by_mode.due(self.training), sent)
         return copies
 
     @property
@@ -675,12 +679,12 @@ class Placement(nn.Module):
         """What parts have of each other's state in the present mode; see `share_state`."""
         if self._has_all and not self.shares_state:
             self.share_state({part: self.holding(part) for part in self.programs})
-        return self._copies[self.training]
+        return self.copies_by_mode[self.training]
 
     @property
     def shares_state(self) -> bool:
         """Whether it is known what parts have of each other's state in the present mode."""
-        return self.training in self._copies
+        return self.training in self.copies_by_mode
 
     def holding(self, part: int) -> Holding:
         """What a part holds of the model's state in the present mode: its own, and copies."""
@@ -699,30 +703,16 @@ class Placement(nn.Module):
         traced = blueprint.traced
         passing = {*layers, *(traced.buffers[name] for name in traced.updated)}
         fixed = {name: state for name, state in every.items() if name not in passing}
-        self._copies[self.training] = Copies(
+        beside = {name: state for name, state in every.items() if name not in layers}
+        self.copies_by_mode[self.training] = Copies(
             self._state.tensor,
             self._held,
             weights=exchanges(holdings, layers),
             fixed=exchanges(holdings, fixed),
+            beside=exchanges(holdings, beside),
             state=exchanges(holdings, every),
             steps=self._state.copies_of_steps(self._now),
         )
-
-    def copies_are_due(self) -> bool:
-        """Whether a pass in the present mode has to begin with the whole state of copies.
-
-        The first does; later ones that are in training with gradients begin with the weights. All
-        processes, which make the same passes, come to the same answer.
-        """
-        learns = torch.is_grad_enabled()
-        due = self.training not in self._begun
-        due |= self.training not in self._alike and not (learns and self.training)
-        self._begun.add(self.training)
-        if learns or self.training:  # weights or statistics may change behind it
-            self._alike.clear()
-        else:
-            self._alike.add(self.training)
-        return due
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the steps of the present mode with torch.compile, whose arguments these are."""
@@ -814,11 +804,7 @@ class Placement(nn.Module):
                 self._modes[mode] = in_dtype(programs, self.dtype, dtype)
         self.devices, self.dtype = devices, dtype
         self._runtimes.clear()
-        for copies in self._copies.values():
-            copies.moved = True
-        self._copies.clear()
-        self._alike.clear()
-        self._begun.clear()
+        self.copies_by_mode.moved()
         for programs in self._modes.values():
             self._state.fill(programs, devices, {})
         self._show()
@@ -892,7 +878,7 @@ class Placement(nn.Module):
             for name in values.keys() & state_dict.keys():  # which the other mode is traced with
                 values[name].copy_(state_dict[name])
             self._state.load(state_dict)
-        self._alike.clear()
+        self.copies_by_mode.changed()
         return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
 
     def _load_from_state_dict(

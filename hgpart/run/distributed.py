@@ -149,12 +149,7 @@ class DistributedModel(nn.Module):
         """
         self._pass = None
         batch, rank = self._whole_size(inputs, batch_size), self.connection.rank
-        values = self._here(inputs)
-        whole = [
-            None if value is None or value.shape[:1] != (batch,) else value for value in inputs
-        ]
-        self.placement.check_batch(batch, whole or values)
-        batches = self.placement.batches(values, (batch,), rank)
+        batches = self.placement.batches(self._here(inputs), (batch,), rank)
         schedule = self._whole_batch()
         there = schedule.forward_only
         with self._whole_pass():
@@ -189,8 +184,8 @@ class DistributedModel(nn.Module):
             raise RunError("backward without a forward pass in grad mode before it")
         if self._pass.makes_result != (loss is not None):
             raise ArgumentError(
-                f"rank {self.connection.rank} got {'no' if loss is None else 'a'} loss: the rank "
-                f"that makes the result, {self.placement.output_part}, has one, the others None"
+                f"rank {self.connection.rank} got {'no' if loss is None else 'a'} loss: accepted "
+                "is one on each rank that makes a result, and None on the others"
             )
         begun, self._pass = self._pass, None
         with self._whole_pass():
@@ -288,7 +283,7 @@ class DistributedModel(nn.Module):
             placement.share_state(dict(enumerate(holdings)))
         sent = Traffic.none(connection.k)
         state = StatePost(connection, placement.copies, sent)
-        state.begin(placement.copies_are_due())
+        state.begin(placement.copies_by_mode.due(placement.training))
         return state
 
     def _uses_of(self, schedule: Schedule, program: PartProgram) -> Mapping[nn.Module, int]:
@@ -363,7 +358,8 @@ class DistributedModel(nn.Module):
         """
         self._pass = None
         placement = self.placement
-        check_stream(*(schedule, [self.program.module]), placement.norms, stash, placement.shares)
+        modules = [self.program.module]
+        check_stream(schedule, modules, placement.norms, stash, placement.shares)
         losses: list[Tensor] = []
 
         def tell(loss: Tensor | None) -> None:

@@ -17,7 +17,7 @@ from hgpart.execution.outlines import outline, with_again
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
 from hgpart.placement.accounting import peaks_by, worth_again
-from hgpart.placement.blueprint import Blueprint
+from hgpart.placement.building.blueprint import Blueprint
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.schedules import check_micro_batches, check_rule, make_schedule

@@ -220,6 +220,18 @@ def wait_for_checkpoint(process, folder):
         time.sleep(0.05)
 
 
+def errors_of_stopped_rank(process, folder, number=signal.SIGKILL):
+    """What a training says whose rank 1 gets a signal behind the first checkpoint."""
+    try:
+        wait_for_checkpoint(process, folder)
+        os.kill(ranks_of(process.pid)[1], number)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 14
+    return errors
+
+
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_rank_that_is_killed_with_batches_in_flight(plans, tmp_path):
@@ -228,13 +240,7 @@ def test_a_rank_that_is_killed_with_batches_in_flight(plans, tmp_path):
     training = ("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, "--every", 50)
     training += ("--schedule", "async", "--in-flight", 4)
     process = started(*training, "--steps", 10**6, "--checkpoint", folder)
-    try:
-        wait_for_checkpoint(process, folder)
-        os.kill(ranks_of(process.pid)[1], signal.SIGKILL)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 14
+    errors = errors_of_stopped_rank(process, folder)
     assert "hgpart: error: rank 1 was ended by SIGKILL" in errors
     done = check(checkpoints(folder)[0]).step
     going_on = (*training, "--one-process", "--steps", done + 7)
@@ -479,13 +485,7 @@ def test_a_killed_rank_of_a_plan_in_slices(sliced, plans, digits, tmp_path):
     training = ("train", "lenet5", *ON_DIGITS, "--every", 5, "--micro-batches", 2)
     here = (*training, "--plan", sliced[4, 2])
     process = started(*here, "--steps", 10**6, "--checkpoint", folder)
-    try:
-        wait_for_checkpoint(process, folder)
-        os.kill(ranks_of(process.pid)[1], signal.SIGKILL)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 14
+    errors = errors_of_stopped_rank(process, folder)
     assert "hgpart: error: rank 1 was ended by SIGKILL" in errors
     assert not ranks_of(process.pid)
     done = check(checkpoints(folder)[0]).step
@@ -514,13 +514,7 @@ def test_a_stopped_rank_of_a_plan_in_slices_is_not_waited_for(sliced, tmp_path):
         *("train", "lenet5", "--plan", sliced[4, 2], *ON_DIGITS, "--timeout", 15),
         *("--steps", 10**6, "--checkpoint", folder, "--every", 1),
     )
-    try:
-        wait_for_checkpoint(process, folder)
-        os.kill(ranks_of(process.pid)[1], signal.SIGSTOP)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 14
+    errors = errors_of_stopped_rank(process, folder, signal.SIGSTOP)
     assert re.search(r"^hgpart: error: rank 1 is (silent|gone, or stopped)", errors, re.MULTILINE)
     assert not ranks_of(process.pid)
 

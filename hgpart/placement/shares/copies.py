@@ -47,6 +47,8 @@ class Copies:
         Of parameters, of layers that have some with gradients.
     fixed : sequence of Exchange
         Of all else that passes leave as it is: other parameters, and buffers that are only read.
+    beside : sequence of Exchange
+        Of all but `weights`.
     state : sequence of Exchange
         Of all parameters and buffers.
     steps : mapping of nn.Module to collection of (int, Key)
@@ -64,10 +66,11 @@ class Copies:
         here: Collection[int],
         weights: Sequence[Exchange],
         fixed: Sequence[Exchange],
+        beside: Sequence[Exchange],
         state: Sequence[Exchange],
         steps: Mapping[nn.Module, Collection[tuple[int, Key]]],
     ) -> None:
-        self.weights, self.fixed, self.state = weights, fixed, state
+        self.weights, self.fixed, self.beside, self.state = weights, fixed, beside, state
         self.moved = False
         self._tensor, self._here = tensor, here
         holders: dict[tuple[int, Key], list[int]] = {}
@@ -135,12 +138,12 @@ class Copies:
     def begin(self, whole: bool, sent: Sequence[Traffic]) -> None:
         """Begin a pass, with the whole state or not; adds to what each part sent."""
         learns = torch.is_grad_enabled()
-        if whole or (self.changed and not learns):
+        if learns and (whole or self.fixed_changed):
+            self._bring(self.beside if whole else self.fixed, sent)
+            self.note_fixed()
+        elif not learns and (whole or self.changed):
             self._bring(self.state, sent)
             self.note()
-        elif learns and self.fixed_changed:
-            self._bring(self.fixed, sent)
-            self.note_fixed()
         if learns:
             for one in self.weights:
                 self.put(one, self.values(one), if_other=True)

@@ -17,7 +17,7 @@ from hgpart.placement.shares.exchanges import Exchange
 from hgpart.run.processes.connection import Connection
 
 FIRST_OF_STATE = 2**24  # tags of messages of state: those of a step's are below
-STATE, FIXED, WEIGHTS, GRADIENTS = range(WAYS := 4)  # what travels for copies
+STATE, BESIDE, FIXED, WEIGHTS, GRADIENTS = range(WAYS := 5)  # what travels for copies
 
 
 class StatePost:
@@ -50,15 +50,19 @@ class StatePost:
         """Begin a pass in the present grad mode, with the whole state or not.
 
         What any process has changed since is brought up to date: before learning what does not
-        learn, else all.
+        learn, as weights come with each such pass; else all.
         """
         copies, rank = self._copies, self._connection.rank
         learns = torch.is_grad_enabled()
-        if not whole and learns:
-            if copies.fixed and any(self._connection.gather(copies.fixed_changed)):
-                self._bring(copies.fixed, FIXED)
-                copies.note_fixed()
-        elif whole or (copies.state and any(self._connection.gather(copies.changed))):
+        if learns and whole:
+            self._bring(copies.beside, BESIDE)
+            copies.note_fixed()
+        elif learns and copies.fixed and any(self._connection.gather(copies.fixed_changed)):
+            self._bring(copies.fixed, FIXED)
+            copies.note_fixed()
+        elif not learns and (
+            whole or (copies.state and any(self._connection.gather(copies.changed)))
+        ):
             self._bring(copies.state, STATE)
             copies.note()
         if learns:

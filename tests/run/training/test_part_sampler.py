@@ -11,10 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from hgpart import Modelling, PartSampler, flops, place
+from hgpart import Modelling, PartSampler, place
 from hgpart.errors import ArgumentError, PlacementError
-from hgpart.partition.baselines.by_slices import data_parallel
-from hgpart.partition.problem.problem import Problem
 from hgpart.run.processes.launch import launch
 
 
@@ -43,8 +41,7 @@ def test_other_samples_than_a_part_needs_are_refused():
     model, images = nn.Sequential(nn.Flatten(), nn.Linear(4, 5)), torch.randn(9, 1, 2, 2)
     traced, graph = placements.traced_model(model, [images])
     modelling = Modelling(batch_size=9, slices=3)
-    thirds = data_parallel(Problem(graph, flops(graph), modelling, 3, 0.1))
-    placement = place(model, placements.partitioned(traced, graph, modelling, 3, *thirds))
+    placement = place(model, placements.of_data_parallel(traced, graph, modelling, 3))
     assert placement.samples_needed(1, (6, 3)) == [2, 3, 7]
     whole, own = (
         placement.divided([given], (9,), part)[0]

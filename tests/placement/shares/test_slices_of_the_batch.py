@@ -15,17 +15,12 @@ from torch import nn
 
 from hgpart import Modelling, Placement, place
 from hgpart.errors import PlacementError
-from hgpart.execution.held_memory import memory_counted
-from hgpart.partition.baselines.by_slices import data_parallel
-from hgpart.partition.problem.problem import Problem
-from hgpart.placement.accounting import disagreements, peak_bytes
-from hgpart.run.measuring import mean_square
+from hgpart.placement.accounting import disagreements
 from hgpart.run.reference import accumulated
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
 from hgpart.schedules.rules import RULES
-from hgpart.work.figures import flops
 
 WAYS = ("forward", "backward")
 NAMES = [*MODELS, "forked"]
@@ -46,11 +41,6 @@ def in_slices(
         TRACES[key] = placements.traced_model(model, inputs)
     modelling = Modelling(grain=grain, batch_size=len(inputs[0]), slices=slices)
     return place(copy.deepcopy(model), make(*TRACES[key], modelling, k, seed))
-
-
-def of_data_parallel(traced, graph, modelling, k, seed):
-    model, parts = data_parallel(Problem(graph, flops(graph), modelling, k, 0.1))
-    return placements.partitioned(traced, graph, modelling, k, model, parts)
 
 
 @given(
@@ -137,7 +127,7 @@ def test_20_steps_with_norms_and_dropout_and_then_evaluation():
 
 def test_data_parallelism_copies_nothing_and_slices_that_lie_alike_are_one():
     model, inputs = batch_of("residual", 8)
-    placement = in_slices("residual", model, inputs, 8, 2, make=of_data_parallel)
+    placement = in_slices("residual", model, inputs, 8, 2, make=placements.of_data_parallel)
     assert [share.slices for share in placement.shares] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert verify(model, placement, inputs).failures == ()
     size = sum(one.nbytes for one in model.parameters())
@@ -157,9 +147,7 @@ def test_what_parts_hold_is_as_computed(name, grain):
     assert disagreements(placement.report(9), placement) == ()
     for micro_batches in (1, 2):
         order = schedule(placement, "greedy", micro_batches)
-        with memory_counted():
-            placement.step(inputs, None, lambda result, _: mean_square(result), order)
-        assert placement.runtime.last.peak_bytes == peak_bytes(placement, order, 9)
+        placements.check_peak_bytes(placement, inputs, order)
 
 
 def test_a_change_of_weights_without_training_is_seen():

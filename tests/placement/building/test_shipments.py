@@ -10,8 +10,8 @@ from hypothesis import given
 from partitioned_graphs import partitioned_graphs
 
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
+from hgpart.placement.building.shipments import RESULT_PART, shipments
 from hgpart.placement.cutting.ownership import Ownership, ownership
-from hgpart.placement.shipments import RESULT_PART, shipments
 
 
 @given(partitioned_graphs())

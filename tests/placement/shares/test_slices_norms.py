@@ -13,13 +13,9 @@ from placed_models import Twice, model_of
 from torch import nn
 from torch.nn import functional
 
-from hgpart import Modelling, Placement, flops, place
+from hgpart import Modelling, Placement, place
 from hgpart.errors import PlacementError
-from hgpart.execution.held_memory import memory_counted
-from hgpart.partition.baselines.by_slices import data_parallel
-from hgpart.partition.problem.problem import Problem
-from hgpart.placement.accounting import disagreements, peak_bytes
-from hgpart.run.measuring import mean_square
+from hgpart.placement.accounting import disagreements
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
@@ -85,11 +81,6 @@ def in_slices(
     return place(copy.deepcopy(model), make(*TRACES[name], modelling, k, seed), norms=norms)
 
 
-def of_data_parallel(traced, graph, modelling, k, seed):
-    model, parts = data_parallel(Problem(graph, flops(graph), modelling, k, 0.1))
-    return placements.partitioned(traced, graph, modelling, k, model, parts)
-
-
 @given(
     name=st.sampled_from(NAMES),
     slices=st.integers(2, 4),
@@ -150,7 +141,7 @@ def test_20_steps_and_then_evaluation(name, grain):
 def test_what_travels_of_data_parallelism():
     """Two numbers a channel there and back, in each pass; in none where nothing is learned."""
     model, inputs = batch_of("chain", 8)
-    placement = in_slices("chain", model, inputs, 4, 2, make=of_data_parallel)
+    placement = in_slices("chain", model, inputs, 4, 2, make=placements.of_data_parallel)
     assert [share.slices for share in placement.shares] == [(0, 1), (2, 3)]
     assert verify(model, placement, inputs).failures == ()
     parameters = sum(one.nbytes for one in model.parameters())
@@ -176,9 +167,7 @@ def test_what_parts_hold_is_as_computed():
     assert disagreements(placement.report(9), placement) == ()
     for micro_batches in (1, 2):
         order = schedule(placement, "greedy", micro_batches)
-        with memory_counted():
-            placement.step(inputs, None, lambda result, _: mean_square(result), order)
-        assert placement.runtime.last.peak_bytes == peak_bytes(placement, order, 9)
+        placements.check_peak_bytes(placement, inputs, order)
 
 
 def frozen_and_in_float64():

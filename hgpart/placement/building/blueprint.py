@@ -22,15 +22,15 @@ from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.operators.calls import argument, module_of, only_updated
 from hgpart.operators.table import operator_of
 from hgpart.partition import Partition
+from hgpart.placement.building.draws import random_nodes
+from hgpart.placement.building.shipments import RESULT_PART, Shipment, shipments
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.ownership import Ownership, ownership
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.reindexing import takes_some
-from hgpart.placement.draws import random_nodes
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics, norms_of_batch
-from hgpart.placement.shipments import RESULT_PART, Shipment, shipments
 from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (

@@ -17,12 +17,10 @@ from placed_models import model_of
 from torch import nn
 
 from hgpart import Modelling, Placement, place
-from hgpart.execution.held_memory import memory_counted
-from hgpart.placement.accounting import disagreements, peak_bytes
+from hgpart.placement.accounting import disagreements
 from hgpart.placement.shares import joining
 from hgpart.placement.shares.interleaving import Unit, end_of, interleaved
 from hgpart.placement.shares.joining import joined, together
-from hgpart.run.measuring import mean_square
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import outlines_here, schedule
 from hgpart.run.verifying import verify
@@ -76,9 +74,7 @@ def test_random_partitions_that_share_layers(
     if not training:
         return
     order = schedule(placement, rule, micro_batches)
-    with memory_counted():
-        placement.step(inputs, None, lambda result, _: mean_square(result), order)
-    assert placement.runtime.last.peak_bytes == peak_bytes(placement, order, samples)
+    placements.check_peak_bytes(placement, inputs, order)
 
 
 def result_elsewhere(model, inputs, slices, grain="coarse") -> Placement:

@@ -1,0 +1,1 @@
+"""Partitions of shares of the batch -> the programs of parts, as fx graphs."""

@@ -1,0 +1,265 @@
+"""Blueprint of a share -> what one part does of it, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import fx
+
+from hgpart.arrays import Int64
+from hgpart.execution.program import CARRY
+from hgpart.layers.channel_graph import INPUT, OUTPUT
+from hgpart.placement.building.blueprint import Blueprint
+from hgpart.placement.building.part_graph import PartGraph, numbered
+from hgpart.placement.cutting.cut_graph import CutGraph
+from hgpart.placement.cutting.products import product_of
+from hgpart.placement.cutting.slices import Slice, overlap, slice_of
+from hgpart.placement.cutting.step_graph import GivenNorm, Source
+from hgpart.placement.cutting.steps import Step, finishing_step, partial_step, statistics_step
+from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics
+from hgpart.tracing.traced_nodes import live_nodes
+
+
+@dataclass(eq=False)
+class PartBuilder:
+    """What one part does with one share of the batch, under construction.
+
+    Attributes
+    ----------
+    blueprint : Blueprint
+    part : int
+    united : mapping of str to Slice
+        By parameter, what the part holds as one tensor, though steps take parts of it.
+    program : PartGraph
+        Of all shares.
+    statistics : SharedStatistics
+    slices : dict of str to Slice
+        What the steps hold of the model's state, by dotted attribute.
+    results : tuple of fx.Node
+        What the model returns, if the part has it.
+    """
+
+    blueprint: Blueprint
+    part: int
+    united: Mapping[str, Slice]
+    program: PartGraph
+    statistics: SharedStatistics
+    slices: dict[str, Slice] = field(default_factory=dict)
+    results: tuple[fx.Node, ...] = ()
+    _operands: dict[int, str] = field(default_factory=dict)  # by layer: of its norm of the batch
+
+    def add(self, at: int, partial: bool, norms: int) -> None:
+        """Add what the part does of a layer: its partial sums, or what finishes its tasks.
+
+        Where there are norms of the batch, what comes behind so many of them, up to the next.
+        """
+        tasks = self.blueprint.finishes(at, self.part)
+        if partial:
+            self._partial(at)
+        if partial or not len(tasks):
+            return
+        own = self.statistics.norms.get(at, ())
+        if norms < len(own):
+            self._before(own[norms], tasks)
+            return
+        finished = self._finish(at, tasks)
+        if self.blueprint.graph.layers[at].kind == OUTPUT:
+            self.results = finished
+        else:
+            self._send_maps(at, tasks)
+
+    def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
+        made = self.program.add(step, name, self.blueprint.prefix)
+        self.hold(step, name)
+        return made
+
+    def hold(self, step: Step, name: str) -> None:
+        """Note what a step that was added has of the model's state."""
+        if hasattr(self.program.root, name):
+            self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
+
+    def carry(self) -> None:
+        """Give the buffers that the part has read the values that its next pass is to find."""
+        facts = self.blueprint.facts
+        names = {held.name for held in self.slices.values()}
+        waiting = [node for node in facts.carried if facts.traced.buffers[node.name] in names]
+        needed = set(waiting)
+        while waiting:
+            read = live_nodes([facts.carried[waiting.pop()]]) & facts.carried.keys()
+            waiting.extend(read - needed)
+            needed |= read
+        updates = {node: new for node, new in facts.carried.items() if node in needed}
+        if updates:
+            last = len(self.blueprint.graph.layers) - 1
+            nobody, draws = np.zeros(0, np.int64), self.blueprint.draws
+            step = CutGraph(facts, last, nobody, {}, draws, self.united)
+            self._add(finishing_step(step, (), updates), CARRY)
+
+    def united_slices(self) -> dict[str, Slice]:
+        """Of each parameter whose elements several slices share, all that the part needs."""
+        parameters = {*self.blueprint.traced.parameters.values()}
+        needed: dict[str, dict[object, Slice]] = {}
+        for held in self.slices.values():
+            if held.name in parameters:
+                needed.setdefault(held.name, {})[held.key] = held
+        found = {}
+        for name, several in needed.items():
+            slices = [*several.values()]
+            if len(slices) > 1 and overlap(slices):
+                numbers = np.concatenate([one.numbers.ravel() for one in slices])
+                found[name] = slice_of(name, slices[0].shape, numbers)
+        return found
+
+    def expect(self) -> None:
+        """Name what will arrive."""
+        for transfer, item in zip(self.blueprint.transfers, self.blueprint.shipments, strict=True):
+            if item.receiver == self.part:
+                name = self._name(item.layer, item.partial, item.sender)
+                for tensor in range(len(transfer.tensors)):
+                    self.program.waiting[numbered(name, tensor)] = (transfer, name)
+
+    def _name(self, at: int, partial: bool, sender: int | None) -> str:
+        name = self.blueprint.names[at] + ("_partial" if partial else "")
+        return name if sender is None else f"{name}_from_{sender}"
+
+    # -------------------------------------------------------------- the layers
+
+    def _sources(self, at: int) -> dict[fx.Node, Source]:
+        plan = self.blueprint
+        found: dict[fx.Node, Source] = {}
+        for source in plan.graph.sources(plan.graph.layers[at]):
+            pieces = []
+            own = plan.finishes(source, self.part)
+            if len(own):
+                pieces.append((self._name(source, False, None), plan.channels(source, own)))
+            for item in plan.arriving.get((source, False, self.part), []):
+                pieces.append((self._name(source, False, item.sender), item.members))
+            if plan.graph.layers[source].tasks == 1:
+                pieces = pieces[:1]
+            for index, node in enumerate(plan.results[source]):
+                named = tuple((numbered(name, index), members) for name, members in pieces)
+                found[node] = Source(plan.layouts[node], named)
+        return found
+
+    def begin(self, at: int, tasks: Int64) -> CutGraph:
+        """A step of a layer, of some of its tasks."""
+        plan = self.blueprint
+        sources = self._sources(at)
+        return CutGraph(plan.facts, at, tasks, sources, plan.draws, self.united)
+
+    def _partial(self, at: int) -> None:
+        """Compute what the part's cells add to their tasks, and send it where they are summed."""
+        plan = self.blueprint
+        cells, split = plan.owners.cells[at], plan.owners.splits[at]
+        if cells is None or split is None or not cells[self.part]:
+            return
+        tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
+        step, read = self.begin(at, tasks), plan.graph.layers[at].reads[split]
+        self._add(partial_step(step, read, cells[self.part]), self._name(at, True, None))
+        self._send_sums(at, tasks)
+
+    def _send_sums(self, at: int, tasks: Int64) -> None:
+        departing = self.blueprint.departing.get((at, True, self.part), [])
+        name, axis = self._name(at, True, None), self._axis_of_sums(at, tasks)
+        for transfer, item in departing:
+            places = np.searchsorted(tasks, item.members)
+            self.program.send(transfer, [self.program.packed(name, axis, places, len(tasks))])
+
+    def _axis_of_sums(self, at: int, tasks: Int64) -> int:
+        """The dimension of tasks in their partial sums."""
+        plan = self.blueprint
+        head = plan.nodes[plan.graph.layers[at].operators[0]]
+        product = product_of(self.begin(at, tasks), head)
+        assert product is not None
+        return product.axis
+
+    def _finish(self, at: int, tasks: Int64) -> tuple[fx.Node, ...]:
+        plan = self.blueprint
+        layer = plan.graph.layers[at]
+        if layer.kind == INPUT:
+            node = plan.results[at][0] if plan.results[at] else None
+            if node is not None:
+                operand = self.program.placeholder(f"{plan.prefix}{node.name}")
+                self.program.values[self._name(at, False, None)] = operand
+            return ()
+        updates, norms = plan.buffer_updates.get(at, {}), self.statistics.norms.get(at, ())
+        step, sums = self._behind(norms, at, tasks)
+        made = finishing_step(step, plan.results[at], updates, sums)
+        return self._add(made, self._name(at, False, None))
+
+    def _before(self, norm: NormOfBatch, tasks: Int64) -> None:
+        """Compute what a norm of the batch is given, and the statistics of it."""
+        at = norm.layer
+        step, sums = self._behind(self.statistics.norms[at][: norm.number], at, tasks)
+        made, given = statistics_step(step, norm.operand, norm.box(tasks), sums)
+        name = self.statistics_of(norm)
+        self._add(made, name)
+        self._operands[at] = numbered(name, 1) if given is None else given
+
+    def _behind(
+        self, norms: Sequence[NormOfBatch], at: int, tasks: Int64
+    ) -> tuple[CutGraph, list[tuple[str, Int64]] | None]:
+        """Begin a step of a layer behind some of its norms, or else with the tasks' partial sums.
+
+        What the last of these norms is given, and the statistics of the batch, are there.
+        """
+        step = self.begin(at, tasks)
+        if not norms:
+            return step, self._sums(at, tasks)
+        norm = norms[-1]
+        pieces = [
+            (self.statistics.name(norm, True, f"_from_{one.sender}"), norm.positions(one.tasks))
+            for one in self.statistics.coming(norm, True, self.part)
+        ]
+        if len(own := self.statistics.owned(at, self.part)):
+            pieces.append((self.statistics.name(norm, True), norm.positions(own)))
+        channels = norm.positions(tasks)
+        step.given[norm.node] = GivenNorm(self._operands[at], channels, tuple(pieces))
+        return step, None
+
+    def statistics_of(self, norm: NormOfBatch) -> str:
+        """What the statistics of the share's own samples are called."""
+        return f"{self.blueprint.names[norm.layer]}_before_{norm.number}"
+
+    def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
+        """The partial sums of tasks: names, and which tasks each is for."""
+        cells = self.blueprint.owners.cells[at]
+        if cells is None:
+            return None
+        found = []
+        if cells[self.part]:
+            own = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
+            mine = np.isin(own, tasks)
+            if mine.any():
+                found.append((self._own_sums(at, own, mine), own[mine]))
+        for item in self.blueprint.arriving.get((at, True, self.part), []):
+            found.append((self._name(at, True, item.sender), item.members))
+        return found
+
+    def _own_sums(self, at: int, own: Int64, mine: np.ndarray) -> str:
+        """The part's partial sums of the tasks that it finishes itself."""
+        name = self._name(at, True, None)
+        if mine.all():
+            return name
+        kept = f"{name}_kept"
+        self.program.values[kept] = self.program.packed(
+            name, self._axis_of_sums(at, own), np.flatnonzero(mine), len(own)
+        )
+        return kept
+
+    def _send_maps(self, at: int, tasks: Int64) -> None:
+        plan = self.blueprint
+        own = plan.channels(at, tasks)
+        for transfer, item in plan.departing.get((at, False, self.part), []):
+            tensors = []
+            for index, node in enumerate(plan.results[at]):
+                name, layout = numbered(self._name(at, False, None), index), plan.layouts[node]
+                if layout.axes:
+                    have, want = layout.positions(own), layout.positions(item.members)
+                    places = np.searchsorted(have, want)
+                    tensors.append(self.program.packed(name, layout.axes[0], places, len(have)))
+                else:
+                    tensors.append(self.program.values[name])
+            self.program.send(transfer, tensors)
