@@ -60,6 +60,7 @@ def rows_of(path):
 # ------------------------------------------------------------------ compare
 
 
+@pytest.mark.full
 def test_every_strategy_has_a_row_for_each_k(capsys, tmp_path):
     hgpart("compare", "lenet5", "--k", "2,40", "--slices", 2, "--json", tmp_path / "rows.json")
     out = capsys.readouterr().out

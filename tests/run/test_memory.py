@@ -247,7 +247,10 @@ def streamed(placement, order, batches):
 
 @pytest.mark.parametrize(
     ("name", "in_flight"),
-    [("forked", 1), ("residual", 2), ("tied", 2), ("depthwise", 4), ("grouped", 3)],
+    [
+        *(("forked", 1), ("tied", 2), ("depthwise", 4)),
+        *(pytest.param(*one, marks=pytest.mark.full) for one in (("residual", 2), ("grouped", 3))),
+    ],
 )
 def test_streams_hold_what_is_computed_and_compute_again_with_their_batchs_weights(name, in_flight):
     model, inputs = model_of(name)

@@ -26,7 +26,7 @@ class Unit:
         Numbers of the units, all smaller, that come before it, and how long what they make is on
         its way.
     once : float
-        Seconds besides, however many samples there are.
+        Seconds besides, however many samples there are: the same of all that are alike.
     alike : hashable, optional
         The same in units of other shares that can be done at once with it on their part, layer
         after layer.

@@ -29,6 +29,7 @@ def test_data_parallelism_is_torchs(tmp_path):
     assert json.loads(file.read_text()) == {"ddp": []}
 
 
+@pytest.mark.full
 def test_batches_of_several_sizes_by_one_schedule_then_compiled_steps_and_a_loss_that_raises(
     tmp_path,
 ):

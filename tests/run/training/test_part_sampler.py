@@ -16,6 +16,7 @@ from hgpart.errors import ArgumentError, PlacementError
 from hgpart.run.processes.launch import launch
 
 
+@pytest.mark.full
 def test_processes_read_their_own_samples_and_learn_what_one_does(tmp_path):
     file = tmp_path / "found.json"
     launch(data_ranks.__file__, [str(file)], 3)
