@@ -1,11 +1,13 @@
-"""LeNet-5 on scikit-learn's digits: loss and accuracy, synchronously and with batches in flight.
+"""LeNet-5 on scikit-learn's digits: loss and accuracy by ways of training.
 
 python benchmarks/curves.py [steps] [seeds] [case ...]
 
-Batches of 16, sgd with momentum, the same first weights and batches in all cases of a seed; one
-thread a process, one process for a device. After every 20 steps, with no batch in flight, the test
-set is classified, which does not count as time. Writes results/curves.csv, one row for each such
-point, and prints when 97 % of the test samples were right for the first time.
+Synchronously and with batches in flight, with whole batches and by slices of them: the plan of
+least bytes of --slices auto, and data parallelism, which is a partition over slices too. Batches of
+16, sgd with momentum, the same first weights and batches in all cases of a seed; one thread a
+process, one process for a device. After every 20 steps, with no batch in flight, the test set is
+classified, which does not count as time. Writes results/curves.csv, one row for each such point,
+and prints when 97 % of the test samples were right for the first time.
 """
 
 from __future__ import annotations
@@ -15,16 +17,21 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from slice_times import known, least_bytes
 from torch import Tensor
 from torch.nn import functional
 
 import hgpart
+from hgpart.partition import Partition
+from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import Learner, RankModel, WholeModel
 from hgpart.run.processes.connection import Connection, connect
@@ -33,15 +40,32 @@ from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.training.data import Data, load_data
 from hgpart.run.training.loop import accuracy
 
-BATCH, EVERY, GOAL, K = 16, 20, 0.97, 2
+BATCH, EVERY, GOAL, K, EPS = 16, 20, 0.97, 2, 0.1
 RATES = {"lr": 0.02, "momentum": 0.9}
+
+
+def whole_batches(graph: hgpart.ChannelGraph, work: hgpart.Work, batch: int) -> Partition:
+    """What hgpart partition finds."""
+    modelling = hgpart.Modelling(batch_size=batch)
+    return hgpart.partition_graph(graph, work, K, EPS, modelling=modelling)
+
+
+class Case(NamedTuple):
+    """Who finds the partition, if there is one, and by what schedule it is run."""
+
+    partition: Callable[[hgpart.ChannelGraph, hgpart.Work, int], Partition] | None = whole_batches
+    scheduling: Scheduling = Scheduling()
+
+
 CASES = {
-    "one device": None,
-    "sync": Scheduling(),
-    "async 2": Scheduling("async", in_flight=2),
-    "async 2 no stash": Scheduling("async", in_flight=2, stash=False),
-    "async 4": Scheduling("async", in_flight=4),
-    "async 4 no stash": Scheduling("async", in_flight=4, stash=False),
+    "one device": Case(None),
+    "sync": Case(),
+    "async 2": Case(scheduling=Scheduling("async", in_flight=2)),
+    "async 2 no stash": Case(scheduling=Scheduling("async", in_flight=2, stash=False)),
+    "async 4": Case(scheduling=Scheduling("async", in_flight=4)),
+    "async 4 no stash": Case(scheduling=Scheduling("async", in_flight=4, stash=False)),
+    "slices": Case(partial(least_bytes, EPS)),
+    "data parallel": Case(partial(known, data_parallel)),
 }
 RESULTS = Path(__file__).parent / "results" / "curves.csv"
 COLUMNS = ["case", "seed", "step", "mean loss", "accuracy", "seconds", "load"]
@@ -49,18 +73,28 @@ COLUMNS = ["case", "seed", "step", "mean loss", "accuracy", "seconds", "load"]
 
 def learner_of(case: str, seed: int, connection: Connection | None) -> Learner:
     model, shape = hgpart.load_model("lenet5", seed=seed)
-    if connection is None:
+    partition, scheduling = CASES[case]
+    if connection is None or partition is None:
         return WholeModel(model)
-    plan = hgpart.partition_model(model, torch.zeros(2, *shape), k=K, eps=0.1)
-    placement = hgpart.place(model.train(), plan, parts=[connection.rank])
-    return RankModel(DistributedModel(placement, connection), CASES[case])
+    traced = hgpart.trace(model.train(), torch.zeros(2, *shape))
+    graph = hgpart.channel_graph(traced)
+    work = hgpart.flops(graph)
+    plan = hgpart.make_plan(partition(graph, work, BATCH), graph, work, "lenet5", shape)
+    placement = hgpart.place(model, plan, parts=[connection.rank])
+    return RankModel(DistributedModel(placement, connection), scheduling)
 
 
-def batches(learner: Learner, data: Data, first: int) -> Iterator[tuple[Tensor | None, Tensor]]:
+def batches(
+    learner: Learner, data: Data, first: int
+) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+    sizes = learner.scheduling.sizes(BATCH)
+    read, scored = learner.samples_read(sizes), learner.samples_of_result(sizes)
     for step in range(first, first + EVERY):
         indices = data.training_indices(step, BATCH)
-        images = data.train.images(indices) if learner.reads_inputs else None
-        yield images, data.train.labels(indices)
+        yield (
+            data.train.images([indices[at] for at in read]) if read else None,
+            data.train.labels([indices[at] for at in scored]) if scored else None,
+        )
 
 
 def train(case: str, seed: int, steps: int, connection: Connection | None) -> list[list[object]]:
@@ -127,7 +161,7 @@ def main() -> None:
             csv.writer(file, lineterminator="\n").writerow(COLUMNS)
         for seed in range(seeds):  # in turns, so that a busy minute is nobody's alone
             for case in cases:
-                if CASES[case] is None:
+                if CASES[case].partition is None:
                     write(train(case, seed, steps, None))
                 else:
                     launch(__file__, [str(steps), str(seed), case], K)
