@@ -144,23 +144,23 @@ def comparison_table(comparison: Comparison, unit: str) -> str:
         beyond = isinstance(row, Outcome) and not comparison.is_balanced(row)
         note = f"beyond eps {comparison.eps:g}" if beyond else ""
         if isinstance(row, (NotApplicable, Failed)):
-            cells = [_head_cell(row.strategy)]
-            cells += [_cell(column, record[column.key]) for column in columns[:2]]
+            cells = [head_cell(row.strategy)]
+            cells += [cell(column, record[column.key]) for column in columns[:2]]
             what = "failed" if isinstance(row, Failed) else "can't be used"
             cells.append(
                 f'<td class="why" colspan="{len(columns) - 2}">{what}: {escape(row.why)}</td>'
             )
         else:
             why = why_no_step(row, comparison)
-            cells = [_head_cell(row.strategy, note=note)]
+            cells = [head_cell(row.strategy, note=note)]
             for column in columns:
                 wins = cell_of(row) in best.get(column.key, ())
                 has = why is None or column.key in always
                 value = record[column.key] if has else None
-                cells.append(_cell(column, value, row.k if wins else None, "" if has else why))
+                cells.append(cell(column, value, row.k if wins else None, "" if has else why))
         greyed = ' class="beyond"' if beyond else ""
         rows.append(f'<tr data-k="{row.k}"{greyed}>{"".join(cells)}</tr>')
-    return _table("comparison", "strategy", columns, rows)
+    return table("comparison", "strategy", columns, rows)
 
 
 def k_buttons(comparison: Comparison) -> str:
@@ -232,12 +232,12 @@ def summary_table(report: Report, unit: str) -> str:
         ("cut between layers", report.layerwise),
     )
     rows = [
-        f"<tr>{_head_cell(name)}"
-        + "".join(_cell(column, getattr(each, column.key)) for column in columns)
+        f"<tr>{head_cell(name)}"
+        + "".join(cell(column, getattr(each, column.key)) for column in columns)
         + "</tr>"
         for name, each in found
     ]
-    return _table("summary", "", columns, rows)
+    return table("summary", "", columns, rows)
 
 
 def step_table(report: Report, unit: str) -> str:
@@ -251,12 +251,12 @@ def step_table(report: Report, unit: str) -> str:
         Column("messages", "messages", "Of all parts."),
     ]
     rows = [
-        f"<tr>{_head_cell(name)}"
-        + "".join(_cell(column, getattr(flow, column.key)) for column in columns)
+        f"<tr>{head_cell(name)}"
+        + "".join(cell(column, getattr(flow, column.key)) for column in columns)
         + "</tr>"
         for name, flow in report.step.items()
     ]
-    return _table("step", "", columns, rows)
+    return table("step", "", columns, rows)
 
 
 def part_table(report: Report, unit: str) -> str:
@@ -282,18 +282,19 @@ def part_table(report: Report, unit: str) -> str:
     ]
     parts: Iterable[Mapping[str, Any]] = json.loads(as_json(report))["parts"]
     rows = [
-        f"<tr>{_head_cell(str(part['part']), part['part'])}"
-        + "".join(_cell(column, part[column.key]) for column in columns)
+        f"<tr>{head_cell(str(part['part']), part['part'])}"
+        + "".join(cell(column, part[column.key]) for column in columns)
         + "</tr>"
         for part in parts
     ]
-    return _table("parts", "part", columns, rows)
+    return table("parts", "part", columns, rows)
 
 
 # ------------------------------------------------------------------ any table
 
 
-def _table(name: str, first: str, columns: Sequence[Column], rows: Sequence[str]) -> str:
+def table(name: str, first: str, columns: Sequence[Column], rows: Sequence[str]) -> str:
+    """A table of rows that are HTML already; `first` heads the column in front of the figures."""
     headings = [_heading(first, "", "")]
     headings += [_heading(column.heading, column.unit, column.meaning) for column in columns]
     return (
@@ -309,15 +310,17 @@ def _heading(text: str, unit: str, meaning: str) -> str:
     return f'<th scope="col"><button type="button" title="{escape(meaning)}">{shown}</button></th>'
 
 
-def _head_cell(text: str, value: int | None = None, note: str = "") -> str:
+def head_cell(text: str, value: int | None = None, note: str = "") -> str:
+    """The cell that says what a row is of."""
     exact = "" if value is None else f' data-value="{value}"'
     small = f"<small> {escape(note)}</small>" if note else ""
     return f'<th scope="row"{exact}>{escape(text)}{small}</th>'
 
 
-def _cell(
+def cell(
     column: Column, value: Any, best_of_k: int | None = None, why_none: str | None = None
 ) -> str:
+    """A figure in its column's unit, with all its digits to point at."""
     if value is None:
         reason = f' title="{escape(why_none)}"' if why_none else ""
         return f'<td data-key="{column.key}"{reason}>-</td>'

@@ -78,14 +78,14 @@ def launch(program: str, arguments: Sequence[str], k: int) -> None:
     """
     if k < 1:
         raise ArgumentError(f"k is {k}, expected at least 1 process")
-    store = _store(os.environ.get("MASTER_PORT", "0"))
+    store = new_store(os.environ.get("MASTER_PORT", "0"))
     command = [sys.executable, "-c", START, os.pathsep.join(sys.path), str(os.getpid())]
     command += ["terminal" if sys.stderr.isatty() else "", program, *arguments]
     sys.stdout.flush()
     ranks: list[_Rank] = []
     try:
         for rank in range(k):
-            ranks.append(_Rank(rank, command, _environment(rank, k, store.port)))
+            ranks.append(_Rank(rank, command, rank_environment(rank, k, store.port)))
         failed = _watch(ranks)
     finally:
         _end(ranks)
@@ -97,7 +97,7 @@ def launch(program: str, arguments: Sequence[str], k: int) -> None:
         raise first.error()
 
 
-def _store(port: str) -> TCPStore:
+def new_store(port: str) -> TCPStore:
     """Where the ranks find each other; bound here, so that no other program can take the port."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # as above
 
@@ -124,7 +124,7 @@ def _store(port: str) -> TCPStore:
     )
 
 
-def _environment(rank: int, k: int, port: int) -> Mapping[str, str]:
+def rank_environment(rank: int, k: int, port: int) -> Mapping[str, str]:
     """What torchrun sets, with the store in the launcher as it is in torchrun's agent."""
     defaults = {
         "OMP_NUM_THREADS": str(max(1, usable_cores() // k)),
@@ -193,13 +193,20 @@ class _Rank:
             return OutputError("nobody reads what rank 0 prints")
         for line in lines if self.rank != 0 else ():  # what rank 0 said has been seen
             print(f"rank {self.rank}: {printable(line)}", file=sys.stderr)
-        if status == -signal.SIGKILL:
-            return RunError(
-                f"rank {self.rank} was ended by SIGKILL; the system does so when memory runs out"
-            )
-        if status < 0:
-            return RunError(f"rank {self.rank} was ended by {signal.Signals(-status).name}")
-        return RunError(f"rank {self.rank} ended with status {status}; it said last: {last}")
+        return RunError(how_it_ended(self.rank, status, last))
+
+
+def how_it_ended(rank: int, status: int, last: str = "nothing") -> str:
+    """Say how a process ended, by its exit status, and what it said last.
+
+    >>> how_it_ended(1, -15)
+    'rank 1 was ended by SIGTERM'
+    """
+    if status == -signal.SIGKILL:
+        return f"rank {rank} was ended by SIGKILL; the system does so when memory runs out"
+    if status < 0:
+        return f"rank {rank} was ended by {signal.Signals(-status).name}"
+    return f"rank {rank} ended with status {status}; it said last: {last}"
 
 
 def _watch(ranks: Sequence[_Rank]) -> list[_Rank]:
