@@ -16,6 +16,7 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 
+from hgpart.cli.commands.bench import bench
 from hgpart.cli.commands.compare import compare
 from hgpart.cli.commands.evaluate import evaluate
 from hgpart.cli.commands.export import export
@@ -36,7 +37,7 @@ app = typer.Typer(
     help="Which device computes which filters of a CNN, by hypergraph partitioning.",
     add_completion=False,
 )
-for command in (partition, show, compare, verify, run_placed, train, models, trace):
+for command in (partition, show, compare, verify, run_placed, train, bench, models, trace):
     app.command("run" if command is run_placed else None)(command)
 app.command()(export)
 app.command()(evaluate)

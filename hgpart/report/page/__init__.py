@@ -1,4 +1,4 @@
-"""Comparison, Report -> one self-contained HTML file to look at; computes nothing but layout."""
+"""Comparison, Bench, Report -> one self-contained HTML file; computes nothing but layout."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from hgpart.bench.races import Races
+from hgpart.bench.results import Bench
 from hgpart.compare.comparison import Comparison, verdict
 from hgpart.errors import MissingPackageError
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.report import UNITS, Report
+from hgpart.report.benches import fastest, settings
 from hgpart.report.page.figures import (
     MAX_STRIPS,
     Figure,
@@ -34,7 +37,16 @@ from hgpart.report.page.tables import (
     step_table,
     summary_table,
 )
+from hgpart.report.page.ways import (
+    race_figure,
+    races_table,
+    way_columns,
+    ways_figure,
+    ways_glossary,
+    ways_table,
+)
 from hgpart.report.partition.printing import answer
+from hgpart.report.races import race_settings, winner
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import bubble
@@ -143,6 +155,62 @@ def plan_page(
         sections += _step_section(*planned, figures["step"])
     body = [_header(subject, answer(report, unit)), *sections]
     return _page(f"{report.model} on {report.k} devices", body, figures)
+
+
+def bench_page(bench: Bench, unit: str = "MB") -> str:
+    """The page of ways of training on the clock: which is fastest, the table, bars.
+
+    Parameters
+    ----------
+    bench : Bench
+    unit : str
+        What bytes are shown in, one of `hgpart.report.UNITS`.
+
+    Raises
+    ------
+    MissingPackageError
+        If plotly, which draws the plots, is not installed.
+    """
+    figures = {"ways": ways_figure(bench)}
+    body = [
+        _header(settings(bench), [fastest(bench)]),
+        "<section><h2>Every way, side by side</h2>",
+        "<p>Training, forward and backward with an update. Each way had the machine to itself, in "
+        "turns. Click a heading to sort; point at a figure for all its digits.</p>",
+        ways_table(bench, unit),
+        ways_glossary(bench.rows, way_columns(bench, unit)),
+        "</section>",
+        "<section><h2>Seconds a step</h2>",
+        "<p>The median of all timed steps, and a line from the lower to the upper quartile. Lower "
+        "is better.</p>",
+        _plot("ways", figures["ways"], "Seconds a step of each way"),
+        "</section>",
+    ]
+    return _page(f"{bench.model}: ways of training on the clock", body, figures)
+
+
+def race_page(races: Races) -> str:
+    """The page of ways of training to an accuracy: which is first, the table, the curves.
+
+    Raises
+    ------
+    MissingPackageError
+        If plotly, which draws the plots, is not installed.
+    """
+    figures = {"races": race_figure(races)}
+    body = [
+        _header(race_settings(races), [winner(races)]),
+        "<section><h2>Every way, side by side</h2>",
+        "<p>All begin with the same weights, and see the same batches in the same order. Each had "
+        "the machine to itself.</p>",
+        races_table(races),
+        ways_glossary(races.rows),
+        "</section>",
+        "<section><h2>Accuracy against time</h2>",
+        _plot("races", figures["races"], "Accuracy of each way against seconds of training"),
+        "</section>",
+    ]
+    return _page(f"{races.model}: ways of training to an accuracy", body, figures)
 
 
 def write_page(html: str, path: Path | str) -> None:
@@ -365,4 +433,4 @@ def _plotly_script() -> str:
     return script
 
 
-__all__ = ["comparison_page", "plan_page", "write_page"]
+__all__ = ["bench_page", "comparison_page", "plan_page", "race_page", "write_page"]

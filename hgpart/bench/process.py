@@ -1,0 +1,153 @@
+"""One process of a way: it becomes its worker, and does what it is told to until it is let go."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from typing import Any
+
+import numpy as np
+import torch
+
+from hgpart.bench.ways.ddp import ddp
+from hgpart.bench.ways.fsdp import fsdp
+from hgpart.bench.ways.job import Job
+from hgpart.bench.ways.layout import Layout
+from hgpart.bench.ways.parameter_servers import served
+from hgpart.bench.ways.pipelines import pipelined
+from hgpart.bench.ways.placed import placed
+from hgpart.bench.ways.way import APART, PIPELINES, SERVERS, SINGLE, Way
+from hgpart.bench.ways.worker import Failure, Hire, Lap, Learn, Worker, apart, single
+from hgpart.errors import HgpartError, RunError, first_line
+
+PLACE_IN_MEMORY = Path("/proc/self")  # Linux's accounts of this process
+HIRES: Mapping[str, Hire] = {
+    SINGLE: single,
+    APART: apart,
+    "ddp": ddp,
+    "fsdp": fsdp,
+    **dict.fromkeys(PIPELINES, pipelined),
+    **dict.fromkeys(SERVERS, served),
+}
+
+
+def work(
+    way: Way,
+    job: Job,
+    layout: Layout,
+    rank: int,
+    environment: Mapping[str, str],
+    orders: Connection,
+) -> None:
+    """Be a process of a way, from its beginning to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A lock that torch makes while it traces, and loses with the process, would be complained of.
+    multiprocessing.set_start_method("fork", force=True)
+    os.environ.update(environment)
+    torch.set_num_threads(job.threads)
+    torch.manual_seed(job.seed)
+    _say_nothing()
+    status = 1
+    try:
+        with HIRES.get(way.name, placed)(way, job, layout, rank) as worker:
+            orders.send(None)
+            _serve(worker, orders)
+        status = 0
+    except (EOFError, BrokenPipeError):  # nobody asks any more
+        pass
+    except BaseException as error:
+        with suppress(OSError):
+            orders.send(_failure(error))
+    os._exit(status)  # threads of gloo may abort a process that is at its end
+
+
+def _say_nothing() -> None:
+    """What the model's own code and libraries print must not get between the figures of --json -.
+
+    What matters goes to who gives orders.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # standard output and standard error
+        os.dup2(nowhere, stream)
+
+
+def _end_with_parent() -> None:
+    """End when who started this process is gone, even if it was killed."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _failure(error: BaseException) -> Failure:
+    why = " ".join(str(error).split())
+    if isinstance(error, RunError):
+        return Failure(why, is_refusal=False, is_noticed=True)
+    if isinstance(error, HgpartError):
+        return Failure(why, is_refusal=True)
+    return Failure(f"{type(error).__name__}: {first_line(error)}", is_refusal=False)
+
+
+def _serve(worker: Worker, orders: Connection) -> None:
+    """Do what is asked for, until there is nothing more."""
+    while (order := orders.recv()) is not None:
+        orders.send(_lap(worker, order) if isinstance(order, Learn) else _shown(worker))
+
+
+def _shown(worker: Worker) -> dict[str, Any]:
+    return {
+        name: np.array(value.detach().cpu().numpy(), copy=True)
+        for name, value in worker.state().items()
+    }
+
+
+def _lap(worker: Worker, order: Learn) -> Lap:
+    ends: list[float] = []
+    _forget_peak()
+    counted = worker.sent_bytes()
+    sent = _written_bytes() if counted is None else counted
+    cpu, begin = time.process_time(), time.perf_counter()
+    losses = worker.learn(order.first, order.count, lambda: ends.append(time.perf_counter()))
+    cpu = time.process_time() - cpu
+    peak = _peak_bytes()
+    after = _written_bytes() if counted is None else worker.sent_bytes()
+    departed = None if sent is None or after is None else after - sent
+    return Lap(begin, tuple(ends), tuple(losses), cpu, departed, peak)
+
+
+def _written_bytes() -> int | None:
+    """Bytes that this process has written up to now, which are those of its sockets; see proc(5).
+
+    None where the system does not say.
+    """
+    with suppress(OSError, AttributeError):
+        said = re.search(r"^wchar: (\d+)$", (PLACE_IN_MEMORY / "io").read_text(), re.MULTILINE)
+        return int(said[1])  # type: ignore[index]
+    return None
+
+
+def _forget_peak() -> None:
+    """Let the peak be of what comes; see proc(5). Elsewhere it is of all that has been."""
+    with suppress(OSError):
+        (PLACE_IN_MEMORY / "clear_refs").write_text("5")
+
+
+def _peak_bytes() -> int:
+    with suppress(OSError, AttributeError):
+        text = (PLACE_IN_MEMORY / "status").read_text()
+        said = re.search(r"^VmHWM:\s+(\d+) kB$", text, re.MULTILINE)
+        return 1024 * int(said[1])  # type: ignore[index]
+    unit = 1 if sys.platform == "darwin" else 1024
+    return getrusage(RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,322 @@
+"""Laps of processes -> Measured: a row for each way, and files of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median, quantiles
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hgpart.bench.ways.way import SINGLE, Way
+from hgpart.bench.ways.worker import Lap
+from hgpart.errors import PlanError
+from hgpart.files.json_files import JsonObject, read_json
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+FORMAT = "hgpart bench 1"
+LARGEST = 2**53
+Record = TypeVar("Record", bound="DataclassInstance")
+
+# What two runs must agree in for one to go on from the other.
+SETTINGS = (
+    *("fingerprint", "input_shape", "batch_size", "processes", "threads", "steps", "eps", "effort"),
+    *("lr", "seed", "data", "work_digest"),
+)
+
+COLUMNS = (
+    *("way", "rounds", "median_seconds", "lower_seconds", "upper_seconds", "samples_per_second"),
+    *("speed_up", "busy_share", "waiting_share", "sent_bytes", "largest_peak_bytes"),
+    *("all_peak_bytes", "first_loss", "last_loss", "why"),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What training one way took.
+
+    Attributes
+    ----------
+    way : str
+    rounds : int
+        That it has had its turn in.
+    seconds : tuple of float
+        Of each step. It lasts until the last process has ended it; where processes do not wait for
+        each other, it is the mean of what theirs lasted.
+    losses : tuple of float
+        Of the steps of the first round, from the first one on, which is not timed.
+    busy : tuple of float
+        Of each process the CPU seconds of its threads, as a share of all that they had: 0 to 1.
+    sent_bytes : float or None
+        That departed from all processes in a step; None where that is not known.
+    peak_bytes : tuple of int
+        The most memory that each process had in a step, libraries included.
+    """
+
+    way: str
+    rounds: int
+    seconds: tuple[float, ...]
+    losses: tuple[float, ...]
+    busy: tuple[float, ...]
+    sent_bytes: float | None
+    peak_bytes: tuple[int, ...]
+
+    @property
+    def quartiles(self) -> tuple[float, float, float]:
+        """Seconds of a step: lower quartile, median, upper quartile."""
+        if len(self.seconds) == 1:
+            return (self.seconds[0],) * 3
+        lower, _, upper = quantiles(self.seconds, n=4, method="inclusive")
+        return lower, median(self.seconds), upper
+
+    @property
+    def busy_share(self) -> float:
+        """Of all processes."""
+        return fmean(self.busy)
+
+    def and_then(self, other: Measured) -> Measured:
+        """With a further round."""
+        rounds = self.rounds + other.rounds
+
+        def mean(first: float, second: float) -> float:
+            return (first * self.rounds + second * other.rounds) / rounds
+
+        is_known = self.sent_bytes is not None and other.sent_bytes is not None
+        return replace(
+            self,
+            rounds=rounds,
+            seconds=self.seconds + other.seconds,
+            busy=tuple(map(mean, self.busy, other.busy)),
+            sent_bytes=mean(self.sent_bytes or 0, other.sent_bytes or 0) if is_known else None,
+            peak_bytes=tuple(map(max, self.peak_bytes, other.peak_bytes)),
+        )
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A way that could not be measured, and why.
+
+    Attributes
+    ----------
+    way : str
+    why : str
+    failed : bool
+        Whether something went wrong, so that another attempt may succeed.
+    """
+
+    way: str
+    why: str
+    failed: bool
+
+
+Row = Measured | NotRun
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Ways of training one model, on the clock.
+
+    Attributes
+    ----------
+    model : str
+    input_shape : tuple of int
+    fingerprint : str
+        Of the model's ChannelGraph.
+    batch_size : int
+        Samples of a step, of all processes together.
+    processes : int
+        That share a step.
+    threads : int
+        Of each.
+    steps : int
+        That are timed in a round.
+    eps, effort, seed, work_source, work_digest
+        Of the partitions.
+    lr : float
+    data : str
+        As `load_data` takes it.
+    rows : tuple of Measured or NotRun
+        Of the ways that were asked for, those that are there.
+    besides : tuple of Measured or NotRun
+        Rows of a file that was gone on from, which were not asked for now.
+    """
+
+    model: str
+    input_shape: tuple[int, ...]
+    fingerprint: str
+    batch_size: int
+    processes: int
+    threads: int
+    steps: int
+    eps: float
+    effort: float
+    lr: float
+    seed: int
+    work_source: str
+    work_digest: str
+    data: str = "synthetic"
+    rows: tuple[Row, ...] = ()
+    besides: tuple[Row, ...] = ()
+
+    @property
+    def measured(self) -> tuple[Measured, ...]:
+        """The rows that have figures."""
+        return tuple(row for row in self.rows if isinstance(row, Measured))
+
+    def speed_up(self, row: Measured) -> float | None:
+        """Over one process, where that was measured."""
+        for one in self.measured:
+            if one.way == SINGLE:
+                return one.quartiles[1] / row.quartiles[1]
+        return None
+
+
+def measured(way: Way, warm_up: Sequence[Lap], timed: Sequence[Lap], threads: int) -> Measured:
+    """What a way's processes did in a round: first steps whose time does not count, then others.
+
+    Where processes do not wait for each other the first of the others does not count either: what
+    they have in flight begins with it.
+    """
+    at_work = [lap for lap in timed if lap.ends]
+    begin = max(lap.begin for lap in at_work)
+    together = fmean if way.is_free else max
+    ends = [begin, *(together(each) for each in zip(*(lap.ends for lap in at_work), strict=True))]
+    seconds = [after - before for before, after in pairwise(ends)]
+    steps, spent = len(seconds), ends[-1] - ends[0]
+    sent = [lap.sent_bytes for lap in timed]
+    return Measured(
+        way=way.text,
+        rounds=1,
+        seconds=tuple(seconds[1:] if way.is_free else seconds),
+        losses=(*summed_losses(warm_up), *summed_losses(timed)),
+        busy=tuple(min(1.0, lap.cpu_seconds / (threads * spent)) for lap in timed),
+        sent_bytes=None if None in sent else sum(each or 0 for each in sent) / steps,
+        peak_bytes=tuple(lap.peak_bytes for lap in timed),
+    )
+
+
+def summed_losses(laps: Sequence[Lap]) -> tuple[float, ...]:
+    """The losses of which each process has a share."""
+    return tuple(map(sum, zip(*(lap.losses for lap in laps if lap.losses), strict=True)))
+
+
+# ------------------------------------------------------------------ files
+
+
+def as_record(row: Row, bench: Bench) -> dict[str, object]:
+    """A row with the figures that follow from it."""
+    if isinstance(row, NotRun):
+        return asdict(row)
+    lower, middle, upper = row.quartiles
+    return {
+        **asdict(row),
+        "median_seconds": middle,
+        "lower_seconds": lower,
+        "upper_seconds": upper,
+        "samples_per_second": bench.batch_size / middle,
+        "speed_up": bench.speed_up(row),
+        "busy_share": row.busy_share,
+        "waiting_share": 1 - row.busy_share,
+        "largest_peak_bytes": max(row.peak_bytes),
+        "all_peak_bytes": sum(row.peak_bytes),
+        "first_loss": row.losses[0],
+        "last_loss": row.losses[-1],
+    }
+
+
+def bench_json(bench: Bench) -> str:
+    """All figures as JSON, one line a way."""
+    head = {
+        "format": FORMAT,
+        **{
+            item.name: getattr(bench, item.name)
+            for item in fields(Bench)
+            if item.name not in ("rows", "besides")
+        },
+        "row_count": len(bench.rows) + len(bench.besides),
+        "asked_count": len(bench.rows),  # the first of them; the others are besides
+    }
+    lines = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
+    every = (*bench.rows, *bench.besides)
+    rows = [f"    {json.dumps(as_record(row, bench))}" for row in every]
+    return "{\n" + ",\n".join(lines) + ',\n  "rows": [\n' + ",\n".join(rows) + "\n  ]\n}\n"
+
+
+def bench_csv(bench: Bench) -> str:
+    """A header and a line a way."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(as_record(row, bench) for row in bench.rows)
+    return text.getvalue()
+
+
+def rows_done(path: Path | str, bench: Bench) -> dict[str, Row]:
+    """The rows of a file that `bench` (as yet without rows) can go on from, by way.
+
+    Raises
+    ------
+    FormatError
+        If the file is malformed.
+    PlanError
+        If it is of another model, or of other settings.
+    """
+    if not Path(path).exists():
+        return {}
+    head = read_json(path, "a file of hgpart bench --json", FORMAT)
+    check_settings(path, head, bench, SETTINGS)
+    rows = map(_row, head.objects("rows", head.whole("row_count", 0, 10**6)))
+    return {row.way: row for row in rows}
+
+
+def check_settings(
+    path: Path | str, head: JsonObject, wanted: object, names: Sequence[str]
+) -> None:
+    """Raise a PlanError if a file is of other settings than `wanted` has."""
+    for name in names:
+        own = getattr(wanted, name)
+        own = [*own] if isinstance(own, tuple) else own
+        if head.fields.get(name) != own:
+            raise PlanError(
+                f"{path} can't be resumed: its {name} is {head.fields.get(name)}, this one's {own}"
+            )
+
+
+def _row(record: JsonObject) -> Row:
+    way = record.string("way")
+    if "why" in record.fields:
+        return NotRun(way, record.string("why"), record.flag("failed"))
+
+    def amounts(name: str, least: int, high: float = LARGEST) -> tuple[float, ...]:
+        found = record.items(name)
+        if len(found) < least or not all(type(x) in (int, float) and 0 <= x <= high for x in found):
+            raise record.wrong(name, f"{least} numbers or more, from 0 to {high}")
+        return tuple(map(float, found))
+
+    known = record.fields.get("sent_bytes") is not None
+    sent = record.number("sent_bytes") if known else None
+    losses = record.items("losses")
+    if not losses or not all(type(loss) in (int, float) for loss in losses):
+        raise record.wrong("losses", "one number or more")
+    return Measured(
+        way=way,
+        rounds=record.whole("rounds", 1, 10**6),
+        seconds=amounts("seconds", 1),
+        losses=tuple(map(float, losses)),
+        busy=amounts("busy", 1, 1),
+        sent_bytes=sent,
+        peak_bytes=tuple(map(int, amounts("peak_bytes", len(record.items("busy"))))),
+    )
+
+
+def by_way(rows: Mapping[str, Any], order: Sequence[str], empty: Record) -> Record:
+    """The rows that were asked for, in that order, and those that a resumed file had besides."""
+    asked = tuple(rows[name] for name in order if name in rows)
+    besides = tuple(row for name, row in rows.items() if name not in order)
+    return replace(empty, rows=asked, besides=besides)

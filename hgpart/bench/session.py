@@ -1,0 +1,214 @@
+"""Way + Job -> Session: the processes of one way on this machine, told what to do, and watched.
+
+They are forked by a server that has imported what they need (`multiprocessing`'s forkserver), so
+that a way's processes are there in a moment, are its own, and take all that they held with them:
+one that dies or hangs is that way's affair, and the next one finds the machine as the first did.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from types import ModuleType, TracebackType
+from typing import Any
+
+import torch
+
+from hgpart.bench.ways.job import Job
+from hgpart.bench.ways.layout import Layout
+from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.worker import Failure, Lap, Learn, Show
+from hgpart.errors import HgpartError
+from hgpart.run.processes.launch import how_it_ended, new_store, rank_environment
+
+NOTICING = 2.0  # seconds in which the cause of a failure may still come, from another process
+ENDING = 3.0  # seconds that processes have to end by themselves
+
+
+class WayError(HgpartError):
+    """A way can't go on; `is_refusal` says that it never could."""
+
+    def __init__(self, why: str, is_refusal: bool = False) -> None:
+        super().__init__(why)
+        self.is_refusal = is_refusal
+
+
+class Session:
+    """The processes of one way, from their start to their end; a context manager.
+
+    Parameters
+    ----------
+    way : Way
+    job : Job
+    layout : Layout
+        Of `layout_of`.
+
+    Raises
+    ------
+    WayError
+        If a process can't begin, by any of the methods if one dies or does not answer in time.
+    """
+
+    def __init__(self, way: Way, job: Job, layout: Layout) -> None:
+        self._job, self._way, self.done = job, way, 0
+        self._store = new_store("0")
+        count = way.processes(job.workers)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["hgpart.bench.process"])
+        self._processes = []
+        self._orders: list[Connection[Any, Any]] = []
+        with _started_with(job.threads):
+            for rank in range(count):
+                here, there = context.Pipe()
+                environment = {
+                    **rank_environment(rank, count, self._store.port),
+                    "OMP_NUM_THREADS": str(job.threads),
+                }
+                process = context.Process(
+                    target=_begin,
+                    args=(way, job, layout, rank, environment, there),
+                    daemon=True,
+                )
+                process.start()
+                there.close()
+                self._processes.append(process)
+                self._orders.append(here)
+
+    def __enter__(self) -> Session:
+        """Wait until all processes are ready."""
+        try:
+            self._answers(self._job.timeout, "begun")
+        except BaseException:
+            self._end(0.0)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let them end; end them if they don't, or if something went wrong."""
+        if error is None:
+            for orders in self._orders:
+                with suppress(OSError):
+                    orders.send(None)
+        self._end(ENDING if error is None else 0.0)
+
+    def learn(self, count: int) -> list[Lap]:
+        """Train for some steps more; what each process did."""
+        laps: list[Lap] = self._ask(
+            Learn(self.done, count), count * self._job.timeout, f"ended {count} steps"
+        )
+        self.done += count
+        return laps
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The model's state_dict, put together of what all processes have."""
+        shown: list[Mapping[str, Any]] = self._ask(Show(), self._job.timeout, "showed its state")
+        found: dict[str, torch.Tensor] = {}
+        for one in shown:
+            for name, array in one.items():
+                value = torch.from_numpy(array)
+                found[name] = found[name] + value if name in found else value
+        return found
+
+    def _ask(self, order: Learn | Show, seconds: float, doing: str) -> list[Any]:
+        for orders in self._orders:
+            with suppress(OSError):  # one that is gone is found to be below
+                orders.send(order)
+        return self._answers(seconds, doing)
+
+    def _answers(self, seconds: float, doing: str) -> list[Any]:
+        """What each process answers, in their order."""
+        answers: dict[int, Any] = {}
+        failures: dict[int, Failure] = {}
+        deadline = time.monotonic() + seconds
+        while len(answers) + len(failures) < len(self._orders):
+            left = deadline - time.monotonic()
+            ready = self._ready({*answers, *failures}, max(0.0, left))
+            if not ready:
+                break
+            for rank in ready:
+                found = self._heard(rank)
+                if isinstance(found, Failure):
+                    failures[rank] = found
+                    deadline = min(deadline, time.monotonic() + NOTICING)
+                else:
+                    answers[rank] = found
+        if failures:
+            rank, first = min(failures.items(), key=lambda item: item[1].is_noticed)
+            named = first.is_noticed or first.is_refusal or first.why.startswith("rank ")
+            raise WayError(first.why if named else f"rank {rank}: {first.why}", first.is_refusal)
+        silent = [rank for rank in range(len(self._orders)) if rank not in answers]
+        if silent:
+            ranks = f"rank{'s' * (len(silent) > 1)} {', '.join(map(str, silent))}"
+            raise WayError(f"{ranks} had not {doing} in {seconds:g} s")
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _ready(self, heard: set[int], seconds: float) -> list[int]:
+        """Which of those that are not heard yet have something to say, or have ended."""
+        watched: dict[Any, int] = {}
+        for rank, (orders, process) in enumerate(zip(self._orders, self._processes, strict=True)):
+            if rank not in heard:
+                watched[orders] = watched[process.sentinel] = rank
+        return sorted({watched[one] for one in wait([*watched], seconds)})
+
+    def _heard(self, rank: int) -> Any:
+        try:
+            if self._orders[rank].poll():
+                return self._orders[rank].recv()
+        except (EOFError, OSError):
+            pass
+        process = self._processes[rank]
+        process.join(NOTICING)
+        status = process.exitcode
+        return Failure(how_it_ended(rank, 1 if status is None else status), is_refusal=False)
+
+    def _end(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        for orders in self._orders:
+            orders.close()
+
+
+@contextmanager
+def _started_with(threads: int) -> Iterator[None]:
+    """What a process begins with, that is started meanwhile.
+
+    OpenMP asks for the number of threads once, when it is loaded. The module that is this program's
+    main one would be run again: our processes need nothing of it, and it may not be made for that.
+    Ctrl-C is for who started them, which ends them.
+    """
+    before, main = os.environ.get("OMP_NUM_THREADS"), sys.modules["__main__"]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        sys.modules["__main__"] = main
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def _begin(*arguments: Any) -> None:
+    """Be a process; what it imports, this one that starts it has no need of."""
+    from hgpart.bench.process import work
+
+    work(*arguments)

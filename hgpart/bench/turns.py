@@ -1,0 +1,99 @@
+"""Ways + Job -> rows: each way has its turn in each round, with the machine to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from hgpart.bench.plans import Subject, layout_of
+from hgpart.bench.results import Measured, NotRun, Row, measured
+from hgpart.bench.session import Session, WayError
+from hgpart.bench.ways.job import Job
+from hgpart.bench.ways.layout import Layout
+from hgpart.bench.ways.way import Way
+from hgpart.errors import HgpartError
+
+WARM_UP = 1  # steps of each turn that do not count
+Ran = TypeVar("Ran")
+
+
+def take_turns(
+    ways: Iterable[Way],
+    subject: Subject,
+    job: Job,
+    steps: int,
+    rounds: int,
+    before: Mapping[str, Row],
+    on_turn: Callable[[int, Way], None],
+    on_row: Callable[[Row], None],
+) -> None:
+    """Measure each way in each round, whatever becomes of the others.
+
+    A turn is a way's processes from their start to their end: a step whose time does not count,
+    then those whose does. A way that can't be had, or whose processes fail, has no further turns.
+
+    Parameters
+    ----------
+    ways : iterable of Way
+    subject : Subject
+        What plans are made of, when they are first needed.
+    job : Job
+    steps : int
+        That are timed in a turn.
+    rounds : int
+        In all, with those that `before` has.
+    before : mapping of str to Row
+        What is there already, by way: its rounds are not run again, what failed is tried again.
+    on_turn : callable
+        Told the round and the way whose turn it is.
+    on_row : callable
+        Told each row, and told it again with each further round.
+    """
+    rows = {name: row for name, row in before.items() if not is_failed(row)}
+    layouts: dict[str, Layout] = {}
+    several = tuple(ways)
+    for number in range(rounds):
+        for way in several:
+            row = rows.get(way.text)
+            if isinstance(row, NotRun) or (row is not None and row.rounds > number):
+                continue
+            on_turn(number, way)
+
+            def run(layout: Layout, way: Way = way) -> Measured:
+                with Session(way, job, layout) as session:
+                    warm_up = session.learn(WARM_UP)
+                    timed = session.learn(steps + 1 if way.is_free else steps)
+                return measured(way, warm_up, timed, job.threads)
+
+            turn = attempted(way, subject, job, layouts, run)
+            if isinstance(row, Measured) and isinstance(turn, Measured):
+                turn = row.and_then(turn)
+            rows[way.text] = turn
+            on_row(turn)
+
+
+def is_failed(row: Row) -> bool:
+    """Whether another attempt may succeed."""
+    return isinstance(row, NotRun) and row.failed
+
+
+def attempted(
+    way: Way,
+    subject: Subject,
+    job: Job,
+    layouts: dict[str, Layout],
+    run: Callable[[Layout], Ran],
+) -> Ran | NotRun:
+    """What a way's run comes to, or why it comes to nothing; layouts are kept by the way's name."""
+    why = way.why_not(job.workers, job.batch_size)
+    if why is not None:
+        return NotRun(way.text, why, failed=False)
+    try:
+        subject.check(way)
+        if way.name not in layouts:
+            layouts[way.name] = layout_of(way, subject)
+        return run(layouts[way.name])
+    except WayError as error:
+        return NotRun(way.text, str(error), failed=not error.is_refusal)
+    except HgpartError as error:
+        return NotRun(way.text, " ".join(str(error).split()), failed=False)

@@ -1,0 +1,28 @@
+"""torch.nn.parallel.DistributedDataParallel, as its documentation says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from hgpart.bench.ways.job import Job
+from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.worker import Replica, Worker
+from hgpart.run.processes.connection import connect
+
+
+@contextmanager
+def ddp(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
+    """Be one of the processes, each with an equal share of the batch."""
+    with connect(job.workers, timeout=job.timeout):
+        model = DistributedDataParallel(job.new_model())
+        yield _Replica(model, job, job.share(rank), first=rank == 0)
+
+
+class _Replica(Replica):
+    def state(self) -> Mapping[str, Tensor]:
+        """The model's, by its own names."""
+        return {name.removeprefix("module."): one for name, one in super().state().items()}

@@ -1,0 +1,50 @@
+"""torch.distributed.fsdp.fully_shard, as its documentation says: modules first, then the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from hgpart.bench.ways.job import Job
+from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.worker import Replica, Worker
+from hgpart.run.processes.connection import connect
+
+
+@contextmanager
+def fsdp(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
+    """Be one of the processes, each with an equal share of the batch."""
+    with connect(job.workers, timeout=job.timeout):
+        model = job.new_model()
+        mesh = init_device_mesh("cpu", (job.workers,))
+        for unit in _units(model):
+            fully_shard(unit, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # gloo knows no averages
+        yield _Shards(model, job, job.share(rank), first=rank == 0)
+
+
+def _units(model: nn.Module) -> Iterator[nn.Module]:
+    """What is gathered and let go of by itself: children with parameters, of lists their items."""
+    for child in model.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):  # which have no forward pass
+            yield from _units(child)
+        elif next(child.parameters(), None) is not None:
+            yield child
+
+
+class _Shards(Replica):
+    def state(self) -> Mapping[str, Tensor]:
+        """Parameters are gathered; running statistics of norms are the first one's."""
+        whole = {
+            name: value.full_tensor() if isinstance(value, DTensor) else value
+            for name, value in self.module.state_dict().items()
+        }
+        return whole if self.first else {}

@@ -1,0 +1,217 @@
+"""Parameter servers over torch RPC, as its tutorials build them: Downpour SGD (thesis 5.2.3).
+
+Each worker has a copy of the model. In a step it pushes the gradients of its share of the batch to
+the servers, and fetches new weights. A server that is synchronous waits for the gradients of all
+workers before it updates what it holds ("Implementing batch RPC processing using asynchronous
+executions", the tutorial); one that is not updates it at once. Either way a worker's gradient
+counts by its share of the batch, so that all workers' steps together are one of the batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import rpc
+
+from hgpart.bench.ways.job import Job, loss_of
+from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.worker import Tick, Worker
+
+_here: list[Server] = []  # this process's, if it is one: what the functions below are called of
+
+
+def greedy_shards(sizes: Sequence[int], servers: int) -> list[list[int]]:
+    """Give each parameter to the server that has least so far (thesis 5.2.3).
+
+    >>> greedy_shards([10, 4, 5, 2], 2)
+    [[0], [1, 2, 3]]
+    """
+    shards: list[list[int]] = [[] for _ in range(servers)]
+    loads = [0] * servers
+    for number, size in enumerate(sizes):
+        least = loads.index(min(loads))
+        shards[least].append(number)
+        loads[least] += size
+    return shards
+
+
+class Server:
+    """Parameters that a process serves.
+
+    Parameters
+    ----------
+    parameters : sequence of Tensor
+    workers : int
+        Whose gradients an update waits for: 1 for asynchronous training.
+    lr : float
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], workers: int, lr: float) -> None:
+        self.parameters = [nn.Parameter(one.detach().clone()) for one in parameters]
+        self._optimizer = torch.optim.SGD(self.parameters, lr=lr) if self.parameters else None
+        self._workers, self._pushed = workers, 0
+        self._lock = threading.Condition()
+        self._future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        self.pushes = 0
+
+    def push(self, gradients: Sequence[Tensor]) -> torch.futures.Future[list[Tensor]]:
+        """Add gradients, update when all are there, and answer with the new weights then."""
+        with self._lock:
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                if parameter.grad is None:
+                    parameter.grad = gradient.clone()
+                else:
+                    parameter.grad += gradient
+            future = self._future
+            self._pushed += 1
+            is_complete = self._pushed == self._workers
+            if is_complete:
+                if self._optimizer is not None:
+                    self._optimizer.step()
+                    self._optimizer.zero_grad()
+                self._pushed, self._future = 0, torch.futures.Future()
+            weights = [one.detach().clone() for one in self.parameters] if is_complete else []
+            self.pushes += 1
+            self._lock.notify_all()
+        if is_complete:
+            future.set_result(weights)
+        return future
+
+    def wait(self, pushes: int) -> None:
+        """Wait until so many gradients have come."""
+        with self._lock:
+            self._lock.wait_for(lambda: self.pushes >= pushes)
+
+
+@rpc.functions.async_execution  # type: ignore[untyped-decorator]
+def push_and_fetch(gradients: list[Tensor]) -> torch.futures.Future[list[Tensor]]:
+    """Called in a server's process."""
+    return _here[0].push(gradients)
+
+
+@contextmanager
+def served(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
+    """Be a worker, a server, or both."""
+    model = job.new_model()
+    learned = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    names = [*learned]
+    servers = range(job.workers) if way.distributed else range(job.workers, job.workers + 1)
+    found = greedy_shards([one.numel() for one in learned.values()], len(servers))
+    shards = {server: [names[at] for at in own] for server, own in zip(servers, found, strict=True)}
+    server = None
+    if rank in shards:
+        waits_for = 1 if way.is_free else job.workers
+        server = Server([learned[name] for name in shards[rank]], waits_for, job.lr)
+        _here[:] = [server]
+    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=job.timeout)
+    rpc.init_rpc(  # type: ignore[no-untyped-call]
+        _name(rank),
+        rank=rank,
+        world_size=way.processes(job.workers),
+        rpc_backend_options=options,
+    )
+    try:
+        if rank < job.workers:
+            yield Client(model, learned, shards, job, rank, server)
+        else:
+            assert server is not None
+            yield Serving(server, shards[rank], job)
+    except BaseException:
+        rpc.shutdown(graceful=False)
+        raise
+    rpc.shutdown()
+
+
+def _name(rank: int) -> str:
+    return f"rank{rank}"  # no spaces in names
+
+
+class Client:
+    """A Worker that trains its share of the batch; it may be a server, too."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        learned: Mapping[str, Tensor],
+        shards: Mapping[int, Sequence[str]],
+        job: Job,
+        rank: int,
+        server: Server | None,
+    ) -> None:
+        self._model, self._learned, self._shards = model, learned, shards
+        self._rank, self._server = rank, server
+        self._samples, self._batches = job.share(rank), job.batches()
+        self._share = len(self._samples) / job.batch_size
+        self._moved_bytes = 0
+
+    def learn(self, first: int, count: int, tick: Tick) -> list[float]:
+        """Gradients of its share, a push, and what comes back."""
+        losses = []
+        for step in range(first, first + count):
+            images = self._batches.images(step, self._samples)
+            labels = self._batches.labels(step, self._samples)
+            self._model.zero_grad()
+            loss = loss_of(self._model(images), labels) * self._share
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._push_and_fetch()
+            losses.append(loss.item())
+            tick()
+        return losses
+
+    def _push_and_fetch(self) -> None:
+        futures = {}
+        for server, names in self._shards.items():
+            gradients = [_gradient(self._learned[name]) for name in names]
+            if server != self._rank:  # there and back
+                self._moved_bytes += 2 * sum(one.nbytes for one in gradients)
+            futures[server] = rpc.rpc_async(_name(server), push_and_fetch, args=(gradients,))
+        with torch.no_grad():
+            for server, future in futures.items():
+                for name, value in zip(self._shards[server], future.wait(), strict=True):
+                    self._learned[name].copy_(value)
+
+    def state(self) -> Mapping[str, Tensor]:
+        """What the servers have, and of the first worker what is not learned."""
+        found = {} if self._server is None else served_state(self._server, self._shards[self._rank])
+        if self._rank == 0:
+            for name, value in self._model.state_dict().items():
+                if name not in self._learned:
+                    found[name] = value
+        return found
+
+    def sent_bytes(self) -> int | None:
+        """Gradients that were pushed to other processes, and weights that these sent for them."""
+        return self._moved_bytes
+
+
+class Serving:
+    """A Worker that is the server of all parameters, and trains on nothing."""
+
+    def __init__(self, server: Server, names: Sequence[str], job: Job) -> None:
+        self._server, self._names, self._workers = server, names, job.workers
+
+    def learn(self, first: int, count: int, tick: Tick) -> list[float]:
+        """Wait until all workers have pushed their gradients of these steps."""
+        self._server.wait((first + count) * self._workers)
+        return []
+
+    def state(self) -> Mapping[str, Tensor]:
+        """All that is learned."""
+        return served_state(self._server, self._names)
+
+    def sent_bytes(self) -> int | None:
+        """Weights count where they arrive, as their step is that of the worker."""
+        return 0
+
+
+def served_state(server: Server, names: Sequence[str]) -> dict[str, Tensor]:
+    """A server's parameters by name."""
+    return {name: one.detach() for name, one in zip(names, server.parameters, strict=True)}
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -1,0 +1,110 @@
+"""torch.distributed.pipelining, by its tracer, as its documentation says."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, pipeline
+
+from hgpart.bench.ways.job import Job, loss_of
+from hgpart.bench.ways.layout import Head
+from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.worker import Tick, Worker
+from hgpart.errors import PlacementError
+from hgpart.run.processes.connection import connect
+
+RULES = {"pipeline-gpipe": ScheduleGPipe, "pipeline-1f1b": Schedule1F1B}
+
+
+@contextmanager
+def pipelined(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Iterator[Worker]:
+    """Be the process of one stage."""
+    count = way.scheduling.micro_batches
+    with connect(job.workers, timeout=job.timeout):
+        batches = job.batches()
+        example = batches.images(0, range(job.batch_size // count))
+        pipe = pipeline(
+            job.new_model(), mb_args=(example,), split_policy=partial(_split, heads=layout)
+        )
+        if pipe.num_stages != job.workers:
+            raise PlacementError(
+                f"torch's pipelining makes {pipe.num_stages} stages of it, for {job.workers} "
+                "processes"
+            )
+        _check_readers(pipe.split_gm)
+        stage = pipe.build_stage(rank, torch.device("cpu"))
+        yield Stage(way, job, stage, rank)
+
+
+def _split(traced: fx.GraphModule, heads: Sequence[Head]) -> fx.GraphModule:
+    """Mark where stages begin."""
+    for head in heads:
+        alike = [node for node in traced.graph.nodes if str(node.target) == head.target]
+        if len(alike) <= head.number:
+            raise PlacementError(f"torch's pipelining traces no {head.target} {head.number}")
+        with traced.graph.inserting_before(alike[head.number]):
+            traced.graph.call_function(torch.ops.pippy._pipe_split.default)
+    traced.recompile()
+    return traced
+
+
+def _check_readers(stages: fx.GraphModule) -> None:
+    """Refuse what pipelining can't train: a value whose gradients come from several stages."""
+    for node in stages.graph.nodes:
+        readers = [user for user in node.users if user.op == "call_module"]
+        if node.op == "placeholder" and readers[1:]:
+            raise PlacementError(
+                f"{len(readers)} stages read the model's input: torch's pipelining gives it to the "
+                "first one only"
+            )
+        if (node.op == "call_module" or node.target is operator.getitem) and readers[1:]:
+            names = ", ".join(user.name for user in readers)
+            raise PlacementError(
+                f"{len(readers)} stages ({names}) read one value: torch's pipelining can train "
+                "what one stage reads"
+            )
+
+
+class Stage:
+    """A Worker that has one stage."""
+
+    def __init__(self, way: Way, job: Job, stage: Any, rank: int) -> None:
+        self._first, self._last = rank == 0, rank == job.workers - 1
+        self._module: nn.Module = stage.submod
+        self._batches, self._size = job.batches(), job.batch_size
+        count = way.scheduling.micro_batches
+        self._schedule: Any = RULES[way.name](stage, count, loss_fn=loss_of)
+        self._optimizer = job.new_optimizer(stage.submod)
+
+    def learn(self, first: int, count: int, tick: Tick) -> list[float]:
+        """Steps of the schedule, each with an update."""
+        found = []
+        for step in range(first, first + count):
+            if self._optimizer is not None:
+                self._optimizer.zero_grad()
+            images = [self._batches.images(step, range(self._size))] if self._first else []
+            if self._last:
+                losses: list[Tensor] = []
+                labels = self._batches.labels(step, range(self._size))
+                self._schedule.step(*images, target=labels, losses=losses)
+                found.append(torch.stack(losses).mean().item())
+            else:
+                self._schedule.step(*images)
+            if self._optimizer is not None:
+                self._optimizer.step()
+            tick()
+        return found
+
+    def state(self) -> Mapping[str, Tensor]:
+        """The stage's own."""
+        return self._module.state_dict()
+
+    def sent_bytes(self) -> int | None:
+        """What libraries send is counted by the system."""
+        return None

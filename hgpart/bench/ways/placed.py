@@ -1,0 +1,92 @@
+"""A plan -> Worker: the part of a placed model that a process has, by hgpart's schedules."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from hgpart.bench.ways.job import Job, loss_of
+from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.worker import Tick, Worker
+from hgpart.placement import place
+from hgpart.plan import Plan
+from hgpart.run.distributed import DistributedModel
+from hgpart.run.learner import Loss, RankModel
+from hgpart.run.processes.connection import connect
+
+
+@contextmanager
+def placed(way: Way, job: Job, plan: Plan, rank: int) -> Iterator[Worker]:
+    """Be the process of one part."""
+    with connect(plan.k, timeout=job.timeout) as connection:
+        placement = place(job.new_model(), plan, parts=[rank])
+        learner = RankModel(DistributedModel(placement, connection), way.scheduling)
+        learner.train(True)
+        yield Part(learner, job, rank)
+
+
+class Part:
+    """A Worker that has a part of the model.
+
+    Parameters
+    ----------
+    learner : RankModel
+    job : Job
+    rank : int
+    """
+
+    def __init__(self, learner: RankModel, job: Job, rank: int) -> None:
+        self._learner, self._size, self._rank = learner, job.batch_size, rank
+        self._batches = job.batches()
+        self._optimizer = job.new_optimizer(learner.model)
+
+    def learn(self, first: int, count: int, tick: Tick) -> list[float]:
+        """Run the part's share of steps, or of one stream of them."""
+        learner, is_stream = self._learner, self._learner.scheduling.is_stream
+        losses: list[float] = []
+        waiting: deque[Loss] = deque()
+
+        def update(part: int) -> None:
+            if self._optimizer is not None:
+                self._optimizer.step()
+            if is_stream:
+                tick()
+
+        def on_loss(loss: Loss) -> None:
+            if not is_stream:
+                tick()
+            waiting.append(loss)
+            while len(waiting) > 1:  # nobody waits for what another process has yet to compute
+                losses.append(waiting.popleft()())
+
+        learner.learn(self._steps(first, count), count, self._size, loss_of, update, on_loss)
+        losses += [loss() for loss in waiting]
+        return losses if learner.first else []
+
+    def _steps(self, first: int, count: int) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+        """Images and labels of the samples that the part reads, and of those that it ends."""
+        sizes = self._learner.scheduling.sizes(self._size)
+        read = [*self._learner.samples_read(sizes)]
+        ended = [*self._learner.samples_of_result(sizes)]
+        for step in range(first, first + count):
+            images = self._batches.images(step, read) if read else None
+            labels = self._batches.labels(step, ended) if ended else None
+            yield images, labels
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Slices of parameters and buffers, each element in one part."""
+        found: dict[str, Tensor] = {}
+        for _, held, tensor in self._learner.held():
+            whole = found.setdefault(held.name, torch.zeros(held.shape, dtype=tensor.dtype))
+            held.put(whole, tensor)
+        return found
+
+    def sent_bytes(self) -> int | None:
+        """Maps and gradients, and of slices the weights."""
+        traffic = self._learner.totals().traffic
+        sent = traffic.forward_bytes + traffic.backward_bytes + traffic.uncounted_bytes
+        return int(sent[self._rank].sum())

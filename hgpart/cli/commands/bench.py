@@ -1,0 +1,326 @@
+"""hgpart bench: Model, ways -> seconds a step of each, or to an accuracy, side by side."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import TaskProgressColumn, TimeElapsedColumn
+
+from hgpart.cli.options import (
+    Eps,
+    HtmlFile,
+    InputShape,
+    JsonFile,
+    Model,
+    Timeout,
+    Unit,
+    WorkSource,
+    checked_unit,
+    names,
+    work_of,
+)
+from hgpart.cli.outputs import check_outputs, check_page_package, plain_console, tables_wanted
+from hgpart.cli.stages import Stages, traced_model
+from hgpart.cores import usable_cores
+from hgpart.errors import ArgumentError, RunError
+from hgpart.terminal import progress_bar
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hgpart.bench.plans import Subject
+    from hgpart.bench.ways.job import Job
+    from hgpart.bench.ways.way import Way
+
+LARGEST_RATE = 1e30  # as `hgpart train` takes it
+Tell = Callable[[float, str], None]  # the share that is done, and what is under way
+
+
+def bench(
+    model: Model,
+    ways: Annotated[
+        Any,
+        typer.Option(
+            parser=names,
+            metavar="W,W,...",
+            help="Only these; all when left out. NAME:RULE:M for the schedule and micro-batches of "
+            "a partition, pipeline-...:M, ps-...:distributed.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(help="That share a step; a parameter server is one more.")
+    ] = 2,
+    steps: Annotated[int, typer.Option(help="That are timed in a turn, after one.")] = 3,
+    rounds: Annotated[int, typer.Option(help="Turns of each way.")] = 3,
+    batch_size: Annotated[int, typer.Option(help="Samples of a step, of all processes.")] = 32,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="synthetic|digits|imagefolder:PATH",
+            help="What is trained on; synthetic is the same batch in each step.",
+        ),
+    ] = "synthetic",
+    until: Annotated[
+        float | None,
+        typer.Option(
+            metavar="ACCURACY",
+            help="Train once, until this share of the test samples is given its class.",
+        ),
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="At most, with --until.")] = 50,
+    input_shape: InputShape = None,
+    eps: Eps = 0.1,
+    effort: Annotated[
+        float, typer.Option(min=0, help="How long partitions are searched for, 1 by default.")
+    ] = 1.0,
+    work: WorkSource = "flops",
+    lr: Annotated[float, typer.Option(help="Learning rate of plain gradient descent.")] = 0.01,
+    seed: Annotated[int, typer.Option(help="Of weights, data and partitions.")] = 0,
+    timeout: Timeout = 300.0,
+    unit: Unit = "MB",
+    json: JsonFile = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="The figures, line by line.")
+    ] = None,
+    html: HtmlFile = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from what --json FILE has already.")
+    ] = False,
+) -> None:
+    """Train a few steps each way, torch's and hgpart's, in turns: which is fast on this machine."""
+    check_outputs({"--json": json, "--csv": csv, "--html": html})
+    if resume and json in (None, "-"):
+        raise ArgumentError("--resume needs the file that --json FILE wrote, and writes again")
+    if html is not None:
+        check_page_package()
+    counts = {"steps": steps, "rounds": rounds, "batch-size": batch_size, "epochs": epochs}
+    for name, value in counts.items():
+        if value < 1:
+            raise ArgumentError(f"--{name} {value}: accepted is 1 or more")
+    if not 0 <= lr <= LARGEST_RATE:
+        raise ArgumentError(f"--lr {lr}: accepted is a number from 0 to {LARGEST_RATE:g}")
+    if until is not None and not 0 < until <= 1:
+        raise ArgumentError(f"--until {until}: accepted is a number above 0 and up to 1")
+    if until is not None and data == "synthetic":
+        raise ArgumentError(
+            "--until needs data to test on: accepted are --data digits and imagefolder:PATH"
+        )
+    checked_unit(unit)
+    from hgpart.bench.ways.way import check_ways, chosen_ways
+
+    chosen = chosen_ways(ways, processes)
+    if ways is not None:
+        check_ways(chosen, processes, batch_size)
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.bench.plans import Subject
+            from hgpart.bench.ways.job import Job
+            from hgpart.compare.comparison import work_digest
+            from hgpart.partition.problem.checks import check_request, check_search
+            from hgpart.run.processes.connection import check_timeout
+        check_request(processes, eps)
+        check_search(seed, effort)
+        check_timeout(timeout)
+        measure = work_of(work, None, batch_size)
+        module, shape, traced, graph = traced_model(stage, model, input_shape)
+        classes = _classes(module, shape)
+        with stage("work", spinner=False):
+            done = measure(module, traced, graph)
+    subject = Subject(
+        *(model, shape, traced, graph, done, batch_size, processes, eps, seed, effort)
+    )
+    if ways is not None:
+        for way in chosen:
+            subject.check(way)
+    threads = _threads(processes)
+    job = Job(model, shape, classes, batch_size, processes, threads, seed, lr, timeout, data)
+    about = {
+        "model": model,
+        "input_shape": shape,
+        "fingerprint": graph.fingerprint,
+        "batch_size": batch_size,
+        "processes": processes,
+        "threads": threads,
+        "eps": eps,
+        "effort": effort,
+        "lr": lr,
+        "seed": seed,
+        "work_source": done.source,
+        "work_digest": work_digest(done),
+        "data": data,
+    }
+    wanted = _Wanted(chosen, subject, job, unit, json, csv, html, resume)
+    if until is None:
+        wanted.turns(about, steps, rounds)
+    else:
+        wanted.race(about, until, epochs)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What was asked for, checked."""
+
+    ways: Sequence[Way]
+    subject: Subject
+    job: Job
+    unit: str
+    json: str | None
+    csv: Path | None
+    html: Path | None
+    resume: bool
+
+    def turns(self, about: Mapping[str, Any], steps: int, rounds: int) -> None:
+        """Seconds a step."""
+        from hgpart.bench.results import Bench, bench_csv, bench_json, rows_done
+        from hgpart.bench.turns import take_turns
+        from hgpart.report.benches import print_bench
+        from hgpart.report.page import bench_page
+
+        empty = Bench(**about, steps=steps)
+        self.job.batches()  # which says what is wrong with the data
+        before = rows_done(self.json, empty) if self.resume and self.json else {}
+
+        def run(tell: Tell, on_row: Callable[[Any], None]) -> None:
+            def on_turn(number: int, way: Way) -> None:
+                at = number * len(self.ways) + self.ways.index(way)
+                tell(at / (rounds * len(self.ways)), f"round {number + 1}: {way.text}")
+
+            options = self.subject, self.job, steps, rounds, before
+            take_turns(self.ways, *options, on_turn, on_row)
+
+        self._run(
+            run,
+            _Rows(empty, before, [way.text for way in self.ways], bench_json),
+            bench_csv,
+            lambda found: bench_page(found, self.unit),
+            lambda found: print_bench(found, plain_console(), self.unit),
+        )
+
+    def race(self, about: Mapping[str, Any], until: float, epochs: int) -> None:
+        """Seconds to an accuracy."""
+        from hgpart.bench.races import Races, race, races_csv, races_done, races_json
+        from hgpart.report.page import race_page
+        from hgpart.report.races import print_races
+
+        empty = Races(**about, until=until, epochs=epochs)
+        data = self.job.batches().data
+        before = races_done(self.json, empty) if self.resume and self.json else {}
+
+        def run(tell: Tell, on_row: Callable[[Any], None]) -> None:
+            def on_epoch(way: Way, epoch: int, accuracy: float) -> None:
+                at = self.ways.index(way) + epoch / epochs
+                said = f"{way.text}: {100 * accuracy:.1f} % after {epoch} epochs"
+                tell(at / len(self.ways), said)
+
+            options = self.subject, self.job, data, until, epochs, before
+            race(self.ways, *options, on_epoch, on_row)
+
+        self._run(
+            run,
+            _Rows(empty, before, [way.text for way in self.ways], races_json),
+            races_csv,
+            race_page,
+            lambda found: print_races(found, plain_console()),
+        )
+
+    def _run(
+        self,
+        run: Callable[[Tell, Callable[[Any], None]], None],
+        rows: _Rows,
+        as_csv: Callable[[Any], str],
+        as_page: Callable[[Any], str],
+        show: Callable[[Any], None],
+    ) -> None:
+        """Keep what comes, whatever ends it; then write the other files, and print."""
+        from hgpart.files.writing import replacing
+        from hgpart.report.page import write_page
+
+        kept = None if self.json in (None, "-") else Path(str(self.json))
+        interrupted = False
+        try:
+            with _progress() as tell:
+                run(tell, lambda row: rows.add(row, kept))
+        except KeyboardInterrupt:
+            interrupted = True
+        found = rows.record
+        if found.rows:
+            if self.csv is not None:
+                with replacing(self.csv) as file:
+                    file.write(as_csv(found))
+            if self.html is not None:
+                write_page(as_page(found), self.html)
+            if tables_wanted(self.json, rows.as_json(found)):
+                show(found)
+            sys.stdout.flush()
+        if interrupted:
+            raise KeyboardInterrupt(f"with {len(found.rows)} of {len(self.ways)} ways begun")
+        if failed := rows.failed:
+            raise RunError(
+                f"{', '.join(failed)} failed, the others are measured; --resume tries again"
+            )
+
+
+class _Rows:
+    """The rows that are there, in a file as soon as there is one more."""
+
+    def __init__(
+        self,
+        empty: Any,
+        before: Mapping[str, Any],
+        order: Sequence[str],
+        as_json: Callable[[Any], str],
+    ) -> None:
+        self._empty, self._rows, self._order, self.as_json = empty, dict(before), order, as_json
+
+    def add(self, row: Any, path: Path | None) -> None:
+        """Keep a row, in the place of the one that its way had."""
+        from hgpart.files.writing import replacing
+
+        self._rows[row.way] = row
+        if path is not None and not (path.exists() and not path.is_file()):
+            with replacing(path) as file:  # a pipe would get each of the versions
+                file.write(self.as_json(self.record))
+
+    @property
+    def record(self) -> Any:
+        """All of them: those asked for in their order, and those that a file had besides."""
+        from hgpart.bench.results import by_way
+
+        return by_way(self._rows, self._order, self._empty)
+
+    @property
+    def failed(self) -> list[str]:
+        """Ways of which something went wrong."""
+        from hgpart.bench.turns import is_failed
+
+        return [row.way for row in self.record.rows if is_failed(row)]
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """A bar on a terminal, told what share is done and what is under way."""
+    with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("measuring", total=1.0)
+        yield lambda done, said: bar.update(task, completed=done, description=said)
+
+
+def _threads(processes: int) -> int:
+    """Of each process: what OMP_NUM_THREADS says, or its share of the cores."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return int(said) if said.isdecimal() and int(said) else max(1, usable_cores() // processes)
+
+
+def _classes(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Width of the model's output."""
+    from hgpart.run.training.loop import class_scores
+    from hgpart.tracing.traced_model import example_inputs
+
+    with redirect_stdout(sys.stderr):
+        return class_scores(module(*example_inputs(module, shape))).shape[1]

@@ -1,0 +1,116 @@
+"""Bench -> table: what a step takes each way, and what could not be run."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from hgpart.bench.results import Bench, Measured, NotRun
+from hgpart.report.tables import even_decimals, in_unit, print_table, ruled_table
+
+WIDTH = 110  # of reasons, where there is no terminal
+
+
+def print_bench(bench: Bench, console: Console, unit: str) -> None:
+    """Print the fastest way first, then all of them in the order asked for, then the reasons.
+
+    Parameters
+    ----------
+    bench : Bench
+    console : Console
+    unit : str
+        What bytes are printed in, one of `UNITS`.
+    """
+    console.print(fastest(bench), style="bold")
+    console.print(" · ".join(settings(bench)), soft_wrap=True)
+    if bench.measured:
+        console.print()
+        _print_rows(bench, bench.measured, console, unit)
+    print_refused([row for row in bench.rows if isinstance(row, NotRun)], console)
+
+
+def print_refused(refused: Sequence[NotRun], console: Console) -> None:
+    """Print why ways could not be run, if there are any."""
+    width = console.width if console.is_terminal else WIDTH
+    if refused:
+        console.print()
+    for row in refused:
+        what = "failed" if row.failed else "can't be used"
+        lines = textwrap.wrap(
+            f"{row.way} {what}: {row.why}", width, subsequent_indent="  ", break_on_hyphens=False
+        )
+        for line in lines:
+            console.print(line, soft_wrap=True)
+
+
+def fastest(bench: Bench) -> str:
+    """Which way is the fastest, and by how much: one line."""
+    if not bench.measured:
+        return f"{bench.model}: no way could be measured"
+    best, *others = sorted(bench.measured, key=lambda row: row.quartiles[1])
+    text = f"{best.way}: {bench.batch_size / best.quartiles[1]:,.1f} samples/s"
+    if (gain := bench.speed_up(best)) is not None and best.way != "single":
+        text += f", {gain:.2f} times one process"
+    if others:
+        ratio = others[0].quartiles[1] / best.quartiles[1]
+        text += f"; {ratio:.2f} times as fast as {others[0].way}, the next"
+    return text
+
+
+def settings(bench: Bench) -> list[str]:
+    """What was measured."""
+    rounds = max((row.rounds for row in bench.measured), default=0)
+    return [
+        bench.model,
+        f"input {' x '.join(map(str, bench.input_shape))}",
+        f"batch of {bench.batch_size}",
+        f"{bench.processes} processes of {counted(bench.threads, 'thread')}",
+        f"{counted(rounds, 'turn')} of {counted(bench.steps, 'step')}",
+        bench.data,
+        f"work: {bench.work_source}",
+        f"seed {bench.seed}",
+    ]
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step', '2 steps')
+    """
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _print_rows(bench: Bench, rows: Sequence[Measured], console: Console, unit: str) -> None:
+    quartiles = [row.quartiles for row in rows]
+    times = even_decimals([seconds for row in quartiles for seconds in row])
+    gains = [bench.speed_up(row) for row in rows]
+    sent = [None if row.sent_bytes is None else round(row.sent_bytes) for row in rows]
+    columns = [
+        [row.way for row in rows],
+        times[1::3],
+        times[0::3],
+        times[2::3],
+        even_decimals([bench.batch_size / middle for _, middle, _ in quartiles]),
+        ["-" if gain is None else f"{gain:.2f}" for gain in gains],
+        [f"{100 * row.busy_share:.0f}" for row in rows],
+        [f"{100 * (1 - row.busy_share):.0f}" for row in rows],
+        in_unit(sent, unit),
+        in_unit([max(row.peak_bytes) for row in rows], unit),
+    ]
+    table = ruled_table(
+        [
+            *("way", "s a step", "lower", "upper", "samples/s", "speed-up"),
+            *("busy %", "waiting %", f"sent {unit}", f"peak {unit}"),
+        ]
+    )
+    for cells in zip(*columns, strict=True):
+        table.add_row(*cells)
+    print_table(console, "Training, median and quartiles of a step", table)
+    console.print(
+        "busy: CPU time of all processes, of that which their threads had; sent: by all of them in "
+        "a step; peak: memory of the process that has most",
+        soft_wrap=True,
+    )

@@ -1,0 +1,154 @@
+"""Bench, Races -> HTML tables and plotly figures: what a step, or an accuracy, takes each way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from hgpart.bench.races import Race, Races
+from hgpart.bench.results import Bench, NotRun, Row, as_record
+from hgpart.bench.ways.way import way_of
+from hgpart.report import UNITS
+from hgpart.report.page.figures import COLOURS, DASHES, SYMBOLS, Figure
+from hgpart.report.page.tables import Column, cell, head_cell, table
+
+BAR_HEIGHT = 30  # of a way, in pixels
+
+
+def way_columns(bench: Bench, unit: str) -> list[Column]:
+    """What is said of each way; `unit` is that of bytes."""
+    size = UNITS[unit]
+    return [
+        Column("median_seconds", "a step", "Median of all timed steps.", "s"),
+        Column("lower_seconds", "lower", "A quarter of the steps are as fast.", "s"),
+        Column("upper_seconds", "upper", "A quarter of the steps are as slow.", "s"),
+        Column("samples_per_second", "samples/s", "By the median."),
+        Column("speed_up", "speed-up", "Over one process, by medians.", decimals=2),
+        Column(
+            "busy_share",
+            "busy",
+            "CPU time of all processes, as a share of that which their threads had.",
+            decimals=2,
+        ),
+        Column("waiting_share", "waiting", "The rest of it.", decimals=2),
+        Column("sent_bytes", "sent", "By all processes in a step.", unit, size),
+        Column("largest_peak_bytes", "peak", "Memory of the process with most.", unit, size),
+        Column("all_peak_bytes", "peak of all", "Of all processes together.", unit, size),
+    ]
+
+
+def ways_table(bench: Bench, unit: str) -> str:
+    """A row a way; what could not be run says why."""
+    columns = way_columns(bench, unit)
+    rows = []
+    for row in bench.rows:
+        if isinstance(row, NotRun):
+            rows.append(_refused(row, len(columns)))
+        else:
+            record = as_record(row, bench)
+            cells = "".join(cell(column, record[column.key]) for column in columns)
+            rows.append(f"<tr>{head_cell(row.way)}{cells}</tr>")
+    return table("ways", "way", columns, rows)
+
+
+def ways_glossary(rows: Sequence[Row | Race], columns: Sequence[Column] = ()) -> str:
+    """What the columns and the ways are."""
+    terms = [(column.heading, column.meaning) for column in columns]
+    terms += [(row.way, way_of(row.way).meaning) for row in rows]
+    lines = [f"<dt>{escape(term)}</dt><dd>{escape(meaning)}</dd>" for term, meaning in terms]
+    return (
+        "<details><summary>What the columns and the ways are</summary><dl>"
+        + "\n".join(lines)
+        + "</dl></details>"
+    )
+
+
+def ways_figure(bench: Bench) -> Figure:
+    """A bar for the median of each way, and a line from quartile to quartile."""
+    rows = bench.measured
+    quartiles = [row.quartiles for row in rows]
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": [escape(row.way) for row in rows],
+            "x": [middle for _, middle, _ in quartiles],
+            "error_x": {
+                "type": "data",
+                "symmetric": False,
+                "array": [upper - middle for _, middle, upper in quartiles],
+                "arrayminus": [middle - lower for lower, middle, _ in quartiles],
+            },
+            "marker": {"color": COLOURS[0]},
+            "hovertemplate": "<b>%{y}</b><br>%{x:.4~g} s a step<extra></extra>",
+        }
+    ]
+    layout = {
+        "xaxis": {"title": {"text": "seconds a step"}, "rangemode": "tozero"},
+        "yaxis": {"autorange": "reversed", "automargin": True},
+        "showlegend": False,
+    }
+    return Figure(data, layout, height=BAR_HEIGHT * len(rows) + 120)
+
+
+def races_table(races: Races) -> str:
+    """A row a way; what could not be run says why."""
+    columns = [
+        Column("seconds", "to the accuracy", "Training alone; tests are left out.", "s"),
+        Column("steps", "steps", "To the accuracy."),
+        Column("epochs", "epochs", "That it was trained for."),
+        Column(
+            "best", "best", "The largest share of the test samples that were right.", decimals=4
+        ),
+        Column("spent", "in all", "Seconds of its epochs.", "s"),
+    ]
+    rows = []
+    for row in races.rows:
+        if isinstance(row, NotRun):
+            rows.append(_refused(row, len(columns)))
+            continue
+        finish = races.finish(row)
+        record: dict[str, float | None] = {
+            "seconds": None if finish is None else finish.seconds,
+            "steps": None if finish is None else finish.steps,
+            "epochs": len(row.points),
+            "best": max(point.accuracy for point in row.points),
+            "spent": row.points[-1].seconds,
+        }
+        cells = "".join(cell(column, record[column.key]) for column in columns)
+        rows.append(f"<tr>{head_cell(row.way)}{cells}</tr>")
+    return table("races", "way", columns, rows)
+
+
+def race_figure(races: Races) -> Figure:
+    """Accuracy of each way against seconds of training, as figure 5.2 of the thesis."""
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": escape(row.way),
+            "x": [point.seconds for point in row.points],
+            "y": [100 * point.accuracy for point in row.points],
+            "customdata": [point.steps for point in row.points],
+            "line": {
+                "color": COLOURS[at % len(COLOURS)],
+                "dash": DASHES[at // len(COLOURS) % len(DASHES)],
+                "width": 2,
+            },
+            "marker": {"symbol": SYMBOLS[at % len(SYMBOLS)], "size": 7},
+            "hovertemplate": f"<b>{escape(row.way)}</b><br>%{{y:.1f}} % after %{{x:.4~g}} s, "
+            "%{customdata} steps<extra></extra>",
+        }
+        for at, row in enumerate(races.run)
+    ]
+    layout = {
+        "xaxis": {"title": {"text": "seconds of training"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": "% of the test samples"}},
+    }
+    return Figure(data, layout, height=460)
+
+
+def _refused(row: NotRun, columns: int) -> str:
+    what = "failed" if row.failed else "can't be used"
+    said = f'<td class="why" colspan="{columns}">{what}: {escape(row.why)}</td>'
+    return f"<tr>{head_cell(row.way)}{said}</tr>"

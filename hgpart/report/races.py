@@ -1,0 +1,88 @@
+"""Races -> table: seconds and steps of each way to an accuracy, and curves of them."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from hgpart.bench.races import Races
+from hgpart.bench.results import NotRun
+from hgpart.report.benches import counted, print_refused
+from hgpart.report.tables import even_decimals, print_table, ruled_table
+
+CURVE_POINTS = 6  # of each way, where it had more
+
+
+def print_races(races: Races, console: Console) -> None:
+    """Print the first at the goal, then all, then the reasons of those that did not run."""
+    console.print(winner(races), style="bold")
+    console.print(" · ".join(race_settings(races)), soft_wrap=True)
+    if races.run:
+        console.print()
+        _print_rows(races, console)
+        console.print()
+        _print_curves(races, console)
+    print_refused([row for row in races.rows if isinstance(row, NotRun)], console)
+
+
+def winner(races: Races) -> str:
+    """Which way has the accuracy first: one line."""
+    goal = f"{100 * races.until:g} %"
+    finishes = [(found.seconds, row.way) for row in races.run if (found := races.finish(row))]
+    if not finishes:
+        return f"{races.model}: no way came to {goal} of the test samples"
+    (seconds, way), *others = sorted(finishes)
+    text = f"{way}: {goal} of the test samples in {seconds:,.1f} s of training"
+    if others:
+        text += f"; {others[0][0] / seconds:.2f} times as fast as {others[0][1]}, the next"
+    return text
+
+
+def race_settings(races: Races) -> list[str]:
+    """What was run."""
+    return [
+        races.model,
+        f"input {' x '.join(map(str, races.input_shape))}",
+        races.data,
+        f"batch of {races.batch_size}",
+        f"{races.processes} processes of {counted(races.threads, 'thread')}",
+        f"sgd, lr {races.lr:g}",
+        f"at most {counted(races.epochs, 'epoch')}",
+        f"seed {races.seed}",
+    ]
+
+
+def _print_rows(races: Races, console: Console) -> None:
+    rows = races.run
+    finishes = [races.finish(row) for row in rows]
+    seconds = [row.points[-1].seconds for row in rows]
+    columns = [
+        [row.way for row in rows],
+        ["-" if found is None else f"{found.seconds:,.1f}" for found in finishes],
+        ["-" if found is None else f"{found.steps:,}" for found in finishes],
+        [
+            "-" if found is None else str(len(row.points))
+            for row, found in zip(rows, finishes, strict=True)
+        ],
+        [f"{100 * max(point.accuracy for point in row.points):.1f}" for row in rows],
+        even_decimals(
+            [
+                row.points[-1].steps * races.batch_size / spent
+                for row, spent in zip(rows, seconds, strict=True)
+            ]
+        ),
+    ]
+    headings = ["way", "s", "steps", "epochs", "best %", "samples/s"]
+    table = ruled_table(headings)
+    for cells in zip(*columns, strict=True):
+        table.add_row(*cells)
+    print_table(console, f"Training to {100 * races.until:g} % of the test samples", table)
+
+
+def _print_curves(races: Races, console: Console) -> None:
+    table = ruled_table(["way", "s: % of the test samples, as it went"])
+    for row in races.run:
+        apart = max(1, -(-len(row.points) // CURVE_POINTS))
+        shown = [*row.points[:-1:apart], row.points[-1]]
+        points = [f"{point.seconds:,.1f}: {100 * point.accuracy:.1f}" for point in shown]
+        table.add_row(row.way, "  ".join(points))
+    print_table(console, "Curves", table)

@@ -1,0 +1,70 @@
+"""Ways to an accuracy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hgpart.bench.races import Point, Race, Races, races_csv, races_done, races_json
+from hgpart.bench.results import NotRun, by_way
+from hgpart.errors import FormatError, PlanError
+from hgpart.report.races import winner
+
+EMPTY = Races(
+    model="toy",
+    input_shape=(1, 8, 8),
+    fingerprint="f",
+    batch_size=8,
+    processes=2,
+    threads=1,
+    eps=0.1,
+    effort=1.0,
+    lr=0.01,
+    seed=0,
+    work_source="flops",
+    work_digest="w",
+    data="digits",
+    until=0.9,
+    epochs=2,
+)
+SLOW = Race("single", (Point(10, 2.0, 2.3, 0.5), Point(20, 4.0, 1.0, 0.9)))
+FAST = Race("ddp", (Point(10, 1.0, 2.3, 0.95),))
+NEVER = Race("apart", (Point(10, 1.0, 2.3, 0.1), Point(20, 2.0, 2.3, 0.1)))
+GONE = NotRun("fsdp", "rank 1 was ended by SIGKILL", failed=True)
+ROWS = {row.way: row for row in (SLOW, FAST, NEVER, GONE)}
+
+
+def test_who_is_first_at_the_goal() -> None:
+    races = by_way(ROWS, [*ROWS], EMPTY)
+    assert races.finish(SLOW) == SLOW.points[1]
+    assert races.finish(NEVER) is None
+    assert winner(races) == (
+        "ddp: 90 % of the test samples in 1.0 s of training; 4.00 times as fast as single, the next"
+    )
+    assert winner(by_way(ROWS, ["apart"], EMPTY)) == "toy: no way came to 90 % of the test samples"
+
+
+def test_csv_has_a_line_an_epoch() -> None:
+    lines = races_csv(by_way(ROWS, ["single", "fsdp"], EMPTY)).splitlines()
+    assert lines == [
+        "way,epoch,steps,seconds,loss,accuracy,why",
+        "single,1,10,2.0,2.3,0.5,",
+        "single,2,20,4.0,1.0,0.9,",
+        "fsdp,,,,,,rank 1 was ended by SIGKILL",
+    ]
+
+
+def test_a_file_holds_what_can_be_gone_on_from(tmp_path) -> None:
+    path = tmp_path / "race.json"
+    path.write_text(races_json(by_way(ROWS, ["ddp"], EMPTY)))
+    assert races_done(path, EMPTY) == ROWS
+    assert json.loads(path.read_text())["rows"][0]["steps"] == 10
+    with pytest.raises(PlanError, match=r"its until is 0.9, this one's 0.8"):
+        races_done(path, replace(EMPTY, until=0.8))
+    content = json.loads(path.read_text())
+    content["rows"][0]["points"] = [[1, 2]]
+    path.write_text(json.dumps(content, indent=1))
+    with pytest.raises(FormatError, match=r'race.json.*"points"'):
+        races_done(path, EMPTY)

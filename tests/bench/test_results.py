@@ -1,0 +1,140 @@
+"""What processes did -> rows and files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from hgpart.bench.results import (
+    COLUMNS,
+    Bench,
+    Measured,
+    NotRun,
+    bench_csv,
+    bench_json,
+    by_way,
+    measured,
+    rows_done,
+)
+from hgpart.bench.ways.way import way_of
+from hgpart.bench.ways.worker import Lap
+from hgpart.errors import FormatError, PlanError
+
+EMPTY = Bench(
+    model="toy",
+    input_shape=(1, 8, 8),
+    fingerprint="f",
+    batch_size=8,
+    processes=2,
+    threads=1,
+    steps=2,
+    eps=0.1,
+    effort=1.0,
+    lr=0.01,
+    seed=0,
+    work_source="flops",
+    work_digest="w",
+)
+SINGLE = Measured("single", 1, (4.0, 2.0), (2.3, 2.2, 2.1), (0.5,), 0.0, (100,))
+DDP = Measured("ddp", 1, (1.0, 1.0), (2.3, 2.2, 2.1), (0.5, 1.0), 64.0, (70, 80))
+GONE = NotRun("fsdp", "rank 1 was ended by SIGKILL", failed=True)
+
+
+def lap(begin: float, *ends: float, losses=(), cpu=0.0, sent=None) -> Lap:
+    return Lap(begin, ends, losses, cpu, sent, peak_bytes=7)
+
+
+def test_a_step_lasts_until_the_last_process_has_ended_it() -> None:
+    warm_up = [lap(0.0, 1.0, losses=(9.0,)), lap(0.0, 1.0, losses=(1.0,))]
+    timed = [
+        lap(10.0, 11.0, 14.0, losses=(3.0, 2.0), cpu=2.0, sent=60),
+        lap(9.0, 12.0, 13.0, losses=(1.0, 1.0), cpu=9.0, sent=40),
+    ]
+    row = measured(way_of("ddp"), warm_up, timed, threads=1)
+    assert row.seconds == (2.0, 2.0)  # from 10 to 12 to 14
+    assert row.losses == (10.0, 4.0, 3.0)
+    assert row.busy == (0.5, 1.0)
+    assert row.sent_bytes == 50.0
+    assert row.peak_bytes == (7, 7)
+
+
+def test_processes_that_do_not_wait_count_by_their_mean_and_a_server_not_at_all() -> None:
+    timed = [
+        lap(0.0, 5.0, 6.0, 7.0, losses=(1.0,) * 3),
+        lap(0.0, 5.0, 8.0, 11.0, losses=(2.0,) * 3),
+    ]
+    row = measured(way_of("ps-async"), [], [*timed, lap(1.0, sent=None)], threads=2)
+    assert row.seconds == (2.0, 2.0)  # the first fills what is in flight
+    assert row.losses == (3.0, 3.0, 3.0)
+    assert row.sent_bytes is None
+    assert len(row.busy) == 3
+
+
+def test_rounds_add_up() -> None:
+    other = replace(DDP, seconds=(3.0, 3.0), busy=(1.0, 0.0), sent_bytes=None, peak_bytes=(90, 10))
+    both = DDP.and_then(other)
+    assert both.rounds == 2
+    assert both.seconds == (1.0, 1.0, 3.0, 3.0)
+    assert both.busy == (0.75, 0.5)
+    assert both.sent_bytes is None
+    assert both.peak_bytes == (90, 80)
+    assert both.quartiles == (1.0, 2.0, 3.0)
+
+
+def test_csv_has_a_line_a_way_and_these_columns() -> None:
+    bench = by_way({row.way: row for row in (GONE, DDP, SINGLE)}, ["single", "ddp", "fsdp"], EMPTY)
+    lines = [*csv.DictReader(io.StringIO(bench_csv(bench)))]
+    assert [*lines[0]] == [*COLUMNS]
+    assert bench_csv(bench).splitlines()[0] == (
+        "way,rounds,median_seconds,lower_seconds,upper_seconds,samples_per_second,speed_up,"
+        "busy_share,waiting_share,sent_bytes,largest_peak_bytes,all_peak_bytes,first_loss,"
+        "last_loss,why"
+    )
+    assert [line["way"] for line in lines] == ["single", "ddp", "fsdp"]
+    assert bench_csv(bench).splitlines()[2] == (
+        "ddp,1,1.0,1.0,1.0,8.0,3.0,0.75,0.25,64.0,80,150,2.3,2.1,"
+    )
+    assert lines[2]["why"] == GONE.why
+    assert lines[2]["median_seconds"] == ""
+
+
+def test_a_file_holds_what_can_be_gone_on_from(tmp_path) -> None:
+    rows = {row.way: row for row in (SINGLE, DDP, GONE)}
+    path = tmp_path / "bench.json"
+    path.write_text(bench_json(by_way(rows, ["ddp"], EMPTY)))
+    assert rows_done(path, EMPTY) == rows
+    assert rows_done(tmp_path / "none.json", EMPTY) == {}
+    record = json.loads(path.read_text())
+    assert (record["asked_count"], record["row_count"]) == (1, 3)
+    assert record["rows"][0]["samples_per_second"] == 8.0
+    assert record["rows"][0]["speed_up"] is None  # one process was not asked for
+    with pytest.raises(PlanError, match="its batch_size is 8, this one's 9"):
+        rows_done(path, replace(EMPTY, batch_size=9))
+    with pytest.raises(PlanError, match="its input_shape is"):
+        rows_done(path, replace(EMPTY, input_shape=(1, 9, 9)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rounds", 0),
+        ("seconds", []),
+        ("seconds", [-1.0]),
+        ("losses", ["x"]),
+        ("busy", [2.0, 0.0]),
+        ("peak_bytes", [1]),
+        ("sent_bytes", "many"),
+        ("way", 3),
+    ],
+)
+def test_a_file_that_was_changed_is_refused_with_its_line(tmp_path, name, value) -> None:
+    content = json.loads(bench_json(by_way({"ddp": DDP}, ["ddp"], EMPTY)))
+    content["rows"][0][name] = value
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(content, indent=1))
+    with pytest.raises(FormatError, match=rf'bench.json.*"{name}"'):
+        rows_done(path, EMPTY)

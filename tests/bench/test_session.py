@@ -1,0 +1,84 @@
+"""Every way, in processes, trains as the plain model does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from hgpart import channel_graph, flops, load_model, trace
+from hgpart.bench.plans import Subject, layout_of
+from hgpart.bench.results import summed_losses
+from hgpart.bench.session import Session
+from hgpart.bench.ways.job import Job, loss_of
+from hgpart.bench.ways.way import all_ways, way_of
+from hgpart.tracing.traced_model import example_inputs
+
+STEPS = 3
+JOB = Job("lenet5", (1, 32, 32), classes=10, batch_size=8, workers=2, lr=0.1, timeout=60.0)
+SCHEDULED = ("pipeline-1f1b:2", "coarse:1f1b:2", "sliced:zero-bubble:2", "layerwise:async")
+WAYS = [(text, 2) for text in (*(way.text for way in all_ways(2)), *SCHEDULED)]
+WAYS += [("hybrid-2", 4), ("pipeline-1f1b:4", 3)]
+QUICK = ("single", "ddp", "fsdp", "ps-sync", "ps-async:distributed", "weird-trick", *SCHEDULED)
+FREE = ("apart", "ps-async", "ps-async:distributed", "layerwise:async")
+
+
+@cache
+def subject(k: int) -> Subject:
+    model, shape = load_model("lenet5", device="meta")
+    traced = trace(model, example_inputs(model, shape))
+    graph = channel_graph(traced)
+    return Subject(
+        *("lenet5", shape, traced, graph, flops(graph), 8, k), eps=0.3, seed=0, effort=0.0
+    )
+
+
+@cache
+def plainly() -> tuple[list[float], dict[str, Tensor]]:
+    """What autograd and SGD make of the same batch, in this process."""
+    model, batches = JOB.new_model(), JOB.batches()
+    images, labels = batches.images(0, range(8)), batches.labels(0, range(8))
+    losses = []
+    for _ in range(STEPS):
+        model.zero_grad()
+        loss = loss_of(model(images), labels)
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= JOB.lr * parameter.grad
+        losses.append(loss.item())
+    return losses, model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("text", "workers"),
+    [pytest.param(*way, marks=() if way[0] in QUICK else pytest.mark.full) for way in WAYS],
+)
+def test_losses_and_weights_are_those_of_the_plain_model(text: str, workers: int) -> None:
+    way = way_of(text)
+    job = replace(JOB, workers=workers)
+    with Session(way, job, layout_of(way, subject(workers))) as session:
+        laps = [*session.learn(1), *session.learn(STEPS - 1)]
+        state = session.state()
+    count = way.processes(workers)
+    assert len(laps) == 2 * count
+    first, others = laps[:count], laps[count:]
+    losses = [*summed_losses(first), *summed_losses(others)]
+    wanted, weights = plainly()
+    assert losses[0] == pytest.approx(wanted[0], rel=1e-5)
+    assert len(losses) == STEPS
+    assert state.keys() == weights.keys()
+    if text not in FREE:
+        assert losses == pytest.approx(wanted, rel=1e-4)
+        for name, weight in weights.items():
+            torch.testing.assert_close(state[name], weight, rtol=1e-3, atol=1e-5)
+    for lap in others:
+        assert [*lap.ends] == sorted(lap.ends)
+        assert len(lap.ends) == (0 if lap.losses == () and way.name.startswith("ps-") else 2)
+        assert lap.peak_bytes > 10**7
+        assert (lap.sent_bytes or 0) >= 0
+    if text not in ("single", "apart"):
+        assert sum(lap.sent_bytes or 0 for lap in others) > 0

@@ -1,0 +1,205 @@
+"""`hgpart bench`: ways on the clock, whatever becomes of one of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hgpart.bench.results import COLUMNS
+from hgpart.cli import run
+
+TOY = """
+import os, signal, time
+import torch
+from torch import nn
+
+class Toy(nn.Sequential):
+    def forward(self, images):
+        if os.environ.get("RANK") == "1" and {trouble}:
+            {happens}
+        return super().forward(images)
+
+def toy():
+    layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten()
+    return Toy(*layers, nn.Linear(64, 3)), (1, 8, 8)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch):
+    """One thread a process, and not as if torchrun had started the tests."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("RANK", raising=False)
+
+
+def toy(folder: Path, happens: str = "pass", trouble: str = "True") -> str:
+    path = folder / "toy.py"
+    path.write_text(TOY.replace("{happens}", happens).replace("{trouble}", trouble))
+    return f"{path}:toy"
+
+
+def bench(model: str, *arguments: object) -> int:
+    return run(["bench", model, "--batch-size", "4", "--effort", "0", *map(str, arguments)])
+
+
+def fails(capfd, status, said, code):
+    """The command failed with one line that says it, before any process was started."""
+    assert code == status
+    out, err = capfd.readouterr()
+    assert err.startswith("hgpart: error: ")
+    assert err.count("\n") == 1
+    assert said in err
+    assert out == ""
+
+
+def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
+    model, ways = toy(tmp_path), "single,ddp,ps-sync:distributed,halves:1f1b:2,weird-trick"
+    files = [str(tmp_path / name) for name in ("b.json", "b.csv", "b.html")]
+    options = ["--json", files[0], "--csv", files[1], "--html", files[2], "--steps", 2]
+    assert bench(model, "--ways", ways, "--rounds", 1, *options) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    for way in ways.split(","):
+        assert f"\n{way} " in out
+    assert "speed-up" in out
+    first = json.loads(Path(files[0]).read_text())
+    assert [row["way"] for row in first["rows"]] == ways.split(",")
+    for row in first["rows"]:
+        assert len(row["seconds"]) == 2
+        assert len(row["losses"]) == 3
+        assert row["losses"] == pytest.approx(first["rows"][0]["losses"], rel=1e-4)
+        assert row["speed_up"] == pytest.approx(
+            first["rows"][0]["median_seconds"] / row["median_seconds"]
+        )
+        assert 0 < row["busy_share"] <= 1
+    assert Path(files[1]).read_text().splitlines()[0] == ",".join(COLUMNS)
+    page = Path(files[2]).read_text()
+    assert all(way in page for way in ways.split(","))
+
+    assert bench(model, "--ways", "ddp,single", "--rounds", 2, "--resume", *options) == 0
+    second = json.loads(Path(files[0]).read_text())
+    assert [row["way"] for row in second["rows"]][:2] == ["ddp", "single"]
+    found = {row["way"]: row for row in second["rows"]}
+    for row in first["rows"]:
+        seconds = found[row["way"]]["seconds"]
+        assert seconds[:2] == row["seconds"]
+        assert len(seconds) == (4 if row["way"] in ("ddp", "single") else 2)
+    capfd.readouterr()
+    fails(
+        *(capfd, 12, "can't be resumed: its steps is 2, this one's 3"),
+        bench(model, "--ways", "ddp", "--resume", "--json", files[0], "--steps", 3),
+    )
+
+
+def test_a_way_whose_process_dies_has_a_reason_and_the_others_go_on(tmp_path, capfd):
+    model = toy(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    options = ["--steps", 1, "--rounds", 2, "--json", tmp_path / "b.json"]
+    assert bench(model, "--ways", "ddp,single,pipeline-gpipe:2", *options) == 14
+    out, err = capfd.readouterr()
+    assert "ddp failed: rank 1 was ended by SIGKILL" in out
+    assert "\nsingle " in out
+    said = "ddp, pipeline-gpipe:2 failed, the others are measured; --resume tries again"
+    assert err == f"hgpart: error: {said}\n"
+    rows = {row["way"]: row for row in json.loads((tmp_path / "b.json").read_text())["rows"]}
+    assert rows["ddp"]["failed"] is True
+    assert rows["single"]["rounds"] == 2
+
+    toy(tmp_path)  # the same model, and no trouble any more
+    assert bench(model, "--ways", "ddp,single,pipeline-gpipe:2", "--resume", *options) == 0
+    rows = {row["way"]: row for row in json.loads((tmp_path / "b.json").read_text())["rows"]}
+    assert all(row["rounds"] == 2 for row in rows.values())
+
+
+def test_a_way_that_hangs_is_ended_and_one_that_raises_says_what(tmp_path, capfd):
+    model = toy(tmp_path, "time.sleep(600)", "torch.distributed.is_initialized()")
+    assert bench(model, "--ways", "ddp,single", "--rounds", 1, "--timeout", 4) == 14
+    out, _ = capfd.readouterr()
+    assert "ddp failed: rank" in out
+    assert "\nsingle " in out
+    model = toy(tmp_path, "raise KeyError('no such thing')", "torch.distributed.is_initialized()")
+    assert bench(model, "--ways", "ddp,single", "--rounds", 1) == 14
+    out, _ = capfd.readouterr()
+    assert "ddp failed: rank 1: KeyError: 'no such thing'" in out
+
+
+WIDE = """
+from torch import nn
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+
+    def forward(self, images):
+        first = self.first(images).tanh()
+        return (self.third(self.second(first)) + first).mean((2, 3))
+
+def wide():
+    return Wide(), (4, 8, 8)
+"""
+
+
+def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
+    (tmp_path / "wide.py").write_text(WIDE)
+    model, ways = f"{tmp_path / 'wide.py'}:wide", "weird-trick,pipeline-gpipe:3,single"
+    options = ["--processes", 3, "--batch-size", 6, "--steps", 1, "--rounds", 1]
+    assert bench(model, "--ways", ways, *options) == 0
+    out, _ = capfd.readouterr()
+    assert "weird-trick can't be used: the model does not end in linear layers" in out
+    assert "pipeline-gpipe:3 can't be used: 2 stages (submod_pp_1, submod_pp_2) read one" in out
+    assert "\nsingle " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ways", "dpd"], "way 'dpd': accepted are ddp"),
+        (["--processes", 1], "--processes 1: accepted are 2 to 64"),
+        (["--ways", "ddp", "--processes", 3], "accepted are batches of a multiple of 3"),
+        (["--ways", "layerwise", "--processes", 4], "has work for 3 of them"),
+        (["--ways", "pipeline-gpipe", "--processes", 4], "has work for 3 of them"),
+        (["--ways", "hybrid-2"], "are none with so few, or a prime"),
+        (["--steps", 0], "--steps 0: accepted is 1 or more"),
+        (["--rounds", 0], "--rounds 0: accepted is 1 or more"),
+        (["--until", 0.9], "accepted are --data digits"),
+        (["--until", 2, "--data", "digits"], "--until 2.0: accepted is a number above 0"),
+        (["--data", "cifar"], "data 'cifar': accepted are synthetic, digits"),
+        (["--lr", "nan"], "--lr nan: accepted"),
+        (["--timeout", 0], "timeout is 0 s, expected more than 0"),
+        (["--resume"], "--resume needs the file"),
+        (["--unit", "kB"], "unit 'kB': accepted are MB"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(tmp_path, capfd, monkeypatch, arguments, said):
+    def none(*_):
+        raise AssertionError("a process was to be started")
+
+    monkeypatch.setattr("hgpart.bench.session.Session.__init__", none)
+    fails(capfd, 3, said, bench(toy(tmp_path), *arguments))
+
+
+@pytest.mark.full
+def test_ways_to_an_accuracy(tmp_path, capfd):
+    files = [str(tmp_path / name) for name in ("r.json", "r.csv", "r.html")]
+    options = ["--data", "digits", "--until", 0.5, "--epochs", 3, "--lr", 0.3, "--json", files[0]]
+    options += ["--csv", files[1], "--html", files[2], "--ways", "single,ddp,halves:async"]
+    model = toy(tmp_path).replace(":toy", ":ten")
+    path = Path(model.rpartition(":")[0])
+    path.write_text(path.read_text().replace("def toy", "def ten").replace("64, 3)", "64, 10)"))
+    assert run(["bench", model, "--batch-size", "64", "--effort", "0", *map(str, options)]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    rows = {row["way"]: row for row in json.loads(Path(files[0]).read_text())["rows"]}
+    points = [rows[way]["points"] for way in ("single", "ddp")]
+    for plain, other in zip(*points, strict=True):
+        assert plain[0] == other[0]  # steps
+        assert plain[2:] == pytest.approx(other[2:], abs=2e-2)  # loss and accuracy
+    assert rows["single"]["reached"] is True
+    assert out.count("50 % of the test samples") == 2
+    assert Path(files[1]).read_text().startswith("way,epoch,steps,seconds,loss,accuracy,why\n")
+    assert "halves:async" in Path(files[2]).read_text()
+    again = [*map(str, options), "--resume"]
+    assert run(["bench", model, "--batch-size", "64", "--effort", "0", *again]) == 0
+    assert rows == {row["way"]: row for row in json.loads(Path(files[0]).read_text())["rows"]}
