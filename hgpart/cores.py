@@ -1,4 +1,4 @@
-"""The process -> how many CPU cores it may keep busy."""
+"""The process -> how many CPU cores it may keep busy, and what they are."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ def usable_cores() -> int:
     except AttributeError:  # on Linux only
         cores = os.cpu_count() or 1
     return max(1, min(cores, math.ceil(min(_quotas(), default=cores))))
+
+
+def processor() -> str:
+    """What the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown processor"
 
 
 def _quotas() -> Iterator[float]:

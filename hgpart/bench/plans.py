@@ -15,7 +15,7 @@ from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
-from hgpart.partition.baselines.by_slices import hybrid, opposed_replicas, replica
+from hgpart.partition.baselines.by_slices import data_parallel, hybrid, opposed_replicas, replica
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise, uncuttable_runs
@@ -136,6 +136,8 @@ def _of_slices(way: Way, subject: Subject, search: Search) -> tuple[Problem, Cnn
         return problem, *opposed_replicas(problem)
     assert way.replicas is not None
     problem = subject.problem(slices=way.replicas)
+    if way.replicas == subject.k:
+        return problem, *data_parallel(problem)
     found = solve(replica(problem, way.replicas), search, best_effort=True)
     return problem, *hybrid(problem, way.replicas, found.model, found.parts)
 

@@ -49,6 +49,7 @@ def work(
     rank: int,
     environment: Mapping[str, str],
     orders: Connection,
+    steps_ended: Any,
 ) -> None:
     """Be a process of a way, from its beginning to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
@@ -63,7 +64,7 @@ def work(
     try:
         with HIRES.get(way.name, placed)(way, job, layout, rank) as worker:
             orders.send(None)
-            _serve(worker, orders)
+            _serve(worker, orders, _Steps(steps_ended, rank))
         status = 0
     except (EOFError, BrokenPipeError):  # nobody asks any more
         pass
@@ -100,10 +101,30 @@ def _failure(error: BaseException) -> Failure:
     return Failure(f"{type(error).__name__}: {first_line(error)}", is_refusal=False)
 
 
-def _serve(worker: Worker, orders: Connection) -> None:
+class _Steps:
+    """When steps end here, and how many have, which the one that gives orders can see.
+
+    Parameters
+    ----------
+    numbers : array in shared memory
+        One for each process.
+    rank : int
+    """
+
+    def __init__(self, numbers: Any, rank: int) -> None:
+        self._numbers, self._rank = numbers, rank
+        self.ends: list[float] = []
+
+    def tick(self) -> None:
+        """One has ended."""
+        self.ends.append(time.perf_counter())
+        self._numbers[self._rank] += 1
+
+
+def _serve(worker: Worker, orders: Connection, steps: _Steps) -> None:
     """Do what is asked for, until there is nothing more."""
     while (order := orders.recv()) is not None:
-        orders.send(_lap(worker, order) if isinstance(order, Learn) else _shown(worker))
+        orders.send(_lap(worker, order, steps) if isinstance(order, Learn) else _shown(worker))
 
 
 def _shown(worker: Worker) -> dict[str, Any]:
@@ -113,18 +134,18 @@ def _shown(worker: Worker) -> dict[str, Any]:
     }
 
 
-def _lap(worker: Worker, order: Learn) -> Lap:
-    ends: list[float] = []
+def _lap(worker: Worker, order: Learn, steps: _Steps) -> Lap:
+    steps.ends.clear()
     _forget_peak()
     counted = worker.sent_bytes()
     sent = _written_bytes() if counted is None else counted
     cpu, begin = time.process_time(), time.perf_counter()
-    losses = worker.learn(order.first, order.count, lambda: ends.append(time.perf_counter()))
+    losses = worker.learn(order.first, order.count, steps.tick)
     cpu = time.process_time() - cpu
     peak = _peak_bytes()
     after = _written_bytes() if counted is None else worker.sent_bytes()
     departed = None if sent is None or after is None else after - sent
-    return Lap(begin, tuple(ends), tuple(losses), cpu, departed, peak)
+    return Lap(begin, tuple(steps.ends), tuple(losses), cpu, departed, peak)
 
 
 def _written_bytes() -> int | None:

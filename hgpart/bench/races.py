@@ -16,7 +16,7 @@ from hgpart.bench.session import Session
 from hgpart.bench.turns import attempted
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import APART, Way
+from hgpart.bench.ways.way import APART, SINGLE, Way
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.run.learner import WholeModel
 from hgpart.run.training.data import Data
@@ -26,7 +26,7 @@ from hgpart.schedules.rules import LONGEST
 FORMAT = "hgpart race 1"
 SETTINGS = (
     *("fingerprint", "input_shape", "batch_size", "processes", "threads", "eps", "effort", "lr"),
-    *("seed", "data", "until", "epochs", "work_digest"),
+    *("seed", "data", "until", "epochs", "work_digest", "machine"),
 )
 COLUMNS = ("way", "epoch", "steps", "seconds", "loss", "accuracy", "why")
 
@@ -40,7 +40,7 @@ class Point:
     steps : int
         From the beginning.
     seconds : float
-        Of them; what tests take is not among them.
+        Of them, with what the first one takes to begin; what tests take is not among them.
     loss : float
         Mean of the epoch's.
     accuracy : float
@@ -83,6 +83,8 @@ class Races:
         The accuracy.
     epochs : int
         At most.
+    machine : str
+        As in `hgpart.bench.results.Bench`.
     rows : tuple of Race or NotRun
     besides : tuple of Race or NotRun
         Rows of a file that was gone on from, which were not asked for now.
@@ -103,6 +105,7 @@ class Races:
     data: str
     until: float
     epochs: int
+    machine: str = ""
     rows: tuple[Race | NotRun, ...] = ()
     besides: tuple[Race | NotRun, ...] = ()
 
@@ -114,6 +117,14 @@ class Races:
     def finish(self, race: Race) -> Point | None:
         """Where a way had the accuracy first, if it had."""
         return next((point for point in race.points if point.accuracy >= self.until), None)
+
+    def speed_up(self, race: Race) -> float | None:
+        """Over one process, where both had the accuracy."""
+        own = self.finish(race)
+        for one in self.run:
+            if one.way == SINGLE and (found := self.finish(one)) is not None and own is not None:
+                return found.seconds / own.seconds
+        return None
 
 
 def race(
@@ -148,6 +159,7 @@ def race(
     on_row : callable
         Told each row.
     """
+    layouts: dict[str, Layout] = {}
     for way in ways:
         row = before.get(way.text)
         if way.name == APART:
@@ -162,7 +174,7 @@ def race(
                     way.text, tuple(_points(way, session, job, data, until, epochs, on_epoch))
                 )
 
-        on_row(attempted(way, subject, job, {}, run))
+        on_row(attempted(way, subject, job, layouts, run))
 
 
 def _points(
@@ -182,7 +194,7 @@ def _points(
         for first in range(0, steps, LONGEST):  # streams have an end
             laps = session.learn(min(LONGEST, steps - first))
             at_work = [lap for lap in laps if lap.ends]
-            seconds += max(lap.ends[-1] for lap in at_work) - max(lap.begin for lap in at_work)
+            seconds += max(lap.ends[-1] for lap in at_work) - min(lap.begin for lap in at_work)
             losses += summed_losses(laps)
         tested.model.load_state_dict(session.state())
         found = accuracy(tested, data, job.batch_size)
@@ -223,6 +235,7 @@ def _as_record(row: Race | NotRun, races: Races) -> dict[str, object]:
         "reached": finish is not None,
         "seconds": None if finish is None else finish.seconds,
         "steps": None if finish is None else finish.steps,
+        "speed_up": races.speed_up(row),
         "points": points,  # steps, seconds, loss, accuracy
     }
 

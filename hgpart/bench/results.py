@@ -24,10 +24,10 @@ FORMAT = "hgpart bench 1"
 LARGEST = 2**53
 Record = TypeVar("Record", bound="DataclassInstance")
 
-# What two runs must agree in for one to go on from the other.
+# What two runs have to agree in for one to go on from the other.
 SETTINGS = (
     *("fingerprint", "input_shape", "batch_size", "processes", "threads", "steps", "eps", "effort"),
-    *("lr", "seed", "data", "work_digest"),
+    *("lr", "seed", "data", "work_digest", "machine"),
 )
 
 COLUMNS = (
@@ -54,9 +54,12 @@ class Measured:
     busy : tuple of float
         Of each process the CPU seconds of its threads, as a share of all that they had: 0 to 1.
     sent_bytes : float or None
-        That departed from all processes in a step; None where that is not known.
+        That departed from all processes in a step: of hgpart's ways those of what is sent, of
+        parameter servers gradients and weights, of others all that was written to sockets. None
+        where that is not known.
     peak_bytes : tuple of int
-        The most memory that each process had in a step, libraries included.
+        The most memory that each process had in a step, libraries included. (Where a system can't
+        begin to count anew, as Linux can: since its beginning.)
     """
 
     way: str
@@ -141,6 +144,8 @@ class Bench:
     lr : float
     data : str
         As `load_data` takes it.
+    machine : str
+        What it was measured on, and by.
     rows : tuple of Measured or NotRun
         Of the ways that were asked for, those that are there.
     besides : tuple of Measured or NotRun
@@ -161,6 +166,7 @@ class Bench:
     work_source: str
     work_digest: str
     data: str = "synthetic"
+    machine: str = ""
     rows: tuple[Row, ...] = ()
     besides: tuple[Row, ...] = ()
 
@@ -180,23 +186,21 @@ class Bench:
 def measured(way: Way, warm_up: Sequence[Lap], timed: Sequence[Lap], threads: int) -> Measured:
     """What a way's processes did in a round: first steps whose time does not count, then others.
 
-    Where processes do not wait for each other the first of the others does not count either: what
-    they have in flight begins with it.
+    The time of the first of the others does not count either: one process may begin it before
+    another one, and where they do not wait for each other, what they have in flight begins with it.
     """
     at_work = [lap for lap in timed if lap.ends]
-    begin = max(lap.begin for lap in at_work)
     together = fmean if way.is_free else max
-    ends = [begin, *(together(each) for each in zip(*(lap.ends for lap in at_work), strict=True))]
-    seconds = [after - before for before, after in pairwise(ends)]
-    steps, spent = len(seconds), ends[-1] - ends[0]
+    ends = [together(each) for each in zip(*(lap.ends for lap in at_work), strict=True)]
+    spent = max(lap.ends[-1] for lap in at_work) - min(lap.begin for lap in at_work)
     sent = [lap.sent_bytes for lap in timed]
     return Measured(
         way=way.text,
         rounds=1,
-        seconds=tuple(seconds[1:] if way.is_free else seconds),
+        seconds=tuple(after - before for before, after in pairwise(ends)),
         losses=(*summed_losses(warm_up), *summed_losses(timed)),
         busy=tuple(min(1.0, lap.cpu_seconds / (threads * spent)) for lap in timed),
-        sent_bytes=None if None in sent else sum(each or 0 for each in sent) / steps,
+        sent_bytes=None if None in sent else sum(each or 0 for each in sent) / len(ends),
         peak_bytes=tuple(lap.peak_bytes for lap in timed),
     )
 

@@ -61,6 +61,7 @@ class Session:
         count = way.processes(job.workers)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["hgpart.bench.process"])
+        self._steps_ended: Any = context.RawArray("q", count)
         self._processes = []
         self._orders: list[Connection[Any, Any]] = []
         with _started_with(job.threads):
@@ -72,7 +73,7 @@ class Session:
                 }
                 process = context.Process(
                     target=_begin,
-                    args=(way, job, layout, rank, environment, there),
+                    args=(way, job, layout, rank, environment, there, self._steps_ended),
                     daemon=True,
                 )
                 process.start()
@@ -83,7 +84,7 @@ class Session:
     def __enter__(self) -> Session:
         """Wait until all processes are ready."""
         try:
-            self._answers(self._job.timeout, "begun")
+            self._answers("begun")
         except BaseException:
             self._end(0.0)
             raise
@@ -104,15 +105,13 @@ class Session:
 
     def learn(self, count: int) -> list[Lap]:
         """Train for some steps more; what each process did."""
-        laps: list[Lap] = self._ask(
-            Learn(self.done, count), count * self._job.timeout, f"ended {count} steps"
-        )
+        laps: list[Lap] = self._ask(Learn(self.done, count), "ended a step")
         self.done += count
         return laps
 
     def state(self) -> dict[str, torch.Tensor]:
         """The model's state_dict, put together of what all processes have."""
-        shown: list[Mapping[str, Any]] = self._ask(Show(), self._job.timeout, "showed its state")
+        shown: list[Mapping[str, Any]] = self._ask(Show(), "shown its state")
         found: dict[str, torch.Tensor] = {}
         for one in shown:
             for name, array in one.items():
@@ -120,22 +119,30 @@ class Session:
                 found[name] = found[name] + value if name in found else value
         return found
 
-    def _ask(self, order: Learn | Show, seconds: float, doing: str) -> list[Any]:
+    def _ask(self, order: Learn | Show, doing: str) -> list[Any]:
         for orders in self._orders:
             with suppress(OSError):  # one that is gone is found to be below
                 orders.send(order)
-        return self._answers(seconds, doing)
+        return self._answers(doing)
 
-    def _answers(self, seconds: float, doing: str) -> list[Any]:
-        """What each process answers, in their order."""
+    def _answers(self, doing: str) -> list[Any]:
+        """What each process answers, in their order.
+
+        They have the timeout for it, and have it again as long as steps end meanwhile; and a moment
+        more, as they know better for whom they wait.
+        """
         answers: dict[int, Any] = {}
         failures: dict[int, Failure] = {}
-        deadline = time.monotonic() + seconds
+        patience = self._job.timeout + NOTICING
+        ended, deadline = self._steps_ended[:], time.monotonic() + patience
         while len(answers) + len(failures) < len(self._orders):
             left = deadline - time.monotonic()
             ready = self._ready({*answers, *failures}, max(0.0, left))
             if not ready:
-                break
+                before, ended = ended, self._steps_ended[:]
+                if failures or ended == before:
+                    break
+                deadline = time.monotonic() + patience
             for rank in ready:
                 found = self._heard(rank)
                 if isinstance(found, Failure):
@@ -150,7 +157,7 @@ class Session:
         silent = [rank for rank in range(len(self._orders)) if rank not in answers]
         if silent:
             ranks = f"rank{'s' * (len(silent) > 1)} {', '.join(map(str, silent))}"
-            raise WayError(f"{ranks} had not {doing} in {seconds:g} s")
+            raise WayError(f"{ranks} had not {doing} in {self._job.timeout:g} s (--timeout)")
         return [answers[rank] for rank in sorted(answers)]
 
     def _ready(self, heard: set[int], seconds: float) -> list[int]:

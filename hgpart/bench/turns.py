@@ -13,7 +13,7 @@ from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.way import Way
 from hgpart.errors import HgpartError
 
-WARM_UP = 1  # steps of each turn that do not count
+WARM_UP = 1  # steps of each turn that come first, as `measured` takes them
 Ran = TypeVar("Ran")
 
 
@@ -29,8 +29,10 @@ def take_turns(
 ) -> None:
     """Measure each way in each round, whatever becomes of the others.
 
-    A turn is a way's processes from their start to their end: a step whose time does not count,
-    then those whose does. A way that can't be had, or whose processes fail, has no further turns.
+    A turn is a way's processes from their start to their end: two steps whose time does not count
+    (in the second one DDP still sorts its buckets), then those whose does. Every second round goes
+    the other way round, so that a machine that gets slower is as slow for all. A way that can't be
+    had, or whose processes fail, has no further turns.
 
     Parameters
     ----------
@@ -53,7 +55,7 @@ def take_turns(
     layouts: dict[str, Layout] = {}
     several = tuple(ways)
     for number in range(rounds):
-        for way in several:
+        for way in several[:: -1 if number % 2 else 1]:
             row = rows.get(way.text)
             if isinstance(row, NotRun) or (row is not None and row.rounds > number):
                 continue
@@ -62,7 +64,7 @@ def take_turns(
             def run(layout: Layout, way: Way = way) -> Measured:
                 with Session(way, job, layout) as session:
                     warm_up = session.learn(WARM_UP)
-                    timed = session.learn(steps + 1 if way.is_free else steps)
+                    timed = session.learn(steps + 1)
                 return measured(way, warm_up, timed, job.threads)
 
             turn = attempted(way, subject, job, layouts, run)

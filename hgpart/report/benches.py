@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hgpart.bench.results import Bench, Measured, NotRun
+from hgpart.bench.ways.way import APART, SINGLE
 from hgpart.report.tables import even_decimals, in_unit, print_table, ruled_table
 
 WIDTH = 110  # of reasons, where there is no terminal
@@ -46,17 +47,22 @@ def print_refused(refused: Sequence[NotRun], console: Console) -> None:
 
 
 def fastest(bench: Bench) -> str:
-    """Which way is the fastest, and by how much: one line."""
-    if not bench.measured:
+    """Which way of training one model is the fastest, and by how much: one line."""
+    trained = [row for row in bench.measured if row.way != APART]
+    if not trained:
         return f"{bench.model}: no way could be measured"
-    best, *others = sorted(bench.measured, key=lambda row: row.quartiles[1])
-    text = f"{best.way}: {bench.batch_size / best.quartiles[1]:,.1f} samples/s"
-    if (gain := bench.speed_up(best)) is not None and best.way != "single":
-        text += f", {gain:.2f} times one process"
+    best, *others = sorted(trained, key=lambda row: row.quartiles[1])
+    seconds, gain = best.quartiles[1], bench.speed_up(best)
+    said = [f"{bench.batch_size / seconds:,.1f} samples/s"]
+    if gain is not None and best.way != SINGLE:
+        said.insert(0, f"{gain:.2f} times as fast as one process")
     if others:
-        ratio = others[0].quartiles[1] / best.quartiles[1]
-        text += f"; {ratio:.2f} times as fast as {others[0].way}, the next"
-    return text
+        said.append(f"{others[0].quartiles[1] / seconds:.2f} times {others[0].way}, the next")
+    for limit in bench.measured:
+        if limit.way == APART:
+            share = 100 * limit.quartiles[1] / seconds
+            said.append(f"{share:.0f} % of processes that never talk")
+    return f"{best.way}: {', '.join(said)}"
 
 
 def settings(bench: Bench) -> list[str]:
@@ -71,6 +77,7 @@ def settings(bench: Bench) -> list[str]:
         bench.data,
         f"work: {bench.work_source}",
         f"seed {bench.seed}",
+        *([bench.machine] if bench.machine else []),
     ]
 
 
@@ -90,11 +97,11 @@ def _print_rows(bench: Bench, rows: Sequence[Measured], console: Console, unit: 
     sent = [None if row.sent_bytes is None else round(row.sent_bytes) for row in rows]
     columns = [
         [row.way for row in rows],
+        ["-" if gain is None else f"{gain:.2f}" for gain in gains],
         times[1::3],
         times[0::3],
         times[2::3],
         even_decimals([bench.batch_size / middle for _, middle, _ in quartiles]),
-        ["-" if gain is None else f"{gain:.2f}" for gain in gains],
         [f"{100 * row.busy_share:.0f}" for row in rows],
         [f"{100 * (1 - row.busy_share):.0f}" for row in rows],
         in_unit(sent, unit),
@@ -102,15 +109,19 @@ def _print_rows(bench: Bench, rows: Sequence[Measured], console: Console, unit: 
     ]
     table = ruled_table(
         [
-            *("way", "s a step", "lower", "upper", "samples/s", "speed-up"),
+            *("way", "speed-up", "s a step", "lower", "upper", "samples/s"),
             *("busy %", "waiting %", f"sent {unit}", f"peak {unit}"),
         ]
     )
     for cells in zip(*columns, strict=True):
         table.add_row(*cells)
     print_table(console, "Training, median and quartiles of a step", table)
+    over = f"over {SINGLE}, one process of {counted(bench.threads, 'thread')}"
+    if gains[0] is None:
+        over = f"over {SINGLE}, which is not among these ways"
     console.print(
-        "busy: CPU time of all processes, of that which their threads had; sent: by all of them in "
-        "a step; peak: memory of the process that has most",
+        f"speed-up: {over}; busy: CPU time of all processes, of that which their threads had; "
+        "sent: by all of them in a step; peak: memory of the process that has most, libraries "
+        "included",
         soft_wrap=True,
     )

@@ -6,6 +6,7 @@ from rich.console import Console
 
 from hgpart.bench.races import Races
 from hgpart.bench.results import NotRun
+from hgpart.bench.ways.way import SINGLE
 from hgpart.report.benches import counted, print_refused
 from hgpart.report.tables import even_decimals, print_table, ruled_table
 
@@ -27,14 +28,18 @@ def print_races(races: Races, console: Console) -> None:
 def winner(races: Races) -> str:
     """Which way has the accuracy first: one line."""
     goal = f"{100 * races.until:g} %"
-    finishes = [(found.seconds, row.way) for row in races.run if (found := races.finish(row))]
-    if not finishes:
+    there = [(found, row) for row in races.run if (found := races.finish(row)) is not None]
+    if not there:
         return f"{races.model}: no way came to {goal} of the test samples"
-    (seconds, way), *others = sorted(finishes)
-    text = f"{way}: {goal} of the test samples in {seconds:,.1f} s of training"
+    (first, best), *others = sorted(there, key=lambda one: one[0].seconds)
+    said = [f"{goal} of the test samples in {first.seconds:,.1f} s of training"]
+    gain = races.speed_up(best)
+    if gain is not None and best.way != SINGLE:
+        said.insert(0, f"{gain:.2f} times as fast as one process")
     if others:
-        text += f"; {others[0][0] / seconds:.2f} times as fast as {others[0][1]}, the next"
-    return text
+        found, row = others[0]
+        said.append(f"{found.seconds / first.seconds:.2f} times as fast as {row.way}, the next")
+    return f"{best.way}: {', '.join(said)}"
 
 
 def race_settings(races: Races) -> list[str]:
@@ -48,6 +53,7 @@ def race_settings(races: Races) -> list[str]:
         f"sgd, lr {races.lr:g}",
         f"at most {counted(races.epochs, 'epoch')}",
         f"seed {races.seed}",
+        *([races.machine] if races.machine else []),
     ]
 
 
@@ -55,8 +61,10 @@ def _print_rows(races: Races, console: Console) -> None:
     rows = races.run
     finishes = [races.finish(row) for row in rows]
     seconds = [row.points[-1].seconds for row in rows]
+    gains = [races.speed_up(row) for row in rows]
     columns = [
         [row.way for row in rows],
+        ["-" if gain is None else f"{gain:.2f}" for gain in gains],
         ["-" if found is None else f"{found.seconds:,.1f}" for found in finishes],
         ["-" if found is None else f"{found.steps:,}" for found in finishes],
         [
@@ -71,7 +79,7 @@ def _print_rows(races: Races, console: Console) -> None:
             ]
         ),
     ]
-    headings = ["way", "s", "steps", "epochs", "best %", "samples/s"]
+    headings = ["way", "speed-up", "s", "steps", "epochs", "best %", "samples/s"]
     table = ruled_table(headings)
     for cells in zip(*columns, strict=True):
         table.add_row(*cells)

@@ -12,12 +12,12 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import date
 from itertools import chain
-from pathlib import Path
 
 import torch
 from rich.progress import TaskProgressColumn, TimeRemainingColumn
 from torch import fx, nn
 
+from hgpart.cores import processor
 from hgpart.errors import ArgumentError, ModelError
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.operators.calls import only_updated
@@ -208,7 +208,7 @@ def _device(name: str) -> torch.device:
 
 def _source(device: torch.device, batch_size: int, measured_batch: int) -> str:
     if device.type == "cpu":
-        place, name = f"cpu ({torch.get_num_threads()} threads)", _cpu_name()
+        place, name = f"cpu ({torch.get_num_threads()} threads)", processor()
     else:
         place = str(device)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -216,12 +216,3 @@ def _source(device: torch.device, batch_size: int, measured_batch: int) -> str:
     if batch_size != measured_batch:
         batch += f" (scaled from {measured_batch}, the only batch size that the model allows)"
     return f"profile {place} {batch}, torch {torch.__version__}, {name}, {date.today()}"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown processor"

@@ -23,6 +23,7 @@ from hgpart.bench.results import (
 from hgpart.bench.ways.way import way_of
 from hgpart.bench.ways.worker import Lap
 from hgpart.errors import FormatError, PlanError
+from hgpart.report.benches import fastest
 
 EMPTY = Bench(
     model="toy",
@@ -51,13 +52,13 @@ def lap(begin: float, *ends: float, losses=(), cpu=0.0, sent=None) -> Lap:
 def test_a_step_lasts_until_the_last_process_has_ended_it() -> None:
     warm_up = [lap(0.0, 1.0, losses=(9.0,)), lap(0.0, 1.0, losses=(1.0,))]
     timed = [
-        lap(10.0, 11.0, 14.0, losses=(3.0, 2.0), cpu=2.0, sent=60),
-        lap(9.0, 12.0, 13.0, losses=(1.0, 1.0), cpu=9.0, sent=40),
+        lap(10.0, 11.0, 14.0, 15.0, losses=(3.0, 2.0, 1.0), cpu=3.5, sent=60),
+        lap(9.0, 12.0, 13.0, 16.0, losses=(1.0, 1.0, 1.0), cpu=9.0, sent=90),
     ]
     row = measured(way_of("ddp"), warm_up, timed, threads=1)
-    assert row.seconds == (2.0, 2.0)  # from 10 to 12 to 14
-    assert row.losses == (10.0, 4.0, 3.0)
-    assert row.busy == (0.5, 1.0)
+    assert row.seconds == (2.0, 2.0)  # from 12, where the first ends, to 14 to 16
+    assert row.losses == (10.0, 4.0, 3.0, 2.0)
+    assert row.busy == (0.5, 1.0)  # of the seven from 9 to 16
     assert row.sent_bytes == 50.0
     assert row.peak_bytes == (7, 7)
 
@@ -83,6 +84,18 @@ def test_rounds_add_up() -> None:
     assert both.sent_bytes is None
     assert both.peak_bytes == (90, 80)
     assert both.quartiles == (1.0, 2.0, 3.0)
+
+
+def test_the_first_number_is_how_much_faster_than_one_process() -> None:
+    limit = replace(DDP, way="apart", seconds=(0.9,))
+    late = replace(DDP, way="fsdp", seconds=(1.5,))
+    rows = {row.way: row for row in (SINGLE, DDP, limit, late)}
+    assert fastest(by_way(rows, [*rows], EMPTY)) == (
+        "ddp: 3.00 times as fast as one process, 8.0 samples/s, 1.50 times fsdp, the next, "
+        "90 % of processes that never talk"
+    )
+    assert fastest(by_way(rows, ["ddp"], EMPTY)) == "ddp: 8.0 samples/s"
+    assert fastest(by_way(rows, ["apart"], EMPTY)) == "toy: no way could be measured"
 
 
 def test_csv_has_a_line_a_way_and_these_columns() -> None:
@@ -114,6 +127,8 @@ def test_a_file_holds_what_can_be_gone_on_from(tmp_path) -> None:
     assert record["rows"][0]["speed_up"] is None  # one process was not asked for
     with pytest.raises(PlanError, match="its batch_size is 8, this one's 9"):
         rows_done(path, replace(EMPTY, batch_size=9))
+    with pytest.raises(PlanError, match="its machine is , this one's abacus"):
+        rows_done(path, replace(EMPTY, machine="abacus"))
     with pytest.raises(PlanError, match="its input_shape is"):
         rows_done(path, replace(EMPTY, input_shape=(1, 9, 9)))
 

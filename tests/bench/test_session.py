@@ -1,4 +1,7 @@
-"""Every way, in processes, trains as the plain model does."""
+"""Every way, in processes, trains as the plain model does.
+
+The command's tests have some of them in the quick set.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ JOB = Job("lenet5", (1, 32, 32), classes=10, batch_size=8, workers=2, lr=0.1, ti
 SCHEDULED = ("pipeline-1f1b:2", "coarse:1f1b:2", "sliced:zero-bubble:2", "layerwise:async")
 WAYS = [(text, 2) for text in (*(way.text for way in all_ways(2)), *SCHEDULED)]
 WAYS += [("hybrid-2", 4), ("pipeline-1f1b:4", 3)]
-QUICK = ("single", "ddp", "fsdp", "ps-sync", "ps-async:distributed", "weird-trick", *SCHEDULED)
 FREE = ("apart", "ps-async", "ps-async:distributed", "layerwise:async")
 
 
@@ -53,10 +55,8 @@ def plainly() -> tuple[list[float], dict[str, Tensor]]:
     return losses, model.state_dict()
 
 
-@pytest.mark.parametrize(
-    ("text", "workers"),
-    [pytest.param(*way, marks=() if way[0] in QUICK else pytest.mark.full) for way in WAYS],
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("text", "workers"), WAYS)
 def test_losses_and_weights_are_those_of_the_plain_model(text: str, workers: int) -> None:
     way = way_of(text)
     job = replace(JOB, workers=workers)

@@ -16,7 +16,7 @@ from hgpart.bench.ways.job import Job, loss_of
 from hgpart.bench.ways.layout import Head
 from hgpart.bench.ways.way import Way
 from hgpart.bench.ways.worker import Tick, Worker
-from hgpart.errors import PlacementError
+from hgpart.errors import PlacementError, first_line, is_out_of_memory
 from hgpart.run.processes.connection import connect
 
 RULES = {"pipeline-gpipe": ScheduleGPipe, "pipeline-1f1b": Schedule1F1B}
@@ -25,21 +25,27 @@ RULES = {"pipeline-gpipe": ScheduleGPipe, "pipeline-1f1b": Schedule1F1B}
 @contextmanager
 def pipelined(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Iterator[Worker]:
     """Be the process of one stage."""
-    count = way.scheduling.micro_batches
     with connect(job.workers, timeout=job.timeout):
-        batches = job.batches()
-        example = batches.images(0, range(job.batch_size // count))
+        yield Stage(way, job, _stage(way, job, layout, rank), rank)
+
+
+def _stage(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Any:
+    """What torch makes of a stage; the others are let go of."""
+    example = job.batches().images(0, range(job.batch_size // way.scheduling.micro_batches))
+    try:
         pipe = pipeline(
             job.new_model(), mb_args=(example,), split_policy=partial(_split, heads=layout)
         )
-        if pipe.num_stages != job.workers:
-            raise PlacementError(
-                f"torch's pipelining makes {pipe.num_stages} stages of it, for {job.workers} "
-                "processes"
-            )
-        _check_readers(pipe.split_gm)
-        stage = pipe.build_stage(rank, torch.device("cpu"))
-        yield Stage(way, job, stage, rank)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        raise PlacementError(f"torch's pipelining can't trace it: {first_line(error)}") from error
+    if pipe.num_stages != job.workers:
+        raise PlacementError(
+            f"torch's pipelining makes {pipe.num_stages} stages of it, for {job.workers} processes"
+        )
+    _check_readers(pipe.split_gm)
+    return pipe.build_stage(rank, torch.device("cpu"))
 
 
 def _split(traced: fx.GraphModule, heads: Sequence[Head]) -> fx.GraphModule:

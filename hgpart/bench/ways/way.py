@@ -40,7 +40,8 @@ MEANINGS = {
     "ps-sync": "a parameter server waits for all workers' gradients (thesis 5.2.3), over torch RPC",
     "ps-async": "a parameter server does not wait (Downpour SGD)",
     **PLACED,
-    f"{HYBRID}R": "R replicas of several devices each, divided as coarse is (DistBelief)",
+    f"{HYBRID}R": "R replicas, each on as many devices as the others and divided as coarse is "
+    "(DistBelief); on one device each that is data parallelism",
 }
 
 
@@ -125,19 +126,19 @@ class Way:
         if self.replicas is not None and self.replicas not in numbers_of_replicas(workers):
             others = [f"{HYBRID}{number}" for number in numbers_of_replicas(workers)]
             return (
-                f"{self.text} with {workers} processes: equal replicas of several devices are "
-                + (f"accepted as {', '.join(others)}" if others else "none with so few, or a prime")
+                f"{self.text} with {workers} processes: accepted are equal shares of them, "
+                f"{', '.join(others)}"
             )
         return None
 
 
 def numbers_of_replicas(workers: int) -> tuple[int, ...]:
-    """How many replicas of several devices there can be.
+    """How many replicas there can be, all on as many devices.
 
     >>> numbers_of_replicas(12)
-    (2, 3, 4, 6)
+    (2, 3, 4, 6, 12)
     """
-    return tuple(number for number in range(2, workers) if workers % number == 0)
+    return tuple(number for number in range(2, workers + 1) if workers % number == 0)
 
 
 def all_ways(workers: int) -> tuple[Way, ...]:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +30,7 @@ from hgpart.cli.options import (
 )
 from hgpart.cli.outputs import check_outputs, check_page_package, plain_console, tables_wanted
 from hgpart.cli.stages import Stages, traced_model
-from hgpart.cores import usable_cores
+from hgpart.cores import processor, usable_cores
 from hgpart.errors import ArgumentError, RunError
 from hgpart.terminal import progress_bar
 
@@ -57,7 +59,7 @@ def bench(
     processes: Annotated[
         int, typer.Option(help="That share a step; a parameter server is one more.")
     ] = 2,
-    steps: Annotated[int, typer.Option(help="That are timed in a turn, after one.")] = 3,
+    steps: Annotated[int, typer.Option(help="That are timed in a turn, after two.")] = 3,
     rounds: Annotated[int, typer.Option(help="Turns of each way.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Samples of a step, of all processes.")] = 32,
     data: Annotated[
@@ -155,6 +157,7 @@ def bench(
         "work_source": done.source,
         "work_digest": work_digest(done),
         "data": data,
+        "machine": _machine(),
     }
     wanted = _Wanted(chosen, subject, job, unit, json, csv, html, resume)
     if until is None:
@@ -186,11 +189,11 @@ class _Wanted:
         empty = Bench(**about, steps=steps)
         self.job.batches()  # which says what is wrong with the data
         before = rows_done(self.json, empty) if self.resume and self.json else {}
+        turns, begun = rounds * len(self.ways), count()
 
         def run(tell: Tell, on_row: Callable[[Any], None]) -> None:
             def on_turn(number: int, way: Way) -> None:
-                at = number * len(self.ways) + self.ways.index(way)
-                tell(at / (rounds * len(self.ways)), f"round {number + 1}: {way.text}")
+                tell(next(begun) / turns, f"round {number + 1}: {way.text}")
 
             options = self.subject, self.job, steps, rounds, before
             take_turns(self.ways, *options, on_turn, on_row)
@@ -262,9 +265,8 @@ class _Wanted:
         if interrupted:
             raise KeyboardInterrupt(f"with {len(found.rows)} of {len(self.ways)} ways begun")
         if failed := rows.failed:
-            raise RunError(
-                f"{', '.join(failed)} failed, the others are measured; --resume tries again"
-            )
+            again = "" if kept is None else "; --resume tries again"
+            raise RunError(f"{', '.join(failed)} failed, the others are measured{again}")
 
 
 class _Rows:
@@ -309,6 +311,11 @@ def _progress() -> Iterator[Tell]:
     with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("measuring", total=1.0)
         yield lambda done, said: bar.update(task, completed=done, description=said)
+
+
+def _machine() -> str:
+    """What figures are of besides the model and the settings."""
+    return f"{usable_cores()} cores of {processor()}, torch {version('torch')}"
 
 
 def _threads(processes: int) -> int:

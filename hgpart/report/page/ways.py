@@ -19,11 +19,11 @@ def way_columns(bench: Bench, unit: str) -> list[Column]:
     """What is said of each way; `unit` is that of bytes."""
     size = UNITS[unit]
     return [
+        Column("speed_up", "speed-up", "Over one process, by medians.", decimals=2),
         Column("median_seconds", "a step", "Median of all timed steps.", "s"),
         Column("lower_seconds", "lower", "A quarter of the steps are as fast.", "s"),
         Column("upper_seconds", "upper", "A quarter of the steps are as slow.", "s"),
         Column("samples_per_second", "samples/s", "By the median."),
-        Column("speed_up", "speed-up", "Over one process, by medians.", decimals=2),
         Column(
             "busy_share",
             "busy",
@@ -32,7 +32,10 @@ def way_columns(bench: Bench, unit: str) -> list[Column]:
         ),
         Column("waiting_share", "waiting", "The rest of it.", decimals=2),
         Column("sent_bytes", "sent", "By all processes in a step.", unit, size),
-        Column("largest_peak_bytes", "peak", "Memory of the process with most.", unit, size),
+        Column(
+            *("largest_peak_bytes", "peak", "Memory of the process with most, libraries included."),
+            *(unit, size),
+        ),
         Column("all_peak_bytes", "peak of all", "Of all processes together.", unit, size),
     ]
 
@@ -94,6 +97,7 @@ def ways_figure(bench: Bench) -> Figure:
 def races_table(races: Races) -> str:
     """A row a way; what could not be run says why."""
     columns = [
+        Column("speed_up", "speed-up", "Over one process, to the accuracy.", decimals=2),
         Column("seconds", "to the accuracy", "Training alone; tests are left out.", "s"),
         Column("steps", "steps", "To the accuracy."),
         Column("epochs", "epochs", "That it was trained for."),
@@ -109,6 +113,7 @@ def races_table(races: Races) -> str:
             continue
         finish = races.finish(row)
         record: dict[str, float | None] = {
+            "speed_up": races.speed_up(row),
             "seconds": None if finish is None else finish.seconds,
             "steps": None if finish is None else finish.steps,
             "epochs": len(row.points),

@@ -15,7 +15,7 @@ def test_all_ways_can_be_written_and_have_a_meaning() -> None:
         assert all(way_of(way.text) == way for way in ways)
         assert all(way.meaning in MEANINGS.values() for way in ways)
         assert all(way.why_not(workers, 16) is None for way in ways)
-    assert {"hybrid-2"} == {way.text for way in all_ways(4)} - {way.text for way in all_ways(2)}
+    assert {"hybrid-4"} == {way.text for way in all_ways(4)} - {way.text for way in all_ways(2)}
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_there_are_two_processes_at_least_and_not_too_many(workers: int) -> None
         ("pipeline-gpipe", 2, 6, "a multiple of its 4 micro-batches"),
         ("pipeline-1f1b:2", 3, 8, "or more, as in pipeline-1f1b:3"),
         ("coarse:greedy:8", 2, 4, "accepted are at most as many micro-batches"),
-        ("hybrid-2", 2, 4, "are none with so few, or a prime"),
-        ("hybrid-4", 6, 4, "are accepted as hybrid-2, hybrid-3"),
+        ("hybrid-3", 2, 4, "accepted are equal shares of them, hybrid-2"),
+        ("hybrid-4", 6, 4, "accepted are equal shares of them, hybrid-2, hybrid-3, hybrid-6"),
     ],
 )
 def test_more_processes_than_a_way_can_use_are_refused(
