@@ -20,7 +20,7 @@ from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise, uncuttable_runs
 from hgpart.partition.baselines.one_weird_trick import one_weird_trick
-from hgpart.partition.partition import evaluated
+from hgpart.partition.partition import evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve, solve_in_slices
@@ -113,9 +113,9 @@ def partition_of(way: Way, subject: Subject) -> Partition:
     """Divide the model, and where the way does that the batch."""
     search = Search(subject.seed, subject.effort)
     if way.name in ("coarse", "fine"):
-        return solve(subject.problem(way.name), search)
+        return uninterrupted(solve(subject.problem(way.name), search))
     if way.name == "sliced":
-        return solve_in_slices(subject.problem(), search)
+        return uninterrupted(solve_in_slices(subject.problem(), search))
     problem = subject.problem()
     if way.name == "layerwise":
         model = problem.hypergraph(layer_blocks(problem.views))
@@ -138,7 +138,7 @@ def _of_slices(way: Way, subject: Subject, search: Search) -> tuple[Problem, Cnn
     problem = subject.problem(slices=way.replicas)
     if way.replicas == subject.k:
         return problem, *data_parallel(problem)
-    found = solve(replica(problem, way.replicas), search, best_effort=True)
+    found = uninterrupted(solve(replica(problem, way.replicas), search, best_effort=True))
     return problem, *hybrid(problem, way.replicas, found.model, found.parts)
 
 

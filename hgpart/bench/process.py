@@ -30,8 +30,11 @@ from hgpart.bench.ways.placed import placed
 from hgpart.bench.ways.way import APART, PIPELINES, SERVERS, SINGLE, Way
 from hgpart.bench.ways.worker import Failure, Hire, Lap, Learn, Worker, apart, single
 from hgpart.errors import HgpartError, RunError, first_line
+from hgpart.run.processes.connection import TORCHS_PLACE
 
 PLACE_IN_MEMORY = Path("/proc/self")  # Linux's accounts of this process
+# What gloo and RPC say when another process is gone, or does not answer.
+LOST = re.compile("onnection|imed out|timeout|not connected|pair closure|tensorpipe")
 HIRES: Mapping[str, Hire] = {
     SINGLE: single,
     APART: apart,
@@ -98,7 +101,12 @@ def _failure(error: BaseException) -> Failure:
         return Failure(why, is_refusal=False, is_noticed=True)
     if isinstance(error, HgpartError):
         return Failure(why, is_refusal=True)
-    return Failure(f"{type(error).__name__}: {first_line(error)}", is_refusal=False)
+    said = TORCHS_PLACE.sub("", first_line(error))
+    return Failure(
+        f"{type(error).__name__}: {said}",
+        is_refusal=False,
+        is_noticed=isinstance(error, RuntimeError) and LOST.search(said) is not None,
+    )
 
 
 class _Steps:

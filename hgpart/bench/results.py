@@ -50,7 +50,7 @@ class Measured:
         Of each step. It lasts until the last process has ended it; where processes do not wait for
         each other, it is the mean of what theirs lasted.
     losses : tuple of float
-        Of the steps of the first round, from the first one on, which is not timed.
+        Of the steps of the first round; the first two of them are not timed.
     busy : tuple of float
         Of each process the CPU seconds of its threads, as a share of all that they had: 0 to 1.
     sent_bytes : float or None

@@ -150,13 +150,16 @@ class Session:
                     deadline = min(deadline, time.monotonic() + NOTICING)
                 else:
                     answers[rank] = found
+        silent = [rank for rank in range(len(self._orders)) if rank not in {**answers, **failures}]
+        ranks = f"rank{'s' * (len(silent) > 1)} {', '.join(map(str, silent))}"
         if failures:
             rank, first = min(failures.items(), key=lambda item: item[1].is_noticed)
-            named = first.is_noticed or first.is_refusal or first.why.startswith("rank ")
-            raise WayError(first.why if named else f"rank {rank}: {first.why}", first.is_refusal)
-        silent = [rank for rank in range(len(self._orders)) if rank not in answers]
+            is_named = first.is_refusal or first.why.startswith("rank")
+            why = first.why if is_named else f"rank {rank}: {first.why}"
+            if first.is_noticed and silent:
+                why += f"; no word of {ranks}"
+            raise WayError(why, first.is_refusal)
         if silent:
-            ranks = f"rank{'s' * (len(silent) > 1)} {', '.join(map(str, silent))}"
             raise WayError(f"{ranks} had not {doing} in {self._job.timeout:g} s (--timeout)")
         return [answers[rank] for rank in sorted(answers)]
 

@@ -11,7 +11,7 @@ from hgpart.partition.baselines.by_slices import data_parallel, hybrid, opposed_
 from hgpart.partition.baselines.known_ways import Way, numbers_of_replicas, stages_of_rooms
 from hgpart.partition.baselines.one_weird_trick import one_weird_trick
 from hgpart.partition.number_of_slices import numbers_of_slices
-from hgpart.partition.partition import Partition
+from hgpart.partition.partition import uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve, solve_in_slices
@@ -26,13 +26,6 @@ def _native(strategy: Strategy, task: Task) -> Outcome:
     else:
         found = uninterrupted(solve(problem.in_slices(task.slices), search))
     return outcome_of_parts(strategy, task, found.model, found.parts)
-
-
-def uninterrupted(found: Partition) -> Partition:
-    """What a search found, unless it was ended."""
-    if found.interrupted:
-        raise KeyboardInterrupt
-    return found
 
 
 def _divided(task: Task, slices: int, linear: str | None = None) -> Problem:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hgpart.arrays import Int32, Int64
 from hgpart.compare.outcomes import Outcome, Strategy, Task, outcome_of_parts
-from hgpart.compare.sliced import SLICED, uninterrupted
+from hgpart.compare.sliced import SLICED
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
@@ -22,6 +22,7 @@ from hgpart.partition.baselines.layerwise import (
     layerwise_by_parameters,
 )
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.partition import uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve

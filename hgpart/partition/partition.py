@@ -74,6 +74,13 @@ class Partition:
         return relative_gap(self.objective.value(self.evaluation.traffic), least)
 
 
+def uninterrupted(found: Partition) -> Partition:
+    """What a search found, unless Ctrl-C has ended it: raises a KeyboardInterrupt then."""
+    if found.interrupted:
+        raise KeyboardInterrupt
+    return found
+
+
 def evaluated(
     problem: Problem,
     model: CnnHypergraph,

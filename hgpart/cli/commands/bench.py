@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
+from hgpart.bench.ways.way import MEANINGS, check_ways, chosen_ways
 from hgpart.cli.options import (
     Eps,
     HtmlFile,
@@ -52,8 +53,8 @@ def bench(
         typer.Option(
             parser=names,
             metavar="W,W,...",
-            help="Only these; all when left out. NAME:RULE:M for the schedule and micro-batches of "
-            "a partition, pipeline-...:M, ps-...:distributed.",
+            help=f"Only these of {', '.join(MEANINGS)}; all when left out. NAME:RULE:M for the "
+            "schedule and micro-batches of a partition, pipeline-...:M, ps-...:distributed.",
         ),
     ] = None,
     processes: Annotated[
@@ -115,8 +116,6 @@ def bench(
             "--until needs data to test on: accepted are --data digits and imagefolder:PATH"
         )
     checked_unit(unit)
-    from hgpart.bench.ways.way import check_ways, chosen_ways
-
     chosen = chosen_ways(ways, processes)
     if ways is not None:
         check_ways(chosen, processes, batch_size)
