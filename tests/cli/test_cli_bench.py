@@ -175,7 +175,7 @@ def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
         (["--ways", "ddp", "--processes", 3], "accepted are batches of a multiple of 3"),
         (["--ways", "layerwise", "--processes", 4], "has work for 3 of them"),
         (["--ways", "pipeline-gpipe", "--processes", 4], "has work for 3 of them"),
-        (["--ways", "hybrid-3"], "accepted are equal shares of them, hybrid-2"),
+        (["--ways", "hybrid-3"], "accepted are replicas that share them out evenly, hybrid-2"),
         (["--steps", 0], "--steps 0: accepted is 1 or more"),
         (["--rounds", 0], "--rounds 0: accepted is 1 or more"),
         (["--until", 0.9], "accepted are --data digits"),

@@ -126,8 +126,8 @@ class Way:
         if self.replicas is not None and self.replicas not in numbers_of_replicas(workers):
             others = [f"{HYBRID}{number}" for number in numbers_of_replicas(workers)]
             return (
-                f"{self.text} with {workers} processes: accepted are equal shares of them, "
-                f"{', '.join(others)}"
+                f"{self.text} with {workers} processes: accepted are replicas that share them out "
+                f"evenly, {', '.join(others)}"
             )
         return None
 

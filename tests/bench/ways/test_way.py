@@ -59,8 +59,13 @@ def test_there_are_two_processes_at_least_and_not_too_many(workers: int) -> None
         ("pipeline-gpipe", 2, 6, "a multiple of its 4 micro-batches"),
         ("pipeline-1f1b:2", 3, 8, "or more, as in pipeline-1f1b:3"),
         ("coarse:greedy:8", 2, 4, "accepted are at most as many micro-batches"),
-        ("hybrid-3", 2, 4, "accepted are equal shares of them, hybrid-2"),
-        ("hybrid-4", 6, 4, "accepted are equal shares of them, hybrid-2, hybrid-3, hybrid-6"),
+        ("hybrid-3", 2, 4, "accepted are replicas that share them out evenly, hybrid-2"),
+        (
+            "hybrid-4",
+            6,
+            4,
+            "accepted are replicas that share them out evenly, hybrid-2, hybrid-3, hybrid-6",
+        ),
     ],
 )
 def test_more_processes_than_a_way_can_use_are_refused(
