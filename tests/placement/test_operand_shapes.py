@@ -169,7 +169,7 @@ def traced_model(name: str):
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.full] * (n in ALIKE)) for n in OPERATORS]
 )
-@settings(max_examples=settings().max_examples // 3)
+@settings(max_examples=max(2, settings().max_examples // 3))
 @given(
     grain=st.sampled_from(["coarse", "fine"]),
     k=st.integers(2, 4),

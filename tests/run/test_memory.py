@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import MODELS
 from placed_models import TRACES, Counts, Twice, batch_of, compiled_once, model_of, placed
@@ -99,7 +99,6 @@ def test_what_is_computed_is_what_is_held(rule, name, norms):
     check(lambda: placed(copy.deepcopy(model), inputs, norms=norms), inputs, rule, 3)
 
 
-@settings(max_examples=6, deadline=None)
 @given(
     st.sampled_from([*MODELS, "forked"]),
     st.sampled_from(["coarse", "fine"]),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from changed_models import of_data_parallel
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call
@@ -417,7 +417,6 @@ def test_the_checkpoint_of_another_model_is_refused_by_its_fingerprint(data, tmp
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@settings(max_examples=10)
 @given(rates=st.data())
 def test_rates_are_the_checkpoints_unless_others_are_asked_for(rates, optimizer):
     """Others passed in silence: one that is asked for is taken and said, the rest stay."""
