@@ -1,4 +1,4 @@
-"""Most commands of these tests are of lenet5: a process that runs them traces it once."""
+"""Most commands of these tests are of lenet5: a process that runs them traces it once a mode."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+import hgpart.placement.placement
 from hgpart.tracing import traced_model
 from hgpart.zoo.architectures.lenet import lenet5
 
@@ -21,9 +22,12 @@ def _traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def once(model: nn.Module, inputs: Any) -> traced_model.TracedModel:
         if str(model) != LENET5:
             return trace(model, inputs)
-        key = (model.training, *((one.shape, one.dtype, one.device) for one in inputs))
+        tensors = [*model.parameters(), *inputs]
+        facts = [(one.shape, one.dtype, one.device, one.requires_grad) for one in tensors]
+        key = (model.training, *facts)
         if key not in KEPT:
             KEPT[key] = trace(model, inputs)
         return KEPT[key]
 
-    monkeypatch.setattr(traced_model, "trace", once)
+    for module in (traced_model, hgpart.placement, hgpart.placement.placement):
+        monkeypatch.setattr(module, "trace", once)
