@@ -568,18 +568,32 @@ def test_a_result_that_can_not_be_written_leaves_what_was_there(capsys, monkeypa
 ELSEWHERE = Path(__file__).parents[1]
 
 
-def process(*arguments, **options):
-    command = [sys.executable, "-c", "from hgpart.cli import main; main()", *map(str, arguments)]
+PROGRAM = "from hgpart.cli import main; main()"
+# With a command that prints, and does not import torch for that as the others do.
+SAYING = """
+from hgpart.cli import app, main
+from hgpart.cli.outputs import plain_console
+app.command("say")(lambda: plain_console().print("said"))
+main()
+"""
+
+
+def process(*arguments, program=PROGRAM, stdout=subprocess.PIPE):
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, cwd=ELSEWHERE, **options
+        [sys.executable, "-c", program, *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        cwd=ELSEWHERE,
     )
 
 
 def test_the_process_ends_with_the_status_of_the_error():
-    ended = process("partition", "lenet5", "--k", 0)
-    assert ended.returncode == 3
+    ended = process("partition", "lenet5", "--k", "2", "--json", "nowhere/x.json")
+    assert ended.returncode == 11
     assert ended.stdout == ""
-    assert ended.stderr.startswith("hgpart: error: k is 0")
+    assert ended.stderr.startswith("hgpart: error: --json nowhere/x.json: ")
     assert ended.stderr.count("\n") == 1
 
 
@@ -640,20 +654,15 @@ def test_a_whole_search_was_not_interrupted(tmp_path):
 def test_a_reader_that_has_enough_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-c", "from hgpart.cli import main; main()", "models", "lenet5"]
-    ended = subprocess.run(
-        command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ELSEWHERE
-    )
+    ended = process("say", program=SAYING, stdout=writing)
     os.close(writing)
+    assert ended.returncode == 11
     assert ended.stderr == ""
 
 
 def test_a_full_disk_behind_standard_output_is_one_line():
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-c", "from hgpart.cli import main; main()", "models", "lenet5"]
-        ended = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ELSEWHERE
-        )
+        ended = process("say", program=SAYING, stdout=full)
     assert ended.returncode == 11
     assert ended.stderr == "hgpart: error: can't write the output: No space left on device\n"
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -270,6 +271,48 @@ def test_a_page_without_its_package_names_the_install_command(capsys, monkeypatc
 
 # ------------------------------------------------------------------ interrupted
 
+
+def test_an_interrupt_keeps_what_is_done(capsys, monkeypatch, tmp_path):
+    """And does not wait for the strategy that is at work, in a thread."""
+    ended, left = threading.Event(), []
+
+    def stuck(strategy, task):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        left.append(ended.wait(60))
+        sys.exit()
+
+    job, files, options = job_and_files(tmp_path, jobs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("hgpart.compare.strategies._random", stuck)
+        status = run([*job, *options])
+        assert left == []
+    ended.set()
+    assert_kept(job, files, 2, status, *capsys.readouterr())
+
+
+def job_and_files(folder, jobs):
+    """A command, the files that it is to write, and its options that say so."""
+    files = {name: folder / f"rows.{name}" for name in ("json", "csv", "html")}
+    options = [text for name, file in files.items() for text in (f"--{name}", str(file))]
+    return [*LENET, "--k", "2,3", "--jobs", str(jobs)], files, options
+
+
+def assert_kept(job, files, count, status, out, err):
+    """So many rows are in all files of an interrupted command, which goes on from there."""
+    assert status == 130
+    assert err == f"hgpart: interrupted with {count} of 10 rows done\n"
+    done = load_comparison(files["json"])
+    assert len(done.rows) == count
+    assert len(files["csv"].read_text().splitlines()) == count + 1
+    for shown in (out, files["html"].read_text()):
+        assert "layerwise" in shown
+
+    hgpart(*job, "--json", files["json"], "--resume")
+    after = load_comparison(files["json"])
+    assert len(after.rows) == 10
+    assert set(done.rows) <= set(after.rows)
+
+
 # A shell that runs the tests in the background has them ignore Ctrl-C, which children inherit.
 STUCK = """
 import os, signal, time
@@ -286,11 +329,10 @@ main()
 """
 
 
-@pytest.mark.parametrize(("jobs", "count"), [(1, 2), pytest.param(2, 6, marks=pytest.mark.full)])
-def test_an_interrupt_keeps_what_is_done(jobs, count, tmp_path):
-    files = {name: tmp_path / f"rows.{name}" for name in ("json", "csv", "html")}
-    job = [*LENET, "--k", "2,3", "--jobs", str(jobs)]
-    options = [text for name, file in files.items() for text in (f"--{name}", str(file))]
+@pytest.mark.full
+@pytest.mark.parametrize(("jobs", "count"), [(1, 2), (2, 6)])
+def test_an_interrupted_process_keeps_what_is_done(jobs, count, tmp_path):
+    job, files, options = job_and_files(tmp_path, jobs)
     markers = [tmp_path / f"stuck{k}" for k in (2, 3)[:jobs]]
     child = subprocess.Popen(
         [sys.executable, "-c", STUCK, *job, *options],
@@ -304,18 +346,7 @@ def test_an_interrupt_keeps_what_is_done(jobs, count, tmp_path):
         time.sleep(0.1)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert err == f"hgpart: interrupted with {count} of 10 rows done\n"
-    done = load_comparison(files["json"])
-    assert len(done.rows) == count
-    assert len(files["csv"].read_text().splitlines()) == count + 1
-    for shown in (out, files["html"].read_text()):
-        assert "layerwise" in shown
-
-    hgpart(*job, "--json", files["json"], "--resume")
-    after = load_comparison(files["json"])
-    assert len(after.rows) == 10
-    assert set(done.rows) <= set(after.rows)
+    assert_kept(job, files, count, child.returncode, out, err)
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from unittest.mock import patch
@@ -280,15 +281,40 @@ def test_a_killed_rank_loses_nothing_but_the_steps_since(rule, plans, digits, tm
     assert shown["losses"][:20] == pytest.approx(expected.losses, rel=1e-4)
 
 
+def assert_whole(folder, left=()):
+    """It has nothing but checkpoints that are whole, besides what is left."""
+    assert {*folder.iterdir()} - {*left} == {folder / LOCK, *checkpoints(folder)}
+    for path in checkpoints(folder):
+        check(path)
+
+
+def test_ctrl_c_leaves_whole_checkpoints_only(plans, tmp_path, capsys):
+    folder, file = tmp_path / "checkpoints", tmp_path / "figures.json"
+
+    def interrupt():
+        while not checkpoints(folder):
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    given = ("train", "lenet5", "--plan", plans["coarse"], "--batch-size", 4, "--one-process")
+    given += ("--steps", 10**6, "--checkpoint", folder, "--every", 1, "--json", file)
+    capsys.readouterr()
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert run([str(argument) for argument in given]) == 130
+    assert capsys.readouterr() == ("", "hgpart: interrupted\n")
+    assert not file.exists()
+    assert_whole(folder)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rule", "carrier"),
     [
         (None, "threads"),
-        *(pytest.param(rule, "threads", marks=pytest.mark.full) for rule in (*RULES, "async")),
-        *(pytest.param(rule, "gloo", marks=pytest.mark.full) for rule in (*RULES, "async")),
+        *((rule, carrier) for carrier in ("threads", "gloo") for rule in (*RULES, "async")),
     ],
 )
-def test_ctrl_c_leaves_whole_checkpoints_only(rule, carrier, plans, digits, tmp_path):
+def test_ctrl_c_ends_processes_and_leaves_whole_checkpoints_only(rule, carrier, plans, tmp_path):
     folder, file = tmp_path / "checkpoints", tmp_path / "figures.json"
     process = started(
         *("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, *in_micro_batches(rule)),
@@ -304,10 +330,7 @@ def test_ctrl_c_leaves_whole_checkpoints_only(rule, carrier, plans, digits, tmp_
     assert (process.returncode, output, errors) == (130, "", "hgpart: interrupted\n")
     assert not file.exists()
     # One that several processes were writing is left to the next checkpoint to remove.
-    left = folder.glob(".step-*.unfinished") if carrier == "gloo" else ()
-    assert {*folder.iterdir()} - {*left} == {folder / LOCK, *checkpoints(folder)}
-    for path in checkpoints(folder):
-        check(path)
+    assert_whole(folder, folder.glob(".step-*.unfinished") if carrier == "gloo" else ())
 
 
 @pytest.mark.full
@@ -342,12 +365,13 @@ def instances():
 """
 
 
-@pytest.fixture
-def norms(tmp_path):
-    (tmp_path / "models.py").write_text(NORMS)
+@pytest.fixture(scope="module")
+def norms(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("norms")
+    (folder / "models.py").write_text(NORMS)
     found = {}
     for name in ("network", "instances"):
-        found[name] = f"{tmp_path / 'models.py'}:{name}", tmp_path / f"{name}.json"
+        found[name] = f"{folder / 'models.py'}:{name}", folder / f"{name}.json"
         options = ("--k", 2, "--effort", 0, "--eps", 0.5, "--input-shape", "1,8,8")
         hgpart("partition", found[name][0], *options, "-o", found[name][1])
     return found
