@@ -93,13 +93,9 @@ def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("rule", "victim"),
-    [
-        ("called", 2),
-        pytest.param("called", 0, marks=pytest.mark.full),
-        *(pytest.param(rule, 1, marks=pytest.mark.full) for rule in RULES),
-    ],
+    ("rule", "victim"), [("called", 2), ("called", 0), *((rule, 1) for rule in RULES)]
 )
 def test_one_that_is_stopped_is_named_by_all(tmp_path, rule, victim):
     """Two of three named the one that they waited for, or that had left as it waited in vain."""
