@@ -1,6 +1,6 @@
 """A program for the processes of a test: steps of partitions over slices, beside threads' own.
 
-    python sliced_ranks.py threads FILE
+    python sliced_ranks.py threads FILE CASE ...
 
 Each rank trains its part, and by itself all parts in threads; rank 0 writes to FILE what differs.
 
@@ -20,11 +20,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import kept_overrides
 import placements
 import torch
 from changed_models import CHANGES, change, freeze, taught
@@ -35,6 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hgpart import Modelling, Placement, flops, place
 from hgpart.errors import RunError
 from hgpart.execution.totals import Traffic
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import PartitionedModel
@@ -45,16 +47,18 @@ from hgpart.run.processes.state_post import StatePost
 from hgpart.run.scheduling import schedule, schedule_among
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
+from hgpart.tracing.traced_model import TracedModel
 
 SECONDS = 200  # that all may take
 BATCH = 7
 Make = Callable[..., PartitionedModel]
 
 
-def main(beside: str, file: str) -> None:
+def main(beside: str, file: str, *cases: str) -> None:
     signal.alarm(SECONDS)  # ends this process, and the launcher the others
     rank, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found: dict[str, list[str]] = {}
+    kept_overrides.keep()
     messages.SMALL = 16  # so that some tensors travel by themselves
     joining.end_of = lambda units, order: 0.0  # shares wait for each other where they can be one
     with connect(k, timeout=60) as connection:
@@ -63,12 +67,7 @@ def main(beside: str, file: str) -> None:
         elif beside == "loops":
             found = {"loops": loops(connection), "failing": failing(connection)}
         else:
-            for grain in ("coarse", "fine"):
-                found[f"{grain} {k}"] = compare(connection, grain)
-            if k == 2:
-                found["norms of the batch"] = compare(connection, "fine", "batch")
-                found["changes"] = after_changes(connection)
-            found[f"shared layers {k}"] = compare(connection, "coarse", make=sharing_layers)
+            found = {case: CASES[case](connection) for case in cases}
     if rank == 0:
         Path(file).write_text(json.dumps(found))
 
@@ -76,6 +75,16 @@ def main(beside: str, file: str) -> None:
 def sharing_layers(*facts: Any, seed: int) -> PartitionedModel:
     """Of 2 parts and of 3 some do the last layer of several shares at once."""
     return placements.of_shared_layers(*facts, seed=1)
+
+
+@cache
+def example() -> tuple[nn.Module, Sequence[torch.Tensor], torch.Tensor, TracedModel, ChannelGraph]:
+    """A model, a batch with targets, and its trace: what all comparisons are of."""
+    model, (image,) = model_of("forked")
+    model = nn.Sequential(model.stem, model.norm, nn.ReLU(), model.drop, model.heads[0])
+    inputs = [torch.randn(BATCH, *image.shape[1:], dtype=image.dtype)]
+    targets = torch.randn(BATCH, 4, 6, 6, dtype=image.dtype)
+    return model, inputs, targets, *placements.traced_model(model, inputs)
 
 
 def compare(
@@ -86,11 +95,7 @@ def compare(
 ) -> list[str]:
     """Names of what is not the same to the bit, or not as the table says; on all ranks."""
     k, rank = connection.k, connection.rank
-    model, (image,) = model_of("forked")
-    model = nn.Sequential(model.stem, model.norm, nn.ReLU(), model.drop, model.heads[0])
-    inputs = [torch.randn(BATCH, *image.shape[1:], dtype=image.dtype)]
-    targets = torch.randn(BATCH, 4, 6, 6, dtype=image.dtype)
-    traced, graph = placements.traced_model(model, inputs)
+    model, inputs, targets, traced, graph = example()
     modelling = Modelling(grain=grain, batch_size=BATCH, slices=3, norms=norms)
     plan = make(traced, graph, modelling, k, seed=k)
     threads, here = place(model, plan), place(model, plan, parts=[rank])
@@ -172,6 +177,15 @@ def after_changes(connection: Connection) -> list[str]:
             if samples and not torch.equal(threads(*inputs)[samples], own):
                 wrong.add("results in evaluation")
     return sorted(set().union(*connection.gather(wrong)))
+
+
+CASES = {
+    "coarse": lambda connection: compare(connection, "coarse"),
+    "fine": lambda connection: compare(connection, "fine"),
+    "norms of the batch": lambda connection: compare(connection, "fine", "batch"),
+    "changes": after_changes,
+    "shared layers": lambda connection: compare(connection, "coarse", make=sharing_layers),
+}
 
 
 def beside_ddp(connection: Connection) -> list[str]:

@@ -9,17 +9,19 @@ import sliced_ranks
 
 from hgpart.run.processes.launch import launch
 
-CASES = {
-    2: ("coarse 2", "fine 2", "changes", "norms of the batch", "shared layers 2"),
-    3: ("coarse 3", "fine 3", "shared layers 3"),
-}
 
-
-@pytest.mark.parametrize("k", [2, pytest.param(3, marks=pytest.mark.full)])
-def test_processes_do_what_threads_do(k, tmp_path):
+@pytest.mark.parametrize(
+    ("k", "cases"),
+    [
+        (2, ["norms of the batch", "changes", "shared layers"]),  # fine-grain, and coarse-grain
+        pytest.param(2, ["coarse", "fine"], marks=pytest.mark.full),
+        pytest.param(3, ["coarse", "fine", "shared layers"], marks=pytest.mark.full),
+    ],
+)
+def test_processes_do_what_threads_do(k, cases, tmp_path):
     file = tmp_path / "found.json"
-    launch(sliced_ranks.__file__, ["threads", str(file)], k)
-    assert json.loads(file.read_text()) == {case: [] for case in CASES[k]}
+    launch(sliced_ranks.__file__, ["threads", str(file), *cases], k)
+    assert json.loads(file.read_text()) == {case: [] for case in cases}
 
 
 @pytest.mark.full
