@@ -17,11 +17,12 @@ from torch import nn
 from torch.nn import functional
 
 import hgpart
-from hgpart import Modelling, builtin_models, load_model, partition_model, place
+from hgpart import Modelling, builtin_models, load_model, partition_graph, partition_model, place
 from hgpart.errors import PlacementError, PlanError
 from hgpart.execution.program import receive, send
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.partitioned_model import PartitionedModel
 from hgpart.plan import make_plan
 from hgpart.work.figures import flops
 
@@ -99,12 +100,14 @@ def test_lenet5_with_every_task_at_random(grain, k, seed):
 
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
-@pytest.mark.parametrize("k", [2, 3, 4, 8])
+@pytest.mark.parametrize("k", [3, 8, *(pytest.param(k, marks=pytest.mark.full) for k in (2, 4))])
 def test_good_partitions(grain, k):
-    model, inputs, *_ = small("residual")
-    plan = partition_model(
-        model, inputs, k=k, eps=0.3, modelling=Modelling(grain=grain), best_effort=True, effort=0.1
+    model, inputs, traced, graph = small("residual")
+    modelling = Modelling(grain=grain)
+    found = partition_graph(
+        graph, flops(graph), k, 0.3, modelling=modelling, best_effort=True, effort=0.1
     )
+    plan = PartitionedModel(traced, graph, flops(graph), found, found.evaluation, {})
     placements.check_equal(model, inputs, plan)
 
 

@@ -276,7 +276,13 @@ def test_gradients_that_would_be_lost_are_refused_by_name(name: str) -> None:
         place(model, of_random_parts(model, IMAGES))
 
 
-@pytest.mark.parametrize("name", sorted(set(LOST) - {"norm", "norm, reentrant"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] * (name not in ("module", "hook", "inference")))
+        for name in sorted(set(LOST) - {"norm", "norm, reentrant"})
+    ],
+)
 def test_without_gradients_it_is_placed_all_the_same(name: str) -> None:
     torch.manual_seed(0)
     model, images = Net(LOST[name][0]).double().eval(), torch.randn(3, 3, 6, 6).double()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
 
 import numpy as np
 import placements
@@ -39,6 +40,12 @@ def by_data_parallelism(model, inputs, k):
     return placements.partitioned(traced, graph, modelling, k, *data_parallel(problem))
 
 
+@cache
+def learner(name):
+    model, inputs = model_of(name)
+    return model, *placements.traced_model(model, inputs)
+
+
 @given(
     name=st.sampled_from(["residual", "forked", "tied"]),
     slices=st.integers(2, 4),
@@ -47,8 +54,7 @@ def by_data_parallelism(model, inputs, k):
     seed=st.integers(0, 99),
 )
 def test_each_task_belongs_to_a_part_that_has_it(name, slices, k, grain, seed):
-    model, inputs = model_of(name)
-    traced, graph = placements.traced_model(model, inputs)
+    model, traced, graph = learner(name)
     modelling = Modelling(grain=grain, batch_size=8, slices=slices)
     plan = placements.of_random_blocks(traced, graph, modelling, k, seed)
     shares = [one for _, one in in_shares(plan.partition, plan.work)]
