@@ -15,6 +15,7 @@ from hgpart.hypergraph.metrics import communication_volume, part_loads
 
 FAST = ["lenet5", "--k", "2", "--effort", "0"]
 SLICED = ["partition", *FAST, "--slices", "3", "--batch-size", "8"]
+GRAINS = [pytest.param("coarse", marks=pytest.mark.full), "fine"]
 
 
 def lines_of(capsys):
@@ -30,7 +31,7 @@ def failed(arguments, status, capsys):
     return said.err.removeprefix("hgpart: error: ").rstrip("\n")
 
 
-@pytest.fixture(scope="module", params=["coarse", "fine"])
+@pytest.fixture(scope="module", params=GRAINS)
 def files(request, tmp_path_factory):
     """A plan and a partition file of three slices of 2, 3 and 3 samples, and their figures."""
     folder = tmp_path_factory.mktemp("slices")
@@ -110,7 +111,7 @@ def said_by(arguments, capsys):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.fixture(scope="module", params=["coarse", "fine"])
+@pytest.fixture(scope="module", params=GRAINS)
 def divided(request, tmp_path_factory):
     """A plan in which slices do not lie alike, and its figures."""
     folder = tmp_path_factory.mktemp("divided")

@@ -527,7 +527,16 @@ def test_an_epoch_ends_with_what_is_left_of_the_samples(batch: int, expected: in
     assert row.epoch_bytes(100, 1) is None
 
 
-@pytest.mark.parametrize("name", sorted(strategies()))
+LONG = ("fine-native", "coarse-mtkahypar", "fine-mtkahypar")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] * (name in LONG))
+        for name in sorted(strategies())
+    ],
+)
 def test_a_strategy_does_the_same_again(name: str) -> None:
     k = {"hybrid": 4, "replicated-stages": 2}.get(name, 3)
     found = [run(name, small_cnn(), k, seed=5) for _ in range(2)]

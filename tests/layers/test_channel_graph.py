@@ -167,13 +167,15 @@ def test_fingerprint_tells_models_apart() -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (nn.ReLU(), nn.Tanh()),
+        pytest.param(nn.ReLU(), nn.Tanh(), marks=pytest.mark.full),
         (nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=2, dilation=2)),
-        (nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)),
+        pytest.param(nn.LeakyReLU(0.1), nn.LeakyReLU(0.2), marks=pytest.mark.full),
         (nn.Sequential(nn.ReLU(), nn.Tanh()), nn.Sequential(nn.Tanh(), nn.ReLU())),
         (Function(lambda x: x - x.flip(2)), Function(lambda x: x.flip(2) - x)),
         (Function(lambda x: x.transpose(2, 3)), Function(lambda x: x)),
-        (Function(lambda x: x.flip(3)), Function(lambda x: x.flip(2))),
+        pytest.param(
+            Function(lambda x: x.flip(3)), Function(lambda x: x.flip(2)), marks=pytest.mark.full
+        ),
         (nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 1)), nn.Conv2d(4, 4, 1)),
     ],
 )

@@ -235,16 +235,16 @@ def dropped(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     ("compute", "kept", "kind", "elements", "size"),
     [  # the convolution makes 3 maps of 8 x 8 float32
         (pooled, slice(None), "dense", 16 * (1 + 2), 4),  # an int64 index is as large as two values
-        (pooled, slice(1), "dense", 16, 4),
+        pytest.param(pooled, slice(1), "dense", 16, 4, marks=pytest.mark.full),
         (pooled, slice(1, 2), "dense", 16, 8),
         (spread, slice(None), "dense", 2, 4),
-        (spread, slice(1), "dense", 1, 4),
-        (spread, slice(1, 2), "dense", 1, 4),
+        pytest.param(spread, slice(1), "dense", 1, 4, marks=pytest.mark.full),
+        pytest.param(spread, slice(1, 2), "dense", 1, 4, marks=pytest.mark.full),
         (best, slice(None), "whole", 128 * (1 + 2), 4),
-        (best, slice(1), "whole", 128, 4),
+        pytest.param(best, slice(1), "whole", 128, 4, marks=pytest.mark.full),
         (best, slice(1, 2), "whole", 128, 8),
         (normed, slice(None), "dense", 64 + 8 + 8, 4),
-        (normed, slice(1), "dense", 64, 4),
+        pytest.param(normed, slice(1), "dense", 64, 4, marks=pytest.mark.full),
         (dropped, slice(None), "dense", 80, 4),  # a bool is as large as a quarter of a value
     ],
 )
@@ -316,8 +316,8 @@ def test_concatenation_is_read_in_order() -> None:
     "halves",
     [
         lambda y: y.chunk(2, dim=1),
-        lambda y: y.split(3, dim=1),
-        lambda y: y.split([3, 3], dim=1),
+        pytest.param(lambda y: y.split(3, dim=1), marks=pytest.mark.full),
+        pytest.param(lambda y: y.split([3, 3], dim=1), marks=pytest.mark.full),
         lambda y: (y[:, :3], y[:, 3:]),
         lambda y: y.unflatten(1, (2, 3)).unbind(1),
         lambda y: (y.narrow(1, 0, 3), y.roll(3, 1).narrow(1, 0, 3)),
@@ -470,16 +470,26 @@ def test_random_permutation_is_kept_whole() -> None:
     ("layer", "shape", "kind"),
     [
         (nn.Conv2d(4, 6, 3), IMAGE, "dense"),
-        (nn.Conv2d(4, 4, 3, groups=4), IMAGE, "depthwise"),
+        pytest.param(nn.Conv2d(4, 4, 3, groups=4), IMAGE, "depthwise", marks=pytest.mark.full),
         (nn.Conv2d(4, 12, 3, groups=4, stride=2, padding=1), IMAGE, "depthwise"),
         (nn.Conv2d(4, 6, 3, groups=2, dilation=2), IMAGE, "grouped"),
-        (nn.Conv1d(4, 6, 3, groups=2), (2, 4, 9), "grouped"),
+        pytest.param(nn.Conv1d(4, 6, 3, groups=2), (2, 4, 9), "grouped", marks=pytest.mark.full),
         (nn.Conv3d(4, 8, (1, 2, 3), groups=4), (2, 4, 3, 4, 5), "depthwise"),
-        (nn.ConvTranspose1d(4, 6, 3), (2, 4, 9), "dense"),
+        pytest.param(nn.ConvTranspose1d(4, 6, 3), (2, 4, 9), "dense", marks=pytest.mark.full),
         (nn.ConvTranspose2d(4, 6, 3, stride=2), IMAGE, "dense"),
-        (nn.ConvTranspose2d(4, 6, 3, groups=2, output_padding=1, stride=2), IMAGE, "grouped"),
+        pytest.param(
+            nn.ConvTranspose2d(4, 6, 3, groups=2, output_padding=1, stride=2),
+            IMAGE,
+            "grouped",
+            marks=pytest.mark.full,
+        ),
         (nn.ConvTranspose2d(4, 8, 3, groups=4), IMAGE, "depthwise"),
-        (nn.ConvTranspose3d(4, 2, 2, groups=2), (2, 4, 2, 3, 4), "grouped"),
+        pytest.param(
+            nn.ConvTranspose3d(4, 2, 2, groups=2),
+            (2, 4, 2, 3, 4),
+            "grouped",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_convolutions(layer: Any, shape: tuple[int, ...], kind: str) -> None:
@@ -508,10 +518,12 @@ def test_linear_layer_over_a_sequence() -> None:
     ("operand", "weighs"),
     [
         (lambda y: y.flatten(2), nn.Linear(64, 5)),  # channels stand beside what is summed up
-        (lambda y: y.mean(2), nn.Linear(8, 5)),
+        pytest.param(lambda y: y.mean(2), nn.Linear(8, 5), marks=pytest.mark.full),
         (lambda y: torch.cat([y, y.flip(1)], 3), nn.Conv2d(3, 5, 3)),  # each column meets two
         (lambda y: torch.cat([y, y.roll(1, 1)], 3), nn.ConvTranspose2d(3, 5, 3)),
-        (lambda y: torch.cat([y, y.flip(1)]), nn.Conv2d(3, 5, 3)),
+        pytest.param(
+            lambda y: torch.cat([y, y.flip(1)]), nn.Conv2d(3, 5, 3), marks=pytest.mark.full
+        ),
         (lambda y: F.pad(y, (0, 0, 0, 0, 1, 0)), nn.Conv2d(4, 5, 3)),  # one column meets none
         (lambda y: F.pad(y.mean((2, 3)), (2, 0)), nn.Linear(5, 5)),
     ],
@@ -1171,15 +1183,17 @@ class OfEachSample(nn.Module):
     ("norm", "training", "evaluation"),
     [
         (nn.BatchNorm2d(4), 4, 0),
-        (nn.BatchNorm2d(4, affine=False, track_running_stats=False), 4, 4),
+        pytest.param(
+            nn.BatchNorm2d(4, affine=False, track_running_stats=False), 4, 4, marks=pytest.mark.full
+        ),
         (nn.Sequential(nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4)), 8, 0),
         (nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4 * 64)), 256, 0),
-        (nn.InstanceNorm2d(4), 0, 0),
+        pytest.param(nn.InstanceNorm2d(4), 0, 0, marks=pytest.mark.full),
         (nn.InstanceNorm2d(4, track_running_stats=True), 0, 0),
-        (nn.GroupNorm(2, 4), 0, 0),
-        (nn.LayerNorm((4, 8, 8)), 0, 0),
+        pytest.param(nn.GroupNorm(2, 4), 0, 0, marks=pytest.mark.full),
+        pytest.param(nn.LayerNorm((4, 8, 8)), 0, 0, marks=pytest.mark.full),
         (OfWeights(), 0, 0),
-        (OfEachSample(), 0, 0),
+        pytest.param(OfEachSample(), 0, 0, marks=pytest.mark.full),
     ],
     ids=lambda value: type(value).__name__,
 )

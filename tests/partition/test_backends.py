@@ -88,6 +88,13 @@ def partition(request: pytest.FixtureRequest) -> Backend:
     return BACKENDS[request.param]
 
 
+# Where each would run several times; others show the same of those that take long.
+SHORT = [
+    pytest.param(name, marks=[pytest.mark.full] * (name in ("exact", "mtkahypar")))
+    for name in BACKENDS
+]
+
+
 @pytest.fixture(params=["kahypar", "mtkahypar"])
 def packaged(request: pytest.FixtureRequest) -> Backend:
     """A partitioner that is a package of others, in a process of its own."""
@@ -125,6 +132,7 @@ def test_costly_net_is_not_cut(partition: Backend) -> None:
     assert volume(hypergraph, parts) == 2
 
 
+@pytest.mark.parametrize("partition", SHORT, indirect=True)
 def test_same_seed_gives_the_same_partition(partition: Backend) -> None:
     hypergraph = layers(5, 12)
     most = room(hypergraph, 4)
@@ -132,6 +140,7 @@ def test_same_seed_gives_the_same_partition(partition: Backend) -> None:
     assert first.tolist() == second.tolist()
 
 
+@pytest.mark.parametrize("partition", SHORT, indirect=True)
 def test_another_seed_may_give_another_partition(partition: Backend) -> None:
     hypergraph = layers(5, 12)
     most = room(hypergraph, 4)

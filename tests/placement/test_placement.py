@@ -417,7 +417,7 @@ def test_a_plan_serves_for_other_float_types_and_no_other_model():
         place(other, plan)
 
 
-@pytest.mark.parametrize("planned", [True, False])
+@pytest.mark.parametrize("planned", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_plan_of_the_other_mode(planned):
     """What was partitioned in training computed as in training, though the model no longer did."""
     torch.manual_seed(0)

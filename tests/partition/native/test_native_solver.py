@@ -98,7 +98,7 @@ def test_threads_do_not_change_what_is_found() -> None:
     assert ranks[0] == ranks[1]
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("grain", ["coarse", pytest.param("fine", marks=pytest.mark.full)])
 def test_the_same_seed_gives_the_same_partition(grain: str) -> None:
     graph, modelling = graph_of("residual"), Modelling(grain=grain)
     runs = [solve(graph, flops(graph), 3, 0.1, modelling=modelling, seed=5) for _ in range(2)]

@@ -108,7 +108,7 @@ def test_random_partitions(
         assert found.planned.forward_bytes.sum() == placement.partition.evaluation.volume
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("name", ["normed", pytest.param("twice", marks=pytest.mark.full)])
 def test_20_steps_and_then_evaluation(name, grain):
     """Called as the model is."""
