@@ -239,8 +239,8 @@ def agree(connection, seed):
             raise AssertionError("backward after no_grad was accepted")
 
 
-def agree_on_many(connection):
-    for seed in range(12):
+def agree_on_many(connection, seeds):
+    for seed in range(seeds):
         agree(connection, seed)
     assert connection.gather(str(connection.rank)) == [str(p) for p in range(connection.k)]
     known = 0.1 if connection.rank == 1 else None
@@ -406,9 +406,10 @@ def main(mode, *arguments):
     with connect(k, timeout=timeout) as connection:
         if mode == "agree":
             importlib.import_module("torch.distributed.nn.functional")  # as tracing a model does
-            agree_on_many(connection)
+            seeds, *sizes = map(int, arguments)
+            agree_on_many(connection, seeds)
             for seed, rule in enumerate(RULES):
-                for micro_batches in (1, 2, 3):
+                for micro_batches in sizes:
                     agree_in_micro_batches(connection, seed, rule, micro_batches)
             message_of_several_tensors(connection)
             stale = [agree_in_stream(connection, seed, seed) for seed in (1, 2, 4)]

@@ -40,8 +40,11 @@ def kill_when_all_work(folder, k, victim):
     return thread
 
 
-def test_parts_in_processes_do_what_the_model_does(capfd):
-    launch(RANKS, ["agree"], 3)
+@pytest.mark.parametrize(
+    ("seeds", "micro_batches"), [(4, "3"), pytest.param(12, "123", marks=pytest.mark.full)]
+)
+def test_parts_in_processes_do_what_the_model_does(seeds, micro_batches, capfd):
+    launch(RANKS, ["agree", str(seeds), *micro_batches], 3)
     assert capfd.readouterr().out == "all agree\n"
 
 

@@ -24,7 +24,6 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.partitioned_model import partition_model
 from hgpart.placement import place
 from hgpart.placement.cutting.slices import Slice
-from hgpart.plan import make_plan
 from hgpart.run import scheduling
 from hgpart.run.learner import PlacedModel, WholeModel
 from hgpart.run.schedule_wanted import Scheduling, scheduling_of
@@ -93,17 +92,19 @@ class Sliced(WholeModel):
 
 
 @lru_cache
-def plan(k, grain):
-    model, modelling = network(), Modelling(grain=grain)
-    done = partition_model(model, torch.zeros(2, 1, 8, 8), k, 0.5, modelling=modelling, effort=0)
-    return make_plan(done.partition, done.graph, done.work, "network", (1, 8, 8))
+def plan(k, grain, dtype=torch.float32):
+    """With its trace, so that `place` makes none."""
+    model, images = network(dtype), torch.zeros(2, 1, 8, 8, dtype=dtype)
+    return partition_model(model, images, k, 0.5, modelling=Modelling(grain=grain), effort=0)
 
 
 LEARNERS = {
     "whole": WholeModel,
     "slices": lambda model: Sliced(model, 5),
-    "placed coarse": lambda model: PlacedModel(place(model, plan(2, "coarse"))),
-    "placed fine": lambda model: PlacedModel(place(model, plan(3, "fine"))),
+    "placed coarse": lambda model: PlacedModel(
+        place(model, plan(2, "coarse", model[0].weight.dtype))
+    ),
+    "placed fine": lambda model: PlacedModel(place(model, plan(3, "fine", model[0].weight.dtype))),
 }
 OPTIONS = {
     "sgd": TrainingOptions(20, 16, "sgd", lr=0.05, weight_decay=1e-3, seed=4),
