@@ -27,6 +27,8 @@ from hgpart.execution.step_run import StepRun
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.execution.weights.versions import Versions
+from hgpart.operators.calls import argument_of
+from hgpart.operators.table import record_of
 from hgpart.placement.mode_programs import make_on
 from hgpart.schedules.schedule import Action, Direction
 
@@ -183,7 +185,7 @@ class StepRehearsal:
         """
         run = PartRun(self._program, _NoWire(samples), META, self._k)
         alive, reads, keeps = [], list[dict[int, int]](), list[dict[int, int]]()
-        with _refused(self.part), torch.enable_grad(), without_statistics():
+        with _refused(self.part), torch.enable_grad(), without_statistics(), _Watch():
             run.begin(_here(values))
             for chunk in range(len(prepare(self._program).forward)):
                 found = run.note_forward(chunk)
@@ -259,6 +261,10 @@ class _Watch(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         made = func(*args, **(kwargs or {}))
+        if record_of(func).is_batch_norm and not argument_of(func, args, kwargs or {}, "training"):
+            # What it saves of the batch for backward, which autograd keeps: nothing on a CPU, where
+            # it goes by running statistics, but without memory a number of each channel.
+            made = made[0], *(one.new_empty(0) for one in made[1:3]), *made[3:]
         if func.overloadpacket in flop_registry:
             flops = flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=made)
             self.macs += flops // 2

@@ -199,6 +199,16 @@ def test_forward_passes_hold_what_later_chunks_read(training):
     assert any(found)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_norms_in_evaluation_keep_no_statistics_of_the_batch_for_backward(recompute):
+    """Without memory they gave autograd two empty vectors of all channels, which were counted."""
+    model, inputs = model_of("forked")
+    inputs = batch_of(inputs, 5)
+    placement = placed(model.eval(), inputs)
+    order = schedule(placement, "greedy", 2, recompute=recompute)
+    assert counted(placement, inputs, order)[0] == peak_bytes(placement, order, 5)
+
+
 def test_steps_that_do_not_ask_are_not_counted():
     model, inputs = model_of("plain")
     placement = placed(model, inputs)
