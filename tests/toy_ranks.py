@@ -147,7 +147,7 @@ class Toy(nn.Module):
             for at in range(RESULT)
         }
 
-    def check_batch(self, batch_size, inputs):
+    def check_alike(self, sizes, inputs):
         pass
 
     def divided(self, inputs, sizes, part=None):
@@ -443,6 +443,8 @@ def main(mode, *arguments):
             if rank == 1:
                 time.sleep(30)
             connection.gather(0)
+        elif mode == "refused":
+            refused(connection, Path(arguments[0]), arguments[1])
         elif mode == "memory":
             if rank == 1:
                 torch.empty(2**60)
@@ -450,6 +452,35 @@ def main(mode, *arguments):
     if mode == "agree":
         assert_no_thread_of_gloo()
         print("all agree")
+
+
+def refused(connection, folder, way):
+    """Rank 0 is refused what it does, and stays, as all do until all have said what they heard."""
+    _, placed = toy(connection)
+    outlines = connection.gather(outline(placed.program, {}))
+    x = torch.zeros(3, WIDTHS[0], dtype=torch.float64)
+    if way == "inputs" and connection.rank == 0:
+        x = x[:, 1:]
+
+    def broken(*_):
+        raise ValueError("no such target")
+
+    said = []
+    for _ in range(2):
+        try:
+            if way == "called":
+                placed(x)
+                placed.backward(None)
+            elif way == "stream":
+                schedule = make_schedule(outlines, "async", 3, Costs(), in_flight=2)
+                placed.stream([([x], None)] * 3, broken, id, schedule, 3)
+            else:
+                placed.step([x], None, broken)
+        except (HgpartError, ValueError) as error:
+            said.append(str(error))
+    Path(folder, f"{connection.rank}.said").write_text("\n".join(said))
+    while len(list(folder.glob("*.said"))) < connection.k:
+        time.sleep(0.05)
 
 
 def wait_for_imports(folder, rank, k):

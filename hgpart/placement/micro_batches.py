@@ -186,13 +186,7 @@ class StreamedBatches:
         return loss
 
 
-def check_stream(
-    schedule: Schedule,
-    modules: Iterable[fx.GraphModule],
-    norms: str,
-    stash: bool,
-    shares: Sequence[Share],
-) -> None:
+def check_stream(schedule: Schedule, norms: str, stash: bool, shares: Sequence[Share]) -> None:
     """Raise an ArgumentError unless a stream can go by a schedule, in the present grad mode."""
     check_norms_of_stream(norms)
     check_slices_of_stream(shares[0].of)
@@ -203,6 +197,10 @@ def check_stream(
     check_recompute(recompute=again, stash=stash)
     if not torch.is_grad_enabled():
         raise ArgumentError("a stream without grad mode: accepted is with, as it trains")
+
+
+def check_modules_of_stream(modules: Iterable[fx.GraphModule]) -> None:
+    """Raise an ArgumentError unless parts can keep their gradients apart, and their weights."""
     for module in modules:
         for name, parameter in module.named_parameters():
             if has_hooks(parameter):

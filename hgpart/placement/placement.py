@@ -39,6 +39,7 @@ from hgpart.placement.expected import (
 from hgpart.placement.held_state import HeldState
 from hgpart.placement.micro_batches import (
     StreamedBatches,
+    check_modules_of_stream,
     check_stream,
     divided_values,
     joined_results,
@@ -291,23 +292,33 @@ class Placement(nn.Module):
             does not have; in slices of the batch also those of parameters that have hooks, or were
             frozen when they were placed.
         """
+        self.check_alike((batch_size,), inputs)
         self._check_pass(inputs)
-        self.check_samples(batch_size)
         self._check_inputs(batch_size, inputs)
 
+    def check_alike(self, sizes: Sequence[int], inputs: Sequence[Any]) -> None:
+        """What of `check_batch`, for micro-batches of some sizes, all processes find alike.
+
+        Whatever of the model's state and of the inputs each of them has.
+        """
+        self._check_count(inputs)
+        for size in set(sizes):
+            self.check_samples(size)
+        if torch.is_grad_enabled() and self.blueprint.trainable:
+            self.check_gradients()
+
     def _check_pass(self, inputs: Sequence[Any]) -> None:
-        """What of `check_batch` goes neither by the samples nor by the shapes of inputs."""
+        """What of `check_batch` goes by what this process has, but for the shapes of inputs."""
         if unfilled := self._state.unfilled:
             raise PlacementError(
                 f"{min(unfilled)} has no value ({len(unfilled)} in all): the model was on the meta "
                 "device, load a state_dict first"
             )
         needed = any(isinstance(one, torch.Tensor) and one.requires_grad for one in inputs)
-        if torch.is_grad_enabled() and (needed or self.blueprint.trainable):
+        if torch.is_grad_enabled() and needed:
             self.check_gradients()
         if torch.is_grad_enabled() and len(self.shares) > 1:
             self._check_parameters()
-        self._check_count(inputs)
 
     def _check_parameters(self) -> None:
         """Raise a PlacementError if a gradient would not be that of all shares of the batch."""
@@ -575,8 +586,8 @@ class Placement(nn.Module):
         PlanError, PlacementError
             As `step`.
         """
-        modules = (self.submodule(part) for part in self.programs)
-        check_stream(schedule, modules, self.norms, stash, self.shares)
+        check_stream(schedule, self.norms, stash, self.shares)
+        check_modules_of_stream(self.submodule(part) for part in self.programs)
         self._last = self.training, False
         losses: list[torch.Tensor] = []
 
@@ -616,9 +627,8 @@ class Placement(nn.Module):
         self, inputs: Sequence[Any], sizes: Sequence[int], part: int | None = None
     ) -> list[dict[str, Any]]:
         """The same, where inputs may require gradients."""
+        self.check_alike(sizes, inputs)
         self._check_pass(inputs)
-        for size in set(sizes):
-            self.check_samples(size)
         values = {
             name: value
             for name, value in zip(self.inputs, inputs, strict=True)

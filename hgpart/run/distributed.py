@@ -23,7 +23,12 @@ from hgpart.execution.step_run import Score, StepRun
 from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.weights.versions import Versions
 from hgpart.placement import Placement
-from hgpart.placement.micro_batches import StreamedBatches, check_stream, schedule_for_mode
+from hgpart.placement.micro_batches import (
+    StreamedBatches,
+    check_modules_of_stream,
+    check_stream,
+    schedule_for_mode,
+)
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.post import MicroBatchWire, Post
 from hgpart.run.processes.routes import Routes, routes
@@ -149,10 +154,12 @@ class DistributedModel(nn.Module):
         """
         self._pass = None
         batch, rank = self._whole_size(inputs, batch_size), self.connection.rank
-        batches = self.placement.batches(self._here(inputs), (batch,), rank)
+        here = self._here(inputs)
+        self.placement.check_alike((batch,), here)
         schedule = self._whole_batch()
         there = schedule.forward_only
         with self._whole_pass():
+            batches = self.placement.batches(here, (batch,), rank)
             state = self._begun_state()
             post = self._post(there, (batch,))
             wires = post.wires()
@@ -182,13 +189,13 @@ class DistributedModel(nn.Module):
         """
         if self._pass is None:
             raise RunError("backward without a forward pass in grad mode before it")
-        if self._pass.makes_result != (loss is not None):
-            raise ArgumentError(
-                f"rank {self.connection.rank} got {'no' if loss is None else 'a'} loss: accepted "
-                "is one on each rank that makes a result, and None on the others"
-            )
         begun, self._pass = self._pass, None
         with self._whole_pass():
+            if begun.makes_result != (loss is not None):
+                raise ArgumentError(
+                    f"rank {self.connection.rank} got {'no' if loss is None else 'a'} loss: "
+                    "accepted is one on each rank that makes a result, and None on the others"
+                )
             if begun.state is not None:
                 begun.state.begin_backward(self._uses_of(begun.schedule, begun.program))
             post = self._post(begun.schedule, (begun.batch_size,), begun.program)
@@ -242,11 +249,12 @@ class DistributedModel(nn.Module):
         schedule = schedule_for_mode(schedule or self._whole_batch(), loss_fn is not None)
         batch, rank = self._whole_size(inputs, batch_size), self.connection.rank
         sizes = micro_batch_sizes(batch, schedule.micro_batches)
-        batches = self.placement.divided(self._here(inputs), sizes, rank)
-        score = None
-        if self.makes_result:
-            score = self.placement.score(targets, loss_fn, sizes, rank, alone=True)
+        here = self._here(inputs)
+        self.placement.check_alike(sizes, here)
         with self._whole_pass():
+            batches, score = self.placement.divided(here, sizes, rank), None
+            if self.makes_result:
+                score = self.placement.score(targets, loss_fn, sizes, rank, alone=True)
             state, end = self._begun_state(), None
             if state is not None and schedule.backward:
                 state.begin_backward(self._uses_of(schedule, self.program))
@@ -297,22 +305,23 @@ class DistributedModel(nn.Module):
 
     @contextmanager
     def _whole_pass(self) -> Iterator[None]:
-        """Between begin and end of what copies take part in, which has to come to its end.
+        """Between begin and end of what all ranks take part in, which has to come to its end.
 
-        What others have sent by then would be taken for what a later pass is to get.
+        If it does not, here, the others are told why, and wait no longer: also if this rank alone
+        finds that it can't begin. What was sent by then would be taken for what a later pass gets.
         """
         if self._failed:
             raise RunError(
-                f"rank {self.connection.rank} begins a pass after one that has failed, of which "
-                "messages are still on their way: accepted are new processes"
+                f"rank {self.connection.rank} begins a pass after one that has failed, which "
+                "has ended its connections: accepted are new processes"
             )
         try:
             yield
-        except BaseException:
-            if len(self.placement.shares) > 1:
-                self._failed = True
-                if self.placement.shares_state:
-                    self.placement.copies.clear()
+        except BaseException as error:
+            self._failed = True
+            if len(self.placement.shares) > 1 and self.placement.shares_state:
+                self.placement.copies.clear()
+            self.connection.fail(error)
             raise
 
     def stream(
@@ -358,8 +367,7 @@ class DistributedModel(nn.Module):
         """
         self._pass = None
         placement = self.placement
-        modules = [self.program.module]
-        check_stream(schedule, modules, placement.norms, stash, placement.shares)
+        check_stream(schedule, placement.norms, stash, placement.shares)
         losses: list[Tensor] = []
 
         def tell(loss: Tensor | None) -> None:
@@ -375,17 +383,19 @@ class DistributedModel(nn.Module):
 
         build = self.placement.build_results if self.makes_result else None
         source = StreamedBatches(batches, schedule.micro_batches, whole, build, loss_fn)
-        post = self._post(schedule, (batch_size,) * schedule.micro_batches)
         rank = self.connection.rank
-        step = self._begun(
-            *(post.wires(), source.values(), source.score if self.makes_result else None),
-            schedule.outlines[rank].again,
-            versions=Versions(self.program.module, partial(update, rank), stash),
-            on_update=tell,
-        )
-        step.run(schedule.sequences[rank])
-        self.peak_bytes = step.peak_bytes
-        self._finish(post, "backward")
+        with self._whole_pass():
+            check_modules_of_stream([self.program.module])
+            post = self._post(schedule, (batch_size,) * schedule.micro_batches)
+            step = self._begun(
+                *(post.wires(), source.values(), source.score if self.makes_result else None),
+                schedule.outlines[rank].again,
+                versions=Versions(self.program.module, partial(update, rank), stash),
+                on_update=tell,
+            )
+            step.run(schedule.sequences[rank])
+            self.peak_bytes = step.peak_bytes
+            self._finish(post, "backward")
         return losses if self.makes_result else None
 
     def _whole_size(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> int:

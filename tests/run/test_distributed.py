@@ -112,6 +112,27 @@ def test_one_that_is_stopped_is_named_by_all(tmp_path, rule, victim):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("step", "ValueError: no such target"),
+        ("stream", "ValueError: no such target"),
+        ("called", "rank 0 got no loss: accepted is one on each rank that makes a result, and"),
+        ("inputs", "l0 sends 96 bytes, accepted is 120, as it was placed (autocast changes types"),
+    ],
+)
+def test_what_one_is_refused_all_hear_though_none_leaves(tmp_path, way, said):
+    """They waited for it until it left, or for as long as allowed."""
+    launch(RANKS, ["refused", str(tmp_path), way], 3)
+    files = [Path(tmp_path, f"{rank}.said") for rank in range(3)]
+    (first, *others), later = zip(*(file.read_text().splitlines() for file in files), strict=True)
+    assert first.startswith(said.removeprefix("ValueError: "))
+    assert all(one.startswith(f"rank 0: {said}") for one in others)
+    for rank, one in enumerate(later):
+        assert one.startswith(f"rank {rank} begins a pass after one that has failed")
+
+
+@pytest.mark.full
 def test_one_that_does_not_answer_is_not_waited_for_longer_than_allowed(tmp_path):
     with pytest.raises(RunError, match=r"^rank 1 is still at work, too long to be waited for: "):
         launch(RANKS, ["silent", str(tmp_path)], 2)

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from hgpart.run.processes.heartbeats import Heartbeats
 from hgpart.run.processes.transports import check_transport
 
 TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
+NEVER = 2**30  # tag of a message that nobody sends
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets
 TORCHS_PLACE = re.compile(r"^\[(?:enforce fail at )?\S+:\d+\] (?:err == 0\. )?")
 Result = TypeVar("Result")
@@ -41,8 +42,8 @@ Result = TypeVar("Result")
 class Connection:
     """The processes of a run, seen from one of them; as a context manager, it disconnects.
 
-    Rank and part are the same number. An exception that leaves the ``with`` block is told to the
-    other processes, so that each of them ends with the same first cause.
+    Rank and part are the same number. An exception that leaves the ``with`` block, or a pass, is
+    told to the other processes, so that each of them ends with the same first cause.
 
     Attributes
     ----------
@@ -63,6 +64,7 @@ class Connection:
     ) -> None:
         self.rank, self.k, self.device, self.nccl = rank, k, device, nccl
         self._heartbeats = heartbeats
+        self._failed = False
         # NCCL knows no tags. In each of its groups a pair of ranks sends one way only, so that
         # both see the same order: the global order of transfers.
         self.upward = dist.new_group(backend="nccl") if nccl else None
@@ -160,9 +162,27 @@ class Connection:
             time.sleep(self._heartbeats.interval)
         return f"{_of(peer)} is gone"
 
+    def fail(self, error: BaseException) -> str:
+        """Tell the others why this process fails, and let none of them wait for it any longer.
+
+        Over NCCL they wait until it has left. Returns what was told first, by any.
+        """
+        cause = self._heartbeats.tell(_cause(self.rank, error))
+        if not self._failed and dist.is_initialized() and self.k > 1:
+            # A receive that has waited too long ends gloo's connections, whoever waits in them.
+            with suppress(RuntimeError):
+                other = (self.rank + 1) % self.k
+                work = dist.irecv(torch.empty(1), other, tag=NEVER)
+                assert work is not None
+                work.wait(timedelta(milliseconds=1))
+        self._failed = True
+        return cause
+
     def disconnect(self) -> None:
-        """Leave, when all have come to their end."""
-        if dist.is_initialized():
+        """Leave, when all have come to their end, or have heard why they can't."""
+        if self._failed:
+            self._heartbeats.leave()
+        elif dist.is_initialized():
             self.guard(dist.barrier, "was done and waited for the others")
             self._heartbeats.stop()
             dist.destroy_process_group()
@@ -184,17 +204,9 @@ class Connection:
                 self.disconnect()
                 failing.pop_all()
             else:
-                self._tell(error)
-
-    def _tell(self, error: BaseException) -> None:
-        if is_out_of_memory(error):
-            cause = f"rank {self.rank}: out of memory: {_said(error)}"
-            raise RunError(self._heartbeats.tell(cause)) from error
-        if isinstance(error, HgpartError):
-            self._heartbeats.tell(f"rank {self.rank}: {error}")
-        else:
-            what = _said(error)
-            self._heartbeats.tell(f"rank {self.rank}: {type(error).__name__}{what and f': {what}'}")
+                cause = self.fail(error)
+                if is_out_of_memory(error):
+                    raise RunError(cause) from error
 
 
 def connect(
@@ -296,6 +308,15 @@ def local_device(device: str | torch.device) -> torch.device:
         raise PlacementError(f"device cuda:{index} is not there: this machine has {count} GPUs")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def _cause(rank: int, error: BaseException) -> str:
+    if is_out_of_memory(error):
+        return f"rank {rank}: out of memory: {_said(error)}"
+    if isinstance(error, HgpartError):
+        return f"rank {rank}: {error}"
+    what = _said(error)
+    return f"rank {rank}: {type(error).__name__}{what and f': {what}'}"
 
 
 def _of(peer: int | None) -> str:

@@ -32,13 +32,14 @@ def test_data_parallelism_is_torchs(tmp_path):
 
 
 @pytest.mark.full
-def test_batches_of_several_sizes_by_one_schedule_then_compiled_steps_and_a_loss_that_raises(
+def test_batches_of_several_sizes_by_one_schedule_then_compiled_steps_and_a_refusal(
     tmp_path,
 ):
     file = tmp_path / "found.json"
     launch(sliced_ranks.__file__, ["loops", str(file)], 2)
     found = json.loads(file.read_text())
     assert not found["loops"]
-    first, *others = found["failing"]  # no pass begins after one that has failed
-    assert first.startswith("begins a pass after one that has failed, of which messages are still")
-    assert others == ["copies", "no such target"]
+    refused, after, *others = found["failing"]
+    assert refused.startswith("rank 1: a hook on ")
+    assert after.startswith("rank 0 begins a pass after one that has failed, which has ended its")
+    assert others == ["copies"]
