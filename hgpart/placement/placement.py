@@ -306,6 +306,8 @@ class Placement(nn.Module):
             self.check_samples(size)
         if torch.is_grad_enabled() and self.blueprint.trainable:
             self.check_gradients()
+        if self.has_norms_of_batch:
+            self._check_norms_of_batch()
 
     def _check_pass(self, inputs: Sequence[Any]) -> None:
         """What of `check_batch` goes by what this process has, but for the shapes of inputs."""
@@ -336,6 +338,17 @@ class Placement(nn.Module):
                         f"a hook on {held.name}, whose gradient is added up from slices of the "
                         "batch: accepted are parameters without hooks, and passes without gradients"
                     )
+
+    def _check_norms_of_batch(self) -> None:
+        """Raise a PlacementError if statistics would be of 16 bits an element; see `place`."""
+        kinds = {device.type for device in self.devices}
+        cast = [torch.get_autocast_dtype(one) for one in kinds if torch.is_autocast_enabled(one)]
+        for dtype in (self.dtype, *cast):
+            if dtype.itemsize < 4:
+                raise PlacementError(
+                    f"norms of the batch, which is in slices, in {dtype}: accepted are float32 and "
+                    "float64, and autocast is not"
+                )
 
     def check_samples(self, batch_size: int) -> None:
         """Raise a PlacementError if a batch, or a share of it, has too few samples, or too many."""

@@ -115,6 +115,11 @@ def _norm(facts: NodeFacts, at: int, number: int, node: fx.Node) -> NormOfBatch:
             f"{named} normalises maps whose channels lie along dimensions {layout.axes}: accepted "
             "in norms of the batch, which is in slices, is dimension 1"
         )
+    if value.element_size() < 4:  # too few bits for sums to be put together of
+        raise PlacementError(
+            f"{named} normalises {value.dtype}: accepted in norms of the batch, which is in "
+            "slices, are float32 and float64"
+        )
     if value.element_size() != layer.bytes_per_element:
         raise PlacementError(
             f"{named} normalises {value.dtype}, and the layer makes elements of "

@@ -217,3 +217,27 @@ def test_what_is_refused():
     plan = placements.of_random_blocks(*placements.traced_model(model, inputs), plain, 2, 0)
     with pytest.raises(PlacementError, match="2 slices that have norms of their own: accepted"):
         place(model, plan, norms="batch")
+
+
+def test_statistics_of_16_bits_are_refused_before_anything_is_computed():
+    model, inputs = batch_of("chain", 4)
+    placement = in_slices("chain", model, inputs, 2, 2)
+    said = r"norms of the batch, which is in slices, in torch\.bfloat16: accepted are float32 and"
+    calls = []
+    for one in placement.modules():
+        one.register_forward_pre_hook(lambda *_: calls.append(1))
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(PlacementError, match=said):
+        placement.step(inputs, None, lambda result, _: result.square().mean())
+    placement.bfloat16()
+    inputs = [one.bfloat16() for one in inputs]
+    with pytest.raises(PlacementError, match=said):
+        placement.step(inputs, None, lambda result, _: result.square().mean())
+    assert not calls
+    with torch.no_grad():
+        assert placement.eval()(*inputs).dtype == torch.bfloat16
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
+    said = (
+        r"^1 in 0 normalises torch\.bfloat16: accepted in norms of the batch, which is in slices,"
+    )
+    with pytest.raises(PlacementError, match=said):
+        in_slices("16 bits", model.bfloat16(), inputs, 2, 2)
