@@ -168,7 +168,7 @@ class StatePost:
             if one.owner == rank != one.holder:
                 self._send(one, (way, number), one.holder, self._copies.values(one))
             elif one.owner == rank:
-                self._copies.put(one, self._copies.values(one))
+                self._copies.put(one, self._copies.values(one), if_other=True)
 
     def _take(self, one: Exchange, name: tuple[int, int]) -> None:
         body = self._received(name, one.owner)
