@@ -12,10 +12,16 @@ Two ranks train by data parallelism, ours and torch's; rank 0 writes losses and 
 
 Two ranks train by data parallelism, with batches of several sizes by one schedule and then compiled
 steps, then go on after what rank 1 is refused; rank 0 writes what is not as it should be.
+
+    python sliced_ranks.py streams FILE
+
+Each rank trains its part on streams, and by itself all parts in threads; rank 0 writes what is not
+the same.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -45,6 +51,7 @@ from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.state_post import StatePost
 from hgpart.run.scheduling import schedule, schedule_among
+from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.traced_model import TracedModel
@@ -66,6 +73,8 @@ def main(beside: str, file: str, *cases: str) -> None:
             found["ddp"] = beside_ddp(connection)
         elif beside == "loops":
             found = {"loops": loops(connection), "failing": failing(connection)}
+        elif beside == "streams":
+            found["streams"] = streams(connection)
         else:
             found = {case: CASES[case](connection) for case in cases}
     if rank == 0:
@@ -142,6 +151,66 @@ def compare(
     process.backward(None if own is None else own.square().sum())
     wrong |= set(differences(connection, threads, process))
     return sorted(set().union(*connection.gather(wrong)))
+
+
+def streams(connection: Connection) -> list[str]:
+    """The same of batches in flight, of which one stream follows another, and then a step."""
+    k, rank = connection.k, connection.rank
+    model, (image,) = model_of("forked")
+    model = nn.Sequential(model.stem, model.norm, nn.ReLU(), model.drop, model.heads[0])
+    wrong: set[str] = set()
+    inputs = torch.randn(BATCH, *image.shape[1:], dtype=image.dtype)
+    traced, graph = placements.traced_model(model, [inputs])
+    for grain, in_flight in (("coarse", 1), ("fine", 2), ("coarse", 3)):
+        modelling = Modelling(grain=grain, batch_size=BATCH, slices=3)
+        plan = placements.of_random_blocks(traced, graph, modelling, k, seed=in_flight)
+        threads, here = (place(copy.deepcopy(model), plan, parts=some) for some in (None, [rank]))
+        process = DistributedModel(here, connection)
+        optimizers = [
+            {
+                part: torch.optim.SGD(
+                    [{"params": [*one.submodule(part).parameters()]}], lr=0.01, momentum=0.9
+                )
+                for part in one.programs
+            }
+            for one in (threads, here)
+        ]
+        options = "async", 6, Costs(message=1e-3)
+        orders = [
+            schedule(threads, *options, in_flight=in_flight),
+            schedule_among(process, *options, in_flight=in_flight),
+        ]
+        if orders[0].fingerprint != orders[1].fingerprint:
+            wrong.add("order")
+        if in_flight > 1 and max(map(max, orders[0].staleness)) == 0:
+            wrong.add("nothing is stale")
+        for begin in range(2):
+            torch.manual_seed(begin)
+            batches = [
+                ([torch.randn_like(inputs)], torch.randn(BATCH, 4, 6, 6, dtype=image.dtype))
+                for _ in range(6)
+            ]
+            found = []
+            for one, optimizer, order in zip((threads, process), optimizers, orders, strict=True):
+                torch.manual_seed(9)
+                more = () if one is threads else (BATCH,)
+                update = partial(_step_of, optimizer)
+                found.append(one.stream(batches, nn.functional.mse_loss, update, order, *more))
+            own = [0.0] * 6 if found[1] is None else [loss.item() for loss in found[1]]
+            for number, loss in enumerate(found[0]):
+                if connection.add_later(own[number])() != loss.item():
+                    wrong.add("loss")
+            wrong |= set(differences(connection, threads, process))
+        torch.manual_seed(9)
+        threads.step(*batches[0], nn.functional.mse_loss)
+        torch.manual_seed(9)
+        process.step(*batches[0], nn.functional.mse_loss, batch_size=BATCH)
+        wrong |= {f"{name} of a step" for name in differences(connection, threads, process)}
+    return sorted(set().union(*connection.gather(wrong)))
+
+
+def _step_of(optimizers: dict[int, torch.optim.Optimizer], part: int) -> None:
+    optimizers[part].step()
 
 
 def after_changes(connection: Connection) -> list[str]:

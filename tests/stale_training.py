@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,14 +14,21 @@ from hgpart.schedules.schedule import Direction, Schedule
 Version = list[torch.Tensor]  # of the pieces of a part
 
 
-def begun_with(schedule: Schedule, part: int) -> list[int]:
-    """How many updates of a part each batch's forward pass there has, by what the part does."""
+def begun_with(schedule: Schedule, part: int, holders: Collection[int] = ()) -> list[int]:
+    """How many updates of a part its weights have in each batch, by what is done in which order.
+
+    Where others hold copies of them, as many as in the first that begins the batch.
+    """
     found, updates = [], 0
-    for action in schedule.sequences[part]:
-        updates += action.direction is Direction.UPDATE
+    for action in schedule.order:
+        if action.part == part:
+            updates += action.direction is Direction.UPDATE
+        elif action.part not in holders:
+            continue
         if action.direction is Direction.FORWARD and action.chunk == 0:
-            assert action.micro_batch == len(found)
-            found.append(updates)
+            assert action.micro_batch <= len(found)
+            if action.micro_batch == len(found):
+                found.append(updates)
     return found
 
 
@@ -32,6 +39,7 @@ def stale_training(
     batches: Sequence[tuple[Sequence[torch.Tensor], Any]],
     loss_fn: Callable[[Any, Any], torch.Tensor],
     optimizer_of: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    holders: Mapping[int, Collection[int]] | None = None,
 ) -> tuple[list[torch.Tensor], dict[int, Version]]:
     """Losses, and the last weights.
 
@@ -44,6 +52,8 @@ def stale_training(
     pieces : mapping of int to sequence of Slice
         What each part holds of the parameters that are learned.
     schedule, batches, loss_fn, optimizer_of
+    holders : mapping of int to collection of int, optional
+        Which parts have copies of what a part holds.
     """
     whole = {name: one for name, one in model.named_parameters() if one.requires_grad}
     learned = {
@@ -54,7 +64,7 @@ def stale_training(
     history: dict[int, list[Version]] = {
         part: [[one.detach().clone() for one in several]] for part, several in learned.items()
     }
-    begun = {part: begun_with(schedule, part) for part in pieces}
+    begun = {part: begun_with(schedule, part, (holders or {}).get(part, ())) for part in pieces}
     losses = []
     for number, (inputs, targets) in enumerate(batches):
         state = {name: torch.zeros_like(one) for name, one in whole.items()}

@@ -19,6 +19,12 @@ def pipeline(stages: int) -> list[Outline]:
     return found
 
 
+def replicas() -> list[Outline]:
+    """Two parts that do the same with halves of the batch, and own half of the weights each."""
+    chunk = Chunk((), (), 1.0)
+    return [Outline((chunk,), (chunk,), owners=((other, 1),)) for other in (1, 0)]
+
+
 def halves(layers: int) -> list[Outline]:
     """Each layer divided among two parts, which send each other what they make of it."""
     found = []

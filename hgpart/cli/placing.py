@@ -65,7 +65,9 @@ class Placing:
         devices = (str(connection.device),) * self.plan.k
         return self._placed(devices, connection.rank)
 
-    def check_step(self, scheduling: Scheduling, batch_size: int, training: bool) -> None:
+    def check_step(
+        self, scheduling: Scheduling, batch_size: int, training: bool, transport: str
+    ) -> None:
         """Refuse, before any process is started, what its part would be refused in.
 
         The parts' programs are made for that only where something may be wrong: for a schedule's
@@ -77,8 +79,11 @@ class Placing:
                 check_slices_of_stream,
             )
 
-            check_norms_of_stream(self.norms)
-            check_slices_of_stream(self.plan.modelling.slices)
+            sliced = self.plan.modelling.slices > 1
+            together = sliced and self.plan.modelling.norms == "batch"
+            check_norms_of_stream("batch" if together else self.norms)
+            if sliced:
+                check_slices_of_stream(stash=scheduling.stash, nccl=transport == "nccl")
         sizes = scheduling.sizes(batch_size)
         fewest = min(sizes) // self.plan.modelling.slices
         norms = training and (fewest < 2 or self.norms == "batch")

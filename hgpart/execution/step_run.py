@@ -97,11 +97,12 @@ class StepRun:
         self._program, self._device, self._k = program, device, k
         self._wires, self._batches, self._score = wires, iter(batches), score
         self._again, self._last = again, len(prepare(program).forward) - 1
+        self._last_backward = len(prepare(program).backward) - 1
         self._versions, self._on_update = versions, on_update
         self._runs: dict[int, PartRun] = {}
         self._products: dict[Any, list[Product]] = {}
-        several = len(wires) > 1 or _several_use_a_matrix(program)
-        self._has_products = several and versions is None
+        of_several = versions is None and len(wires) > 1
+        self._has_products = of_several or _several_use_a_matrix(program)
         self._gradients: dict[int, list[Tensor | None]] = {}  # of results, by micro-batch
         self.counts: list[list[int]] = []
         self._count = Counter() if count is None and is_memory_counted() else count
@@ -134,6 +135,7 @@ class StepRun:
         """All that it holds for what it has still to do, in any structure."""
         return [
             [run.held for run in self._runs.values()],
+            [[*(run.products or {}).values()] for run in self._runs.values()],
             [*self._products.values()],
             self.results,
             self._gradients,
@@ -157,9 +159,7 @@ class StepRun:
 
     def _add_products(self) -> None:
         """What nobody waits for comes last."""
-        for products in self._products.values():
-            add_products(products)
-        self._products.clear()
+        _add_all(self._products)
 
     def _note(self, action: Action, begin: int, end: int) -> None:
         self.events.append(Event(action, Doing.RUN, begin, end))
@@ -182,7 +182,8 @@ class StepRun:
         if direction is Direction.UPDATE:
             assert self._versions is not None
             del self._runs[micro_batch]  # with its weights, before there are new ones
-            self._versions.end(micro_batch)
+            self._wait_for(self._versions.collect, micro_batch)
+            self._versions.end()
             self._on_update(self.scores.pop(micro_batch, None))
             return
         run = self._runs[micro_batch]
@@ -195,6 +196,14 @@ class StepRun:
                 self._gradients[micro_batch] = [result.grad for result in results]
             run.begin_backward(self._gradients.pop(micro_batch, ()))
         run.backward_chunk(chunk, weights=direction is Direction.BACKWARD)
+        if self._versions is not None and chunk == self._last_backward:
+            _add_all(run.products)
+            self._versions.depart(micro_batch)
+
+    def _wait_for(self, arrive: Callable[[int], bool], batch: int) -> None:
+        begin = perf_counter_ns()
+        if arrive(batch):
+            self._spans.append((Doing.WAIT, begin, perf_counter_ns()))
 
     def _begin(self, micro_batch: int) -> None:
         wire, values = self._wires[micro_batch], next(self._batches)  # they begin in their order
@@ -203,11 +212,13 @@ class StepRun:
         run = PartRun(self._program, wire, self._device, self._k)
         # Of all micro-batches.
         run.traffic, run.spans = self.traffic, self._spans
-        run.products = self._products if self._has_products else None
+        products = self._products if self._versions is None else {}
+        run.products = products if self._has_products else None
         run.on_again = self._look
         run.before_step, run.on_used = self.before_step, self.on_used
         run.begin(values)
         if self._versions is not None:
+            self._wait_for(self._versions.arrive, micro_batch)
             run.weights = self._versions.begin(micro_batch)
         self._runs[micro_batch] = run
 
@@ -221,6 +232,13 @@ class StepRun:
             score = backward_from(score, results)
             self._gradients[micro_batch] = [result.grad for result in results]
         self.scores[micro_batch] = score
+
+
+def _add_all(products: dict[Any, list[Product]] | None) -> None:
+    for several in (products or {}).values():
+        add_products(several)
+    if products:
+        products.clear()
 
 
 def _several_use_a_matrix(program: PartProgram) -> bool:

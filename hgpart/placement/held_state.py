@@ -45,7 +45,7 @@ class HeldState:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make it what another one is: of parameters torch makes copies apart."""
         self.__dict__.update(state)
-        self._join()
+        self.join()
 
     @property
     def names(self) -> set[str]:
@@ -102,7 +102,7 @@ class HeldState:
                 setattr(step, attribute, self._tensors[key])
             module.to(device)
             make_on(module, device)
-        self._join()
+        self.join()
 
     def _in_copy(self, key: _Key, held: Slice, copies: Sequence[_Key]) -> torch.Tensor | None:
         """What belongs to a part, where it is some of a copy that it has anyway."""
@@ -113,11 +113,12 @@ class HeldState:
                 return self._tensors[copy].detach()[place]
         return None
 
-    def _join(self) -> None:
+    def join(self) -> None:
         """Let what belongs to parts be some of their copies again, if it no longer is."""
         for key, (copy, place) in self._windows.items():
             own, view = self._tensors[key], self._tensors[copy].detach()[place]
             if own.data_ptr() != view.data_ptr():
+                view.copy_(own.detach())  # in a stream it has become another
                 own.data = view
 
     def _new(

@@ -139,24 +139,22 @@ class StreamedBatches:
     batches : iterable of (inputs, targets)
     count : int
         How many of them there have to be.
-    divided : callable
-        Given inputs, the values of the placeholders.
-    build : callable or None
-        Given the results, what the model returns; None where they are not.
-    loss_fn : callable
+    begun : callable
+        Given inputs and targets, the values of the placeholders and, given a part that has results,
+        what it makes of them.
+    parts : int
+        How many parts here have results.
     """
 
     def __init__(
         self,
         batches: Iterable[tuple[Sequence[Any], Any]],
         count: int,
-        divided: Callable[[Sequence[Any]], Mapping[str, Any]],
-        build: Callable[[Sequence[Any]], Any] | None,
-        loss_fn: Callable[[Any, Any], torch.Tensor],
+        begun: Callable[[Sequence[Any], Any], tuple[Mapping[str, Any], Callable[[int], Score]]],
+        parts: int,
     ) -> None:
-        self._batches, self._count, self._divided = batches, count, divided
-        self._build, self._loss_fn = build, loss_fn
-        self._targets: dict[int, Any] = {}
+        self._batches, self._count, self._begun, self._parts = batches, count, begun, parts
+        self._scores: dict[int, list[Callable[[int], Score]]] = {}  # once for each part to come
 
     def values(self) -> Iterator[Mapping[str, Any]]:
         """Of the placeholders, batch by batch.
@@ -173,23 +171,30 @@ class StreamedBatches:
                 raise ArgumentError(
                     f"{number} batches: accepted are {self._count}, as the schedule has"
                 )
-            inputs, targets = batch
-            if self._build is not None:
-                self._targets[number] = targets
-            yield self._divided(inputs)
+            values, score = self._begun(*batch)
+            if self._parts:
+                self._scores[number] = [score] * self._parts
+            yield values
 
-    def score(self, number: int, results: Sequence[Any]) -> torch.Tensor:
-        """A batch's loss."""
-        assert self._build is not None
-        loss = self._loss_fn(self._build(results), self._targets.pop(number))
-        _check_loss(loss, learns=any(result.requires_grad for result in results))
-        return loss
+    def score(self, part: int) -> Score:
+        """What a part that has results makes of a batch: its part of the loss."""
+
+        def of_batch(number: int, results: tuple[torch.Tensor, ...]) -> torch.Tensor:
+            waiting = self._scores[number]
+            score = waiting.pop()
+            if not waiting:
+                self._scores.pop(number, None)
+            loss: torch.Tensor = score(part)(0, results)
+            return loss
+
+        return of_batch
 
 
 def check_stream(schedule: Schedule, norms: str, stash: bool, shares: Sequence[Share]) -> None:
     """Raise an ArgumentError unless a stream can go by a schedule, in the present grad mode."""
     check_norms_of_stream(norms)
-    check_slices_of_stream(shares[0].of)
+    if len(shares) > 1:
+        check_slices_of_stream(stash=stash)
     if not isinstance(schedule, Schedule) or schedule.in_flight is None:
         given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
         raise ArgumentError(f"a stream by a {given}: accepted is one of the rule async")
@@ -216,12 +221,17 @@ def check_modules_of_stream(modules: Iterable[fx.GraphModule]) -> None:
                 )
 
 
-def check_slices_of_stream(slices: int) -> None:
-    """Raise an ArgumentError for weights that several parts have."""
-    if slices > 1:
+def check_slices_of_stream(*, stash: bool, nccl: bool = False) -> None:
+    """Raise an ArgumentError for what can't be where parts have copies of weights."""
+    if not stash:
         raise ArgumentError(
-            f"batches in flight by a plan of {slices} slices, whose weights several parts have: "
-            "accepted are plans without slices"
+            "batches in flight without stash by a plan over slices, whose parts have copies of "
+            "weights: accepted is with stash"
+        )
+    if nccl:
+        raise ArgumentError(
+            "batches in flight by a plan over slices over nccl, which knows messages by their "
+            "order alone: accepted is gloo"
         )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import accumulate, chain
 from operator import add
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score
 from hgpart.execution.threads.local import LocalRuntime, Placed
+from hgpart.execution.threads.local_wires import LocalWires
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
@@ -62,6 +64,7 @@ from hgpart.placement.shares.batch_shares import joined, sizes_of
 from hgpart.placement.shares.copies import Copies
 from hgpart.placement.shares.copies_by_mode import CopiesByMode
 from hgpart.placement.shares.exchanges import Holding, exchanges
+from hgpart.placement.shares.in_flight import CopiesInFlight
 from hgpart.placement.shares.messages import layers_of
 from hgpart.placement.state.batch_statistics import batch_of
 from hgpart.placement.state.original_state import has_hooks, hooked, original_state
@@ -205,6 +208,22 @@ class Placement(nn.Module):
     def operands(self) -> set[str]:
         """Names of the inputs in the programs of parts: of each share of the batch."""
         return {f"{one.prefix}{name}" for one in self.blueprints for name in self.inputs}
+
+    def owners(self) -> list[tuple[tuple[int, int], ...]]:
+        """Of each part, whose weights it has copies of, and the bytes of their gradients.
+
+        By the table; where the batch is in slices.
+        """
+        if len(self.shares) == 1:
+            return [()] * self.k
+        return [
+            tuple((owner, int(nbytes)) for owner, nbytes in enumerate(sent) if nbytes)
+            for sent in self._expected_weights().traffic
+        ]
+
+    def _expected_weights(self) -> Evaluation:
+        owners = self._now.owners.partition
+        return expected_weights(self.partition, owners, self.blueprint, self.dtype)
 
     @property
     def output_part(self) -> int:
@@ -427,8 +446,7 @@ class Placement(nn.Module):
                 total.backward_bytes[:] += count * back.traffic
                 total.backward_messages[:] += count * back.messages
         if backward and len(self.shares) > 1:
-            owners = self._now.owners.partition
-            weights = expected_weights(self.partition, owners, self.blueprint, self.dtype)
+            weights = self._expected_weights()
             total.forward_bytes[:] += weights.traffic.T
             total.forward_messages[:] += weights.messages.T
             total.backward_bytes[:] += weights.traffic
@@ -515,12 +533,7 @@ class Placement(nn.Module):
             scores = self.runtime.step(schedule, batches, score)
         if loss_fn is not None:
             losses = [reduce(add, scores[part]) for part in sorted(scores)]
-            # To the bit what processes make of them, that tell each other numbers.
-            first, *others = losses
-            if not others:
-                return first
-            total = reduce(add, (loss.to(first.device, torch.float64) for loss in losses))
-            return total.to(first.dtype)
+            return _total(losses)
         by_part = {part: [iter(each) for each in found] for part, found in scores.items()}
         return [
             self.whole_result([next(by_part[part][at]) for part in self.output_parts])
@@ -566,6 +579,10 @@ class Placement(nn.Module):
         (`Schedule.staleness`). With one batch in flight it is training as ever, to the bit. When it
         returns, all batches have ended.
 
+        Where the batch is in slices, weights that several parts compute with are for each batch the
+        same in all of them: as stale as the part says that they belong to, which updates them when
+        the gradients of all have come. What does not learn has to stay as it is.
+
         Parameters
         ----------
         batches : iterable of (inputs, targets)
@@ -583,7 +600,7 @@ class Placement(nn.Module):
             copy of its weights for each batch in flight that began with others. If not, an update
             changes them under the batches in flight, whose gradients are those of no weights.
         on_loss : callable
-            Told the loss of each batch, in their order, by the part that has the results.
+            Told the loss of each batch, in their order, by the last part that has some of it.
 
         Returns
         -------
@@ -595,29 +612,62 @@ class Placement(nn.Module):
         ArgumentError
             If there are fewer batches than the schedule has, its rule is another, a loss is no
             tensor of one element with gradients, steps are compiled, parameters have hooks,
-            norms are of the batch, or grad mode is off.
+            norms are of the batch, or grad mode is off. By a plan over slices, if there is no
+            stash.
         PlanError, PlacementError
-            As `step`.
+            As `step`; and if what does not learn was changed meanwhile, by a plan over slices.
         """
-        check_stream(schedule, self.norms, stash, self.shares)
+        norms = "batch" if self.has_norms_of_batch else self.norms
+        check_stream(schedule, norms, stash, self.shares)
         check_modules_of_stream(self.submodule(part) for part in self.programs)
         self._last = self.training, False
+        waiting = {part: deque[torch.Tensor]() for part in sorted({*self.output_parts})}
         losses: list[torch.Tensor] = []
+        telling = Lock()
 
-        def tell(loss: torch.Tensor) -> None:
-            losses.append(loss)
-            on_loss(loss)
+        def tell(part: int, loss: torch.Tensor) -> None:
+            with telling:  # each part in its own thread
+                waiting[part].append(loss)
+                if all(waiting.values()):
+                    losses.append(_total([several.popleft() for several in waiting.values()]))
+                    on_loss(losses[-1])
 
-        source = StreamedBatches(
-            *(batches, schedule.micro_batches, self.whole), self.build_results, loss_fn
-        )
-        self.runtime.stream(schedule, source.values(), source.score, update, tell, stash)
+        def begun(
+            inputs: Sequence[Any], targets: Any
+        ) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
+            sizes = (self._batch_size(inputs),)
+            (values,) = self.divided(inputs, sizes)
+            return values, partial(self.score, targets, loss_fn, sizes)
+
+        source = StreamedBatches(batches, schedule.micro_batches, begun, len(waiting))
+        runtime, runs = self.runtime, (schedule, source.values(), source.score, update, tell, stash)
+        if len(self.shares) == 1:
+            runtime.stream(*runs)
+            return losses
+        copies = self.copies
+        wires = LocalWires(self.devices, range(len(copies.weights)))
+        shared = [
+            CopiesInFlight(copies, part, schedule, wires, Traffic.none(self.k))
+            for part in range(self.k)
+        ]
+        with self.copies_in_flight():
+            runtime.stream(*runs, shared, wires)
         return losses
 
-    def whole(self, inputs: Sequence[Any]) -> dict[str, Any]:
-        """The values of placeholders for a batch at once; see `divided`."""
-        (values,) = self.divided(inputs, (self._batch_size(inputs),))
-        return values
+    @contextmanager
+    def copies_in_flight(self) -> Iterator[None]:
+        """Where a stream takes copies, and what belongs to the part in them, apart.
+
+        Raises
+        ------
+        PlacementError
+            At its end, if what does not learn was changed meanwhile.
+        """
+        try:
+            yield
+        finally:
+            self._state.join()
+        self.copies.check_fixed()
 
     def divided(
         self, inputs: Sequence[Any], sizes: Sequence[int], part: int | None = None
@@ -948,6 +998,15 @@ def _traced(
     """Trace a model in another mode and float type than it was."""
     inputs = [value.to(dtype) if _is_float(value) else value for value in example]
     return trace(model.to(dtype).train(training), inputs)
+
+
+def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Of parts, to the bit what processes make of them, that tell each other numbers."""
+    first, *others = losses
+    if not others:
+        return first
+    total = reduce(add, (loss.to(first.device, torch.float64) for loss in losses))
+    return total.to(first.dtype)
 
 
 def _is_float(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -26,13 +26,16 @@ from hgpart.placement import Placement
 from hgpart.placement.micro_batches import (
     StreamedBatches,
     check_modules_of_stream,
+    check_slices_of_stream,
     check_stream,
     schedule_for_mode,
 )
+from hgpart.placement.shares.in_flight import CopiesInFlight
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.post import MicroBatchWire, Post
 from hgpart.run.processes.routes import Routes, routes
 from hgpart.run.processes.state_post import StatePost
+from hgpart.run.processes.stream_post import StreamPost
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
@@ -340,7 +343,7 @@ class DistributedModel(nn.Module):
         Parameters
         ----------
         batches : iterable of (inputs, targets)
-            Inputs as in `forward`; targets are looked at by the rank that makes the result.
+            Inputs as in `forward`; targets are looked at by the ranks that make the result.
         loss_fn : callable
         update : callable
             Told this rank when it is to change its parameters by their `grad`.
@@ -351,23 +354,28 @@ class DistributedModel(nn.Module):
         stash : bool
         on_loss : callable
             Told of each batch after this rank's update: its loss on the rank that makes the result,
-            None on the others.
+            or its part of it where several do, None on the others.
 
         Returns
         -------
         list of Tensor or None
-            The losses, on the rank that makes the result.
+            The losses, on the ranks that make the result; they add up.
 
         Raises
         ------
         RunError
             If another rank is gone.
         ArgumentError, PlanError, PlacementError
-            As `Placement.stream`; and if a batch is of another size.
+            As `Placement.stream`; and if a batch is of another size, or by a plan over slices the
+            transport is nccl.
         """
         self._pass = None
         placement = self.placement
-        check_stream(schedule, placement.norms, stash, placement.shares)
+        several = len(placement.shares) > 1
+        norms = "batch" if several and placement.has_norms_of_batch else placement.norms
+        check_stream(schedule, norms, stash, placement.shares)
+        if several:
+            check_slices_of_stream(stash=stash, nccl=self.connection.nccl)
         losses: list[Tensor] = []
 
         def tell(loss: Tensor | None) -> None:
@@ -375,28 +383,44 @@ class DistributedModel(nn.Module):
                 losses.append(loss)
             on_loss(loss)
 
-        def whole(inputs: Sequence[Tensor | None]) -> Mapping[str, Any]:
-            if (size := self._batch_size(inputs, batch_size)) != batch_size:
+        def begun(
+            inputs: Sequence[Tensor | None], targets: Any
+        ) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
+            size = batch_size if several else self._batch_size(inputs, batch_size)
+            if size != batch_size:
                 raise ArgumentError(f"a batch of {size}: accepted are batches of {batch_size}")
-            (values,) = self.placement.divided(self._here(inputs), (batch_size,))
-            return values
+            (values,) = placement.divided(self._here(inputs), (batch_size,), rank)
+            return values, partial(placement.score, targets, loss_fn, (batch_size,), alone=True)
 
-        build = self.placement.build_results if self.makes_result else None
-        source = StreamedBatches(batches, schedule.micro_batches, whole, build, loss_fn)
-        rank = self.connection.rank
-        with self._whole_pass():
+        rank, makes_result = self.connection.rank, self.makes_result
+        source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
+        with self._whole_pass(), ExitStack() as copies:
             check_modules_of_stream([self.program.module])
+            shared: CopiesInFlight | None = None
+            wire: StreamPost | None = None
+            if several:
+                state = self._begun_state()
+                assert state is not None
+                state.finish()
+                wire = StreamPost(self.connection, placement.copies, schedule)
+                shared = CopiesInFlight(placement.copies, rank, schedule, wire, state.sent)
+                copies.enter_context(placement.copies_in_flight())
             post = self._post(schedule, (batch_size,) * schedule.micro_batches)
             step = self._begun(
-                *(post.wires(), source.values(), source.score if self.makes_result else None),
+                *(post.wires(), source.values(), source.score(rank) if makes_result else None),
                 schedule.outlines[rank].again,
-                versions=Versions(self.program.module, partial(update, rank), stash),
+                versions=Versions(self.program.module, partial(update, rank), stash, shared),
                 on_update=tell,
             )
+            if shared is not None:
+                step.traffic = self.traffic = shared.sent
             step.run(schedule.sequences[rank])
             self.peak_bytes = step.peak_bytes
             self._finish(post, "backward")
-        return losses if self.makes_result else None
+            if shared is not None and wire is not None:
+                shared.finish()
+                wire.finish()
+        return losses if makes_result else None
 
     def _whole_size(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> int:
         if batch_size is None and len(self.placement.shares) > 1:

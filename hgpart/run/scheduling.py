@@ -327,12 +327,14 @@ def outlines_here(
         part_shares(one.partition.model, one.partition.parts, placement.k).layer_work
         for one in placement.blueprints
     ]
+    owners = placement.owners()
     for part in sorted(placement.programs):
         of_steps: dict[str, float] = {}
         for one, layer_work in zip(placement.blueprints, work, strict=True):
             of_steps.update(_step_work(placement, one, part, layer_work[:, part]))
         program = placement.programs[part]
-        yield with_again(outline(program, of_steps), program, again.get(part, ()))
+        found = with_again(outline(program, of_steps), program, again.get(part, ()))
+        yield replace(found, owners=owners[part])
 
 
 def _step_work(

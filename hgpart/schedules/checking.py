@@ -19,6 +19,7 @@ def problems(schedule: Schedule) -> list[str]:
         found += _out_of_order(schedule)
         found += _stuck(schedule)
         found += _kept(schedule)
+        found += _of_others(schedule)
     return found
 
 
@@ -152,6 +153,21 @@ def _arrived(
         (action.part, action.micro_batch, backward, transfer) in there
         for transfer in schedule.chunk(action).awaits
     )
+
+
+def _of_others(schedule: Schedule) -> Iterator[str]:
+    """Whether weights of which others have copies are updated behind all gradients, and in time."""
+    at = {action: number for number, action in enumerate(schedule.order)}
+    for part, outline in enumerate(schedule.outlines):
+        for owner, _ in outline.owners if schedule.in_flight is not None else ():
+            for batch in range(schedule.micro_batches):
+                update = Action(owner, Direction.UPDATE, batch, 0)
+                last = Action(part, Direction.BACKWARD, batch, len(outline.backward) - 1)
+                later = Action(part, FORWARD, batch + (schedule.in_flight or 0), 0)
+                if at[update] < at[last]:
+                    yield f"part {owner} does {update} in front of {last} of part {part}"
+                if later in at and at[later] < at[update]:
+                    yield f"part {part} does {later} in front of {update} of part {owner}"
 
 
 def _kept(schedule: Schedule) -> Iterator[str]:

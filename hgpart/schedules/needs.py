@@ -25,6 +25,9 @@ class Needs:
     statistics are updated, and a layer's gradients added up, in one order. Layers that share their
     weights add to the same gradients from several chunks, whose order is the rule's.
 
+    In a stream a part's update needs the gradients of the copies that others have of its weights;
+    and copies may be as old as weights may.
+
     Attributes
     ----------
     outlines : sequence of Outline
@@ -69,6 +72,13 @@ class Needs:
                         yield Action(part, direction, micro_batch, chunk)
 
     @cached_property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """Of each part, those that have copies of its weights."""
+        parts = range(len(self.outlines))
+        owners = [dict(outline.owners) for outline in self.outlines]
+        return tuple(tuple(one for one in parts if part in owners[one]) for part in parts)
+
+    @cached_property
     def senders(self) -> dict[tuple[bool, int], tuple[int, int]]:
         """By whether it is a gradient, and transfer: part and chunk that send it."""
         return {
@@ -87,8 +97,9 @@ class Needs:
             if at:  # one order for layers that share their weights
                 yield Action(part, WEIGHTS, micro_batch, at - 1)
         elif direction is UPDATE:
-            last = len(self.outlines[part].backward) - 1
-            yield Action(part, WEIGHTS if self.halves else BACKWARD, micro_batch, last)
+            for one in (part, *self.holders[part]):
+                last = len(self.outlines[one].backward) - 1
+                yield Action(one, WEIGHTS if self.halves else BACKWARD, micro_batch, last)
         else:
             for transfer in self.chunks(part, direction)[at].awaits:
                 sender, chunk = self.senders[direction is not FORWARD, transfer]
@@ -101,6 +112,9 @@ class Needs:
             elif micro_batch and self.outlines[part].serial:
                 last = len(self.outlines[part].forward) - 1
                 yield Action(part, FORWARD, micro_batch - 1, last)
+            if direction is FORWARD and at == 0 and 0 < (self.limit or 0) <= micro_batch:
+                for owner, _ in self.outlines[part].owners:
+                    yield Action(owner, UPDATE, micro_batch - (self.limit or 0), 0)
         if micro_batch:
             yield Action(part, direction, micro_batch - 1, at)
 

@@ -69,12 +69,16 @@ class Outline:
         micro-batch has to wait for the one before it.
     again : tuple of int
         The forward chunks that backward computes again, so that only what they read is kept.
+    owners : tuple of (int, int)
+        Other parts whose weights it has copies of, as it computes with them for other slices of the
+        batch; and how many bytes their gradients have, that it sends to each of them.
     """
 
     forward: tuple[Chunk, ...]
     backward: tuple[Chunk, ...]
     serial: bool = False
     again: tuple[int, ...] = ()
+    owners: tuple[tuple[int, int], ...] = ()
 
     @property
     def keeping(self) -> Outline:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hgpart.schedules.outline import Chunk, Outline
 
@@ -129,7 +129,9 @@ class Schedule:
     @cached_property
     def fingerprint(self) -> str:
         """Tells what each part does, and in which order, from others."""
-        content = [[*map(str, sequence)] for sequence in self.sequences]
+        content: list[Any] = [[*map(str, sequence)] for sequence in self.sequences]
+        if self.in_flight is not None and any(outline.owners for outline in self.outlines):
+            content.append(self.staleness)  # which depends on who begins first
         return sha256(repr(content).encode()).hexdigest()[:16]
 
     @cached_property
@@ -168,12 +170,22 @@ class Schedule:
 
     @cached_property
     def staleness(self) -> tuple[tuple[int, ...], ...]:
-        """Of each part, for each batch of a stream: updates that its forward pass does without.
+        """Of each part, for each batch of a stream: updates that its weights are without.
 
-        With `Schedule.in_flight` of 1 there are none: the weights are those that all batches before
-        have updated.
+        The weights are those that the part has when it begins the batch or, where other parts have
+        copies of some, when the first of all these does, in the one order: so a batch has the same
+        in all of them. With `Schedule.in_flight` of 1 there are none: the weights are those that
+        all batches before have updated.
         """
-        return tuple(map(_staleness, self.sequences))
+        updates = [0] * self.k
+        found: list[dict[int, int]] = [{} for _ in self.outlines]
+        for part, direction, batch, chunk in self.order:
+            if direction is Direction.UPDATE:
+                updates[part] += 1
+            elif direction is Direction.FORWARD and chunk == 0:
+                for owner in (part, *dict(self.outlines[part].owners)):
+                    found[owner].setdefault(batch, batch - updates[owner])
+        return tuple(tuple(stale for _, stale in sorted(one.items())) for one in found)
 
 
 def _most_alive(sequence: Sequence[Action]) -> int:
@@ -185,16 +197,6 @@ def _most_alive(sequence: Sequence[Action]) -> int:
         if last[action.micro_batch] == at:
             alive.remove(action.micro_batch)
     return most
-
-
-def _staleness(sequence: Sequence[Action]) -> tuple[int, ...]:
-    found, updates = [], 0
-    for action in sequence:
-        if action.direction is Direction.UPDATE:
-            updates += 1
-        elif action.direction is Direction.FORWARD and action.chunk == 0:
-            found.append(action.micro_batch - updates)
-    return tuple(found)
 
 
 def outlines_fingerprint(outlines: Sequence[Outline]) -> str:

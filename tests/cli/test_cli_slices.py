@@ -210,8 +210,8 @@ def test_norms_of_the_batch(tmp_path, capsys):
 def test_what_is_refused_of_slices(divided, capsys):
     plan = str(divided / "plan.json")
     training = ["train", "lenet5", "--plan", plan, "--data", "digits", "--steps", "1"]
-    said = failed([*training, "--schedule", "async"], 3, capsys)
-    assert said.startswith("batches in flight by a plan of 3 slices")
+    said = failed([*training, "--schedule", "async", "--no-stash"], 3, capsys)
+    assert said.startswith("batches in flight without stash by a plan over slices")
     few = ["run", "lenet5", "--plan", plan, "--one-process", "--batch-size", "1"]
     assert "has no sample: accepted are larger" in failed(few, 13, capsys)
 

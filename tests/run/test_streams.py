@@ -246,9 +246,9 @@ def test_without_stash_a_batch_goes_back_through_the_newest_weights(stash):
     LocalRuntime(cut.placed).stream(
         order,
         iter([{"x": x} for x, _ in batches]),
-        lambda batch, results: (results[0] - batches[batch][1]).square().mean(),
+        lambda part: lambda batch, results: (results[0] - batches[batch][1]).square().mean(),
         lambda part: optimizers[part].step(),
-        found.append,
+        lambda part, loss: found.append(loss),
         stash,
     )
     torch.testing.assert_close(found, losses, **TOLERANCE)

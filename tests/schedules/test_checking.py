@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from toy_outlines import EVEN, halves, pipeline
+from toy_outlines import EVEN, halves, pipeline, replicas
 
 from hgpart.schedules import make_schedule
 from hgpart.schedules.checking import problems
@@ -78,6 +78,12 @@ def test_updates_are_behind_their_gradients_in_order_and_of_few_batches() -> Non
     assert "part 0 does U2.0 in front of U1.0" in problems(swapped)
     late = moved(made, Action(0, F, 3, 0), Action(0, U, 1, 0))
     assert problems(late) == ["part 0 has 3 batches in flight, accepted are 2"]
+    shared = make_schedule(replicas(), "async", 4, EVEN, in_flight=2)
+    assert problems(shared) == []
+    early = moved(shared, Action(0, U, 1, 0), Action(1, B, 1, 0))
+    assert "part 0 does U1.0 in front of B1.0 of part 1" in problems(early)
+    early = moved(shared, Action(1, F, 3, 0), Action(0, U, 1, 0))
+    assert "part 1 does F3.0 in front of U1.0 of part 0" in problems(early)
     without = replace(made, order=tuple(one for one in made.order if one != (1, U, 3, 0)))
     assert problems(without) == ["part 1 does not do U3.0"]
     step = make_schedule(pipeline(2), "greedy", 2, EVEN)

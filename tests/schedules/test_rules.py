@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from placed_models import model_of, placed
-from toy_outlines import EVEN, halves, pipeline
+from toy_outlines import EVEN, halves, pipeline, replicas
 from toy_programs import Cut, cuts
 
 from hgpart.errors import ArgumentError
@@ -71,6 +73,40 @@ def test_streams_of_any_cut_are_valid(
                 last = len(outlines[part].backward) - 1
                 wanted = Action(part, Direction.BACKWARD, action.micro_batch, last)
                 assert sequence[at - 1] == wanted
+
+
+@given(
+    *(cuts(), st.integers(1, 9), st.integers(1, 4), st.sampled_from([0.0, 0.5, 10.0])),
+    *(st.sampled_from([0.0, 1.0]), st.booleans(), st.randoms(use_true_random=False)),
+)
+def test_streams_of_parts_that_share_weights_are_valid(
+    cut: Cut, batches: int, in_flight: int, message: float, work: float, serial: bool, deal: Random
+) -> None:
+    parts = range(cut.k)
+    outlines = []
+    for part, one in enumerate(outlines_of(cut)):
+        others = [other for other in parts if other != part and deal.random() < 0.5]
+        owners = tuple((other, deal.randrange(1, 9)) for other in others)
+        outlines.append(Outline(one.forward, one.backward, serial, owners=owners))
+    costs = Costs(work=work, message=message)
+    made = make_schedule(outlines, "async", batches, costs, in_flight=in_flight)
+    assert problems(made) == []
+    longer = make_schedule(outlines, "async", batches + 3, costs, in_flight=in_flight)
+    assert made.order == tuple(one for one in longer.order if one.micro_batch < batches)
+    for stale in made.staleness:
+        begun = [batch - one for batch, one in enumerate(stale)]
+        assert begun == sorted(begun)
+        assert max(stale) < in_flight
+
+
+def test_weights_that_two_parts_share_are_stale_where_batches_are_in_flight() -> None:
+    """Data parallelism: an update waits for the other's gradients in the next batch's midst."""
+    costs = Costs(work=1.0, byte=0.0, message=0.5)
+    made = make_schedule(replicas(), "async", 5, costs, in_flight=2)
+    assert made.staleness == ((0, 1, 1, 1, 1),) * 2
+    assert [*map(str, made.sequences[0])][:6] == ["F0.0", "B0.0", "F1.0", "U0.0", "B1.0", "F2.0"]
+    alone = make_schedule(replicas(), "async", 5, costs, in_flight=1)
+    assert alone.staleness == ((0,) * 5,) * 2
 
 
 def test_streams_keep_parts_busy() -> None:

@@ -110,7 +110,7 @@ def run(
             report = wanted.steps_of(placing.part_of(connection), connection, transport)
     else:
         check_carries(transport, placing.devices)
-        placing.check_step(scheduling, samples, backward)
+        placing.check_step(scheduling, samples, backward, transport)
         start_ranks(context, loaded.k)
         return
     if report is not None:  # not before the others are done, who would fail with what fails here

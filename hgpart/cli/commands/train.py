@@ -172,7 +172,7 @@ def train(
             report = wanted.train(RankModel(model_here, scheduling), placement)
     else:
         check_carries(transport, placing.devices)
-        placing.check_step(scheduling, batch_size, training=True)
+        placing.check_step(scheduling, batch_size, training=True, transport=transport)
         start_ranks(context, loaded.k)
         return
     if report is not None:  # not before the others are done, who would fail with what fails here

@@ -35,8 +35,14 @@ from hgpart.execution.threads.local_wires import LocalWires
 from hgpart.execution.threads.shared_batches import SharedBatches
 from hgpart.execution.threads.workers import Workers
 from hgpart.execution.totals import Timing, Totals, Traffic
-from hgpart.execution.weights.versions import Versions
+from hgpart.execution.weights.versions import SharedWeights, Versions
 from hgpart.schedules.schedule import Action, Direction, Schedule
+
+
+class InFlight(SharedWeights, Protocol):
+    """What a part has in common with others in a stream; it adds to what the part sent."""
+
+    sent: Traffic
 
 
 class Copies(Protocol):
@@ -248,10 +254,12 @@ class LocalRuntime:
         self,
         schedule: Schedule,
         batches: Iterator[Mapping[str, Any]],
-        score: Score,
+        score: Callable[[int], Score],
         update: Callable[[int], object],
-        on_score: Callable[[Any], None],
+        on_score: Callable[[int, Any], None],
         stash: bool,
+        shared: Sequence[InFlight] = (),
+        shared_wires: LocalWires | None = None,
     ) -> None:
         """Run a stream of batches by a schedule whose parts update their weights.
 
@@ -265,9 +273,13 @@ class LocalRuntime:
         update : callable
             Told a part, whose parameters it changes by their `grad`.
         on_score : callable
-            Told what `score` returned, batch by batch.
+            Told a part that has results and what it made of them, batch by batch.
         stash : bool
             See `Versions`.
+        shared : sequence of InFlight, optional
+            Of each part, what it has in common with others.
+        shared_wires : LocalWires, optional
+            By which that travels.
 
         Raises
         ------
@@ -282,18 +294,18 @@ class LocalRuntime:
             def finish_alone(found: Any) -> None:
                 update(0)
                 modules[0].zero_grad()
-                on_score(found)
+                on_score(0, found)
 
-            self._run_in_turn(schedule, batches, score, finish_alone)
+            self._run_in_turn(schedule, batches, score(0), finish_alone)
             return
         # What two parts send each other through one transfer goes by the order of batches.
         wires = LocalWires(self.devices, self.transfers)
-        shared = SharedBatches(batches, self.k, schedule.under_way)
+        source = SharedBatches(batches, self.k, schedule.under_way)
 
         def finish(part: int, found: Any) -> None:
-            shared.end(part)
+            source.end(part)
             if part in self.output_parts:
-                on_score(found)
+                on_score(part, found)
 
         runs = [
             StepRun(
@@ -301,15 +313,20 @@ class LocalRuntime:
                 device,
                 self.k,
                 [wires] * schedule.micro_batches,
-                shared.of(part),
-                score=score if part in self.output_parts else None,
+                source.of(part),
+                score=self._only(part, score),
                 again=schedule.outlines[part].again,
-                versions=Versions(program.module, partial(update, part), stash),
+                versions=Versions(
+                    program.module, partial(update, part), stash, shared[part] if shared else None
+                ),
                 on_update=partial(finish, part),
             )
             for part, (program, device) in enumerate(zip(self.programs, self.devices, strict=True))
         ]
-        self._run_together(schedule, runs, [wires, shared])
+        for run, one in zip(runs, shared, strict=False):
+            run.traffic = one.sent
+        more = () if shared_wires is None else (shared_wires,)
+        self._run_together(schedule, runs, [wires, source, *more])
 
     def _check(self, schedule: Schedule) -> None:
         if schedule not in self._fitting:
@@ -330,7 +347,8 @@ class LocalRuntime:
         with torch.set_grad_enabled(schedule.backward):
             copies = self.begin_copies(record.sent)
             jobs = map(partial, (run.run for run in runs), schedule.sequences)
-            with _ended(copies if schedule.backward else None, record.sent):
+            in_step = schedule.in_flight is None
+            with _ended(copies if schedule.backward else None, record.sent, in_step):
                 self.everywhere([*jobs], streams_of(self.devices), stop)
         self.last = replace(
             record,
@@ -533,14 +551,18 @@ class _Batch:
 
 
 @contextmanager
-def _ended(copies: Copies | None, sent: Sequence[Traffic]) -> Iterator[None]:
-    """A backward pass: then the gradients of copies go where they belong to, if it ends well."""
+def _ended(copies: Copies | None, sent: Sequence[Traffic], in_step: bool = True) -> Iterator[None]:
+    """A backward pass: then the gradients of copies go where they belong to, if it ends well.
+
+    In a stream they have gone there batch by batch.
+    """
     if copies is None:
         yield
         return
     try:
         yield
-        copies.end(sent)
+        if in_step:
+            copies.end(sent)
     finally:
         copies.clear()
 

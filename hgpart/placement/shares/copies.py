@@ -116,6 +116,14 @@ class Copies:
         """Copies of what passes leave as it is are like it now."""
         self._contents |= {one: _content(self._tensor(*one)) for one in self._own_fixed}
 
+    def check_fixed(self) -> None:
+        """Raise a PlacementError if what does not learn is other than when a stream began."""
+        if self.fixed_changed:
+            raise PlacementError(
+                "what does not learn was changed in a stream by a plan over slices, whose copies "
+                "are as it began: accepted is before or after it"
+            )
+
     def _own(self, exchanges: Sequence[Exchange]) -> list[tuple[int, Key]]:
         """What belongs to parts that are here, each once."""
         here = (one for one in exchanges if one.owner in self._here)

@@ -1,7 +1,8 @@
 """Asynchronous (PipeDream, arXiv 1806.03377; thesis, chapter 4): batch after batch, no flush.
 
 A part updates its weights as soon as a batch's gradients on it are complete, and goes on with other
-batches, whose forward passes have begun without that update.
+batches, whose forward passes have begun without that update. Where other parts have copies of its
+weights, it is as soon as their gradients should have come.
 """
 
 from __future__ import annotations
@@ -74,15 +75,25 @@ def _repeated(needs: Needs, count: int) -> _Repeated:
     begins = {one: int(begin / tick) for one, (begin, _) in zip(simulated, when, strict=True)}
 
     def begin(one: Action, batch: int = middle) -> int:
-        if one.direction is UPDATE:  # at once behind what it needs, by its rank
-            one = next(needs.before(one))
+        if one.direction is UPDATE:
+            needed = (each for each in needs.before(one) if each.direction is not UPDATE)
+            return max(there(one.part, each._replace(micro_batch=batch)) for each in needed)
         return begins[one._replace(micro_batch=batch)]
+
+    def there(owner: int, last: Action) -> int:
+        if last.part == owner:  # at once behind it, by its rank
+            return begins[last]
+        nbytes, costs = dict(needs.outlines[last.part].owners)[owner], needs.costs
+        chunk = needs.chunks(last.part, last.direction)[last.chunk]
+        taken = costs.action(last.direction, chunk) + costs.message + costs.byte * nbytes
+        return begins[last] + int(taken / tick)
 
     period = 0
     for part, outline in enumerate(needs.outlines):
         first, last = (Action(part, FORWARD, 0, at) for at in (0, len(outline.forward) - 1))
         between = -((begin(first, middle - count) - begin(first)) // count)
-        stay = begin(Action(part, UPDATE, 0, 0)) - begin(first)
+        owners = (part, *dict(outline.owners))
+        stay = max(begin(Action(one, UPDATE, 0, 0)) for one in owners) - begin(first)
         waits = begin(last) - begin(first) if outline.serial else 0
         period = max(period, between, -(-stay // needs.limit), waits)
     return _Repeated(begin, period)

@@ -1,0 +1,221 @@
+"""Streams by plans over slices are plain training of the staleness that is said of each part."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import placements
+import pytest
+import sliced_ranks
+import torch
+from changed_models import taught
+from hypothesis import given
+from hypothesis import strategies as st
+from placed_models import model_of
+from stale_training import stale_training
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from hgpart import Modelling, Placement, place
+from hgpart.errors import ArgumentError, PlacementError, PlanError
+from hgpart.execution.held_memory import memory_counted
+from hgpart.placement.accounting import peak_bytes
+from hgpart.run.processes.launch import launch
+from hgpart.run.scheduling import schedule
+from hgpart.schedules.checking import problems
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.schedule import Schedule
+
+NAMES = ["residual", "tied", "plain", "branches", "dropped"]
+MAKES = [placements.of_random_blocks, placements.of_shared_layers, placements.of_data_parallel]
+BATCHES, SAMPLES = 5, 4
+TRACES = {}
+
+
+def learner_of(name):
+    if name != "dropped":
+        return model_of(name)
+    torch.manual_seed(1)
+    layers = (nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Dropout(0.4), nn.Conv2d(6, 4, 3), nn.Flatten())
+    model = nn.Sequential(*layers, nn.Linear(16, 6))
+    return model.double(), (torch.randn(2, 3, 6, 6, dtype=torch.float64),)
+
+
+def batches_of(inputs, count=BATCHES):
+    torch.manual_seed(5)
+    return [
+        (
+            [torch.randn(SAMPLES, *one.shape[1:], dtype=one.dtype) for one in inputs],
+            torch.randn(SAMPLES, dtype=torch.float64),
+        )
+        for _ in range(count)
+    ]
+
+
+def loss_of(result, target):
+    """Of anything, a mean over samples."""
+    tensors = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+    return sum((one - target.view(-1, *[1] * (one.dim() - 1))).square().mean() for one in tensors)
+
+
+def momentum(parameters):
+    return torch.optim.SGD([{"params": parameters}], lr=0.05, momentum=0.9, weight_decay=1e-3)
+
+
+def in_slices(
+    name, model, inputs, slices=3, k=2, grain="coarse", seed=0, make=MAKES[0], norms="slice"
+) -> Placement:
+    if name not in TRACES:
+        TRACES[name] = placements.traced_model(model, inputs)
+    modelling = Modelling(grain=grain, batch_size=SAMPLES, slices=slices, norms=norms)
+    return place(copy.deepcopy(model), make(*TRACES[name], modelling, k, seed=seed))
+
+
+def learned(placement):
+    """What each part has of the parameters that learn."""
+    return {
+        part: [(held, one) for held, one in placement.held(part) if one.requires_grad]
+        for part in range(placement.k)
+    }
+
+
+def trained(placement, order, batches):
+    optimizers = [momentum([one for _, one in several]) for several in learned(placement).values()]
+    torch.manual_seed(3)
+    return placement.stream(batches, loss_of, lambda part: optimizers[part].step(), order)
+
+
+def agrees(model, placement: Placement, order: Schedule, batches) -> None:
+    """Losses, weights, bytes; and what comes behind is of the new weights."""
+    losses = trained(placement, order, batches)
+    table = placement.expected_traffic((SAMPLES,), backward=True)
+    sent = placement.runtime.last.traffic
+    for way in ("forward", "backward"):
+        for what in ("bytes", "messages"):
+            name = f"{way}_{what}"
+            assert (getattr(sent, name) == len(batches) * getattr(table, name)).all()
+    pieces = {part: [held for held, _ in several] for part, several in learned(placement).items()}
+    holders = {
+        part: {one.holder for one in placement.copies.weights if one.owner == part} - {part}
+        for part in range(placement.k)
+    }
+    torch.manual_seed(3)
+    expected, weights = stale_training(model, pieces, order, batches, loss_of, momentum, holders)
+    close = {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(losses, expected, **close)
+    for part, several in learned(placement).items():
+        assert all(one.grad is None for _, one in several)
+        torch.testing.assert_close([one.detach() for _, one in several], weights[part], **close)
+    trained_model = copy.deepcopy(model)
+    trained_model.load_state_dict(placement.state_dict())
+    found = []
+    for one in (placement.step, lambda images, target, loss: loss(trained_model(*images), target)):
+        torch.manual_seed(4)
+        found.append(one(*batches[0], loss_of))
+    torch.testing.assert_close(*found, **close)
+
+
+@pytest.mark.full
+@given(
+    name=st.sampled_from(NAMES),
+    slices=st.integers(2, 3),
+    k=st.sampled_from([2, 3]),
+    grain=st.sampled_from(["coarse", "fine"]),
+    make=st.sampled_from(MAKES),
+    in_flight=st.integers(1, 4),
+    message=st.sampled_from([0.0, 1e-5, 1e-3]),
+    seed=st.integers(0, 99),
+)
+def test_it_is_plain_training_of_the_same_staleness(
+    name, slices, k, grain, make, in_flight, message, seed
+):
+    model, inputs = learner_of(name)
+    placement = in_slices(name, model, inputs, max(slices, k), k, grain, seed, make)
+    costs = Costs(work=1e-9, message=message)
+    order = schedule(placement, "async", BATCHES, costs, in_flight=in_flight)
+    assert problems(order) == []
+    if len(placement.shares) > 1:
+        agrees(model, placement, order, batches_of(inputs))
+
+
+@pytest.mark.parametrize("make", [MAKES[0], MAKES[2]])
+def test_batches_in_flight_are_stale(make):
+    """So that the test above is of what it says."""
+    model, inputs = learner_of("dropped")
+    placement = in_slices("dropped", model, inputs, 2, make=make)
+    order = schedule(placement, "async", 6, Costs(message=1e-3), in_flight=2)
+    assert max(map(max, order.staleness)) == 1
+    agrees(model, placement, order, batches_of(inputs, 6))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["dropped", *(pytest.param(name, marks=pytest.mark.full) for name in ("forked", "grouped"))],
+)
+def test_one_in_flight_is_synchronous_training_to_the_bit(name):
+    """With norms, too, whose statistics are of each slice."""
+    model, inputs = learner_of(name)
+    if name == "forked":
+        model = nn.Sequential(model.stem, model.norm, nn.ReLU(), model.drop, model.heads[0])
+    batches = batches_of(inputs)
+    stream, plain = (in_slices(f"{name} 1", model, inputs, 2) for _ in range(2))
+    losses = trained(stream, schedule(stream, "async", BATCHES, in_flight=1), batches)
+    optimizer = momentum([one for one in plain.parameters() if one.requires_grad])
+    torch.manual_seed(3)
+    for loss, (images, target) in zip(losses, batches, strict=True):
+        optimizer.zero_grad()
+        assert torch.equal(loss, plain.step(images, target, loss_of))
+        optimizer.step()
+    assert all(map(torch.equal, stream.state_dict().values(), plain.state_dict().values()))
+
+
+@pytest.mark.full
+def test_parts_hold_what_is_computed_and_compute_again_with_their_batchs_weights():
+    model, inputs = learner_of("residual")
+    batches, found = batches_of(inputs, 6), []
+    for recompute in (False, True):
+        placement = in_slices("residual", model, inputs)
+        order = schedule(placement, "async", 6, in_flight=2, recompute=recompute)
+        with memory_counted():
+            losses = trained(placement, order, batches)
+        assert placement.runtime.last.peak_bytes == peak_bytes(placement, order, SAMPLES)
+        found.append([*losses, *placement.state_dict().values()])
+    assert all(map(torch.equal, *found))
+
+
+def test_what_is_refused():
+    model, inputs, _ = taught()
+    placement = in_slices("taught", model, inputs)
+    batches = batches_of(inputs, 3)
+    order = schedule(placement, "async", 3)
+    with pytest.raises(ArgumentError, match="without stash by a plan over slices"):
+        placement.stream(batches, loss_of, lambda part: None, order, stash=False)
+    bare = schedule(placement, "async", 3)
+    for outline in bare.outlines:
+        vars(outline)["owners"] = ()
+    with pytest.raises(PlanError, match="share other weights than part 0 does"):
+        placement.stream(batches, loss_of, lambda part: None, bare)
+
+    def change(part):
+        for held, one in placement.held(part):
+            if held.name == "scale":
+                one.data.mul_(2)
+
+    with pytest.raises(PlacementError, match="what does not learn was changed in a stream"):
+        placement.stream(batches, loss_of, change, order)
+
+
+@pytest.mark.full
+def test_norms_of_the_batch_are_refused():
+    together = in_slices("grouped", *learner_of("grouped"), norms="batch")
+    with pytest.raises(ArgumentError, match="norms of the batch with batches in flight"):
+        together.stream([], loss_of, lambda part: None, schedule(together, "async", 3))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("k", [2, 3])
+def test_processes_do_what_threads_do(k, tmp_path):
+    file = tmp_path / "found.json"
+    launch(sliced_ranks.__file__, ["streams", str(file)], k)
+    assert json.loads(file.read_text()) == {"streams": []}
