@@ -665,6 +665,10 @@ class Placement(nn.Module):
         """
         try:
             yield
+        except BaseException:
+            for parameter in self.parameters():  # some may be of a batch that others have not ended
+                parameter.grad = None
+            raise
         finally:
             self._state.join()
         self.copies.check_fixed()

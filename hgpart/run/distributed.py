@@ -350,7 +350,8 @@ class DistributedModel(nn.Module):
         schedule : Schedule
             The same on all ranks, as of `hgpart.run.scheduling.schedule_among`.
         batch_size : int
-            Of every batch.
+            Of every batch. By a plan over slices, where inputs may be of this rank's samples alone,
+            a smaller last batch can't be told from these: a loader has to have ``drop_last=True``.
         stash : bool
         on_loss : callable
             Told of each batch after this rank's update: its loss on the rank that makes the result,
