@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
-from threading import Condition, Lock
+from threading import Condition
 from typing import Any
 
 from hgpart.execution.threads.local_wires import StoppedError
@@ -20,8 +20,8 @@ class SharedBatches:
 
     def __init__(self, batches: Iterator[Any], k: int, under_way: int) -> None:
         self._batches, self._k, self._most = batches, k, under_way
-        self._loading = Lock()  # by one part at a time; where both are taken, this is first
         self._changed = Condition()  # all that follows
+        self._is_loading = False  # a part is, and nobody else
         self._there: dict[int, list[Any]] = {}  # batch -> its values, once for each part to come
         self._ended = [0] * k
         self._error: Exception | None = None
@@ -30,8 +30,12 @@ class SharedBatches:
         """What a part gets, when it may begin it; where one finds an error, all do."""
         for batch in count():
             with self._changed:
-                self._changed.wait_for(partial(self._may_begin, batch))
-            if not self._is_there(batch):
+                self._changed.wait_for(partial(self._may_go_on, batch))
+                if self._error is not None:
+                    raise self._error
+                loads = batch not in self._there
+                self._is_loading |= loads
+            if loads:
                 self._load(batch)
             with self._changed:
                 values = self._there[batch].pop()
@@ -39,27 +43,25 @@ class SharedBatches:
                     del self._there[batch]
             yield values
 
-    def _is_there(self, batch: int) -> bool:
-        with self._changed:
-            if self._error is not None:
-                raise self._error
-            return batch in self._there
+    def _may_go_on(self, batch: int) -> bool:
+        """Whether it may be begun and is there, or can be loaded: parts take batches in order."""
+        if self._error is not None:
+            return True
+        may_begin = batch < min(self._ended) + self._most
+        return may_begin and (batch in self._there or not self._is_loading)
 
     def _load(self, batch: int) -> None:
-        """Parts take batches in order, so what is not there is the next one."""
-        with self._loading:
-            if self._is_there(batch):
-                return
-            try:
-                values = next(self._batches)
-            except Exception as error:
-                self._error = error
-                raise
+        there: dict[int, list[Any]] = {}
+        try:
+            there = {batch: [next(self._batches)] * self._k}
+        except Exception as error:
+            self._error = error
+            raise
+        finally:
             with self._changed:
-                self._there[batch] = [values] * self._k
-
-    def _may_begin(self, batch: int) -> bool:
-        return self._error is not None or batch < min(self._ended) + self._most
+                self._there |= there
+                self._is_loading = False
+                self._changed.notify_all()
 
     def end(self, part: int) -> None:
         """Note that a part has ended a batch."""
