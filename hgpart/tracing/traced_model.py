@@ -303,6 +303,7 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
     functional: torch.export.ExportedProgram = program.run_decompositions({})
     _rename_tensors(functional, {alias: name for name, alias in aliases.items()})
     _name_results_of_norms(functional.graph)
+    _leave_casts_to_buffers(functional.graph)
     return functional
 
 
@@ -313,6 +314,19 @@ def _name_results_of_norms(graph: fx.Graph) -> None:
             with graph.inserting_after(node):
                 made = graph.call_function(operator.getitem, (node, 0))
             made.meta.update(node.meta, val=node.meta["val"][0])
+
+
+def _leave_casts_to_buffers(graph: fx.Graph) -> None:
+    """Running statistics of 16 bits are made in 32; the buffer that gets them rounds them alike."""
+    for node in list(graph.nodes):
+        if (
+            node.target is torch.ops.aten._to_copy.default
+            and node.args[0].target is operator.getitem
+            and operator_of(node.args[0].args[0]).updates
+            and all(user.op == "output" for user in node.users)
+        ):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 def quotable(name: str) -> str:

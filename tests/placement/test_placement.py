@@ -216,6 +216,17 @@ def test_other_types_and_batches():
     np.testing.assert_array_equal(counted, placed.expected(3).traffic)
 
 
+def test_running_statistics_of_16_bits():
+    """They are made in 32 bits, by one operator more in the trace: placing raised KeyError."""
+    model = nn.Sequential(nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4)).bfloat16()
+    images = torch.randn(3, 2, 4, 4).bfloat16()
+    placed = place(model, partition_model(model, images, k=2, eps=0.1))
+    for _ in range(2):
+        assert torch.equal(placed(images), model(images))
+    found = placed.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+
+
 def test_state_round_trip_through_another_k():
     model, _, placed = everything("coarse")
     model.eval()
