@@ -319,13 +319,16 @@ def _name_results_of_norms(graph: fx.Graph) -> None:
 def _leave_casts_to_buffers(graph: fx.Graph) -> None:
     """Running statistics of 16 bits are made in 32; the buffer that gets them rounds them alike."""
     for node in list(graph.nodes):
+        made = node.args[0] if node.args else None
         if (
-            node.target is torch.ops.aten._to_copy.default
-            and node.args[0].target is operator.getitem
-            and operator_of(node.args[0].args[0]).updates
+            isinstance(made, fx.Node)
+            and made.target is operator.getitem
+            and made.args[1] in operator_of(made.all_input_nodes[0]).updates
+            and node.op == "call_function"
+            and node.meta["val"].dtype != made.meta["val"].dtype
             and all(user.op == "output" for user in node.users)
         ):
-            node.replace_all_uses_with(node.args[0])
+            node.replace_all_uses_with(made)
             graph.erase_node(node)
 
 
