@@ -94,6 +94,8 @@ class StepRun:
         self.traffic, self.timing = Traffic.none(k), Timing()
         self.events: list[Event] = []
         self._spans: list[Span] = []  # of the action under way
+        if versions is not None:
+            versions.note_waiting(self._spans)
         self._program, self._device, self._k = program, device, k
         self._wires, self._batches, self._score = wires, iter(batches), score
         self._again, self._last = again, len(prepare(program).forward) - 1
@@ -182,7 +184,7 @@ class StepRun:
         if direction is Direction.UPDATE:
             assert self._versions is not None
             del self._runs[micro_batch]  # with its weights, before there are new ones
-            self._wait_for(self._versions.collect, micro_batch)
+            self._versions.collect(micro_batch)
             self._versions.end()
             self._on_update(self.scores.pop(micro_batch, None))
             return
@@ -200,11 +202,6 @@ class StepRun:
             _add_all(run.products)
             self._versions.depart(micro_batch)
 
-    def _wait_for(self, arrive: Callable[[int], bool], batch: int) -> None:
-        begin = perf_counter_ns()
-        if arrive(batch):
-            self._spans.append((Doing.WAIT, begin, perf_counter_ns()))
-
     def _begin(self, micro_batch: int) -> None:
         wire, values = self._wires[micro_batch], next(self._batches)  # they begin in their order
         if self._count is not None:
@@ -218,7 +215,7 @@ class StepRun:
         run.before_step, run.on_used = self.before_step, self.on_used
         run.begin(values)
         if self._versions is not None:
-            self._wait_for(self._versions.arrive, micro_batch)
+            self._versions.arrive(micro_batch)
             run.weights = self._versions.begin(micro_batch)
         self._runs[micro_batch] = run
 

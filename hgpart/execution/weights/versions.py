@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,10 +20,13 @@ class SharedWeights(Protocol):
         The copies, each once.
     versions : sequence of int
         By batch, how many updates its weights have in all parts that compute with them.
+    spans : list
+        To which it adds when it has waited.
     """
 
     tensors: Sequence[Tensor]
     versions: Sequence[int]
+    spans: list[Any]
 
     def arrive(self, batch: int, *, apart: bool) -> None:
         """Let copies be what a batch is to compute with; `apart` from what they were."""
@@ -114,12 +117,15 @@ class Versions:
         leaves = [leaf for one in self._in_flight.values() for leaf in one.leaves.values()]
         return [*leaves, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
-    def arrive(self, batch: int) -> bool:
-        """Wait for what a batch is to compute with of other parts; whether there may be some."""
-        if self._shared is None:
-            return False
-        self._shared.arrive(batch, apart=bool(self._in_flight))
-        return True
+    def note_waiting(self, spans: list[Any]) -> None:
+        """Let it be known there when others were waited for."""
+        if self._shared is not None:
+            self._shared.spans = spans
+
+    def arrive(self, batch: int) -> None:
+        """Wait for what a batch is to compute with of other parts."""
+        if self._shared is not None:
+            self._shared.arrive(batch, apart=bool(self._in_flight))
 
     def begin(self, batch: int) -> Weights:
         """What a batch is to compute with from now on."""
@@ -150,17 +156,13 @@ class Versions:
         if self._shared is not None:
             self._shared.depart(self._in_flight[batch].leaves)
 
-    def collect(self, batch: int) -> bool:
-        """Give the parameters the gradients of a batch, whose weights are let go.
-
-        Returns whether there may be some of other parts that it waited for.
-        """
+    def collect(self, batch: int) -> None:
+        """Give the parameters the gradients of a batch, whose weights are let go."""
         leaves = self._in_flight.pop(batch).leaves
         for parameter in self._parameters:
             parameter.grad = leaves[parameter].grad
         if self._shared is not None:
             self._shared.collect(leaves)
-        return self._shared is not None
 
     def end(self) -> None:
         """Update the parameters by these gradients."""

@@ -11,12 +11,14 @@ each batch: weights in front of the first, and behind all but the last.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
 
 import torch
 from torch import Tensor
 
 from hgpart.errors import PlanError
+from hgpart.execution.events import Doing, Span
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer, Wire
 from hgpart.placement.shares.copies import Copies, count
@@ -56,6 +58,7 @@ class CopiesInFlight:
         self._own: dict[int, deque[Tensor]] = {}  # new weights for copies of this part's own
         self._there = [0] * schedule.k  # of each part, updates whose weights are in the copies
         self._updates = 0
+        self.spans: list[Span] = []
         found = [(number, one) for number, one in enumerate(copies.weights)]
         self._held = [(number, one) for number, one in found if one.holder == part]
         self._owned = [(number, one) for number, one in found if one.owner == part]
@@ -104,7 +107,7 @@ class CopiesInFlight:
             if one.owner == one.holder == self._part:
                 self._copies.hand_over(one)
             elif one.owner == self._part:
-                (body,) = self._wire.receive_gradient(_transfer(number, one))
+                body = self._waited(self._wire.receive_gradient, _transfer(number, one))
                 self._copies.add_gradients(one, body)
         self._let_have({})
 
@@ -131,7 +134,14 @@ class CopiesInFlight:
     def _received(self, number: int, one: Exchange) -> Tensor:
         if one.owner == self._part:
             return self._own[number].popleft()
-        (body,) = self._wire.receive(_transfer(number, one))
+        return self._waited(self._wire.receive, _transfer(number, one))
+
+    def _waited(
+        self, receive: Callable[[Transfer], Sequence[Tensor]], transfer: Transfer
+    ) -> Tensor:
+        begin = perf_counter_ns()
+        (body,) = receive(transfer)
+        self.spans.append((Doing.WAIT, begin, perf_counter_ns()))
         return body
 
     def _of(self, one: Exchange) -> list[Tensor]:
