@@ -37,6 +37,7 @@ def given(tmp_path_factory):
         "verify": ["--k", "2"],
         "run": ["--plan", plan],
         "train": ["--plan", plan, "--steps", "1"],
+        "bench": [],
     }
 
 
