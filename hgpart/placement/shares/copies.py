@@ -305,7 +305,7 @@ def _content(tensor: Tensor) -> tuple[int, ...]:
     torch keeps no version of the last, as of averaged weights and target networks: so all words are
     added up, each times its place, as what was moved alone is another one, too.
     """
-    flat = tensor.detach().reshape(-1).view(torch.uint8)
+    flat = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
     if flat.storage_offset() % 8:
         flat = flat.clone()
     words = flat[: len(flat) // 8 * 8].view(torch.int64)

@@ -16,6 +16,7 @@ from torch import nn
 from hgpart import Placement, place
 from hgpart.errors import PlacementError
 from hgpart.execution.engine import PartRun
+from hgpart.placement.shares import copies
 from hgpart.run.learner import PlacedModel
 from hgpart.run.scheduling import schedule
 
@@ -209,3 +210,13 @@ def test_a_model_that_is_moved_between_a_pass_and_its_backward_pass_is_refused()
     with pytest.raises(PlacementError, match="was moved, or cast, between a pass and its backward"):
         result.square().mean().backward()
     both.step()
+
+
+def test_a_change_of_every_fifth_element_is_seen():
+    """A part's own channels of a kernel of one element lie apart: reading them as words failed."""
+    whole = torch.zeros(3, 5, dtype=torch.float64)
+    own = whole[:, :1]
+    before = copies._content(own)
+    assert copies._content(own) == before
+    whole.data[1, 0] = 1
+    assert copies._content(own) != before
