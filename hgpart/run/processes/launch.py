@@ -131,7 +131,8 @@ def rank_environment(rank: int, k: int, port: int) -> Mapping[str, str]:
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # a rank that is gone is not worth pages of warnings
     }
     if sys.platform == "linux":
-        defaults["GLOO_SOCKET_IFNAME"] = "lo"  # not whatever address the host's name has
+        # Not whatever address the host's name has: for gloo, and for torch's RPC.
+        defaults |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
     return {
         **defaults,
         **os.environ,
