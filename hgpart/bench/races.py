@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
 
 from hgpart.bench.plans import Subject
-from hgpart.bench.results import NotRun, check_settings, summed_losses
+from hgpart.bench.results import summed_losses
+from hgpart.bench.row_files import NotRun, rows_json, rows_of_file
 from hgpart.bench.session import Session
 from hgpart.bench.turns import attempted
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.way import APART, SINGLE, Way
-from hgpart.files.json_files import JsonObject, read_json
+from hgpart.files.json_files import JsonObject
 from hgpart.run.learner import WholeModel
 from hgpart.run.training.data import Data
 from hgpart.run.training.loop import accuracy
@@ -210,19 +210,7 @@ def _points(
 
 def races_json(races: Races) -> str:
     """All figures as JSON, one line a way."""
-    head = {
-        "format": FORMAT,
-        **{
-            item.name: getattr(races, item.name)
-            for item in fields(Races)
-            if item.name not in ("rows", "besides")
-        },
-        "row_count": len(races.rows) + len(races.besides),
-        "asked_count": len(races.rows),
-    }
-    lines = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
-    rows = [f"    {json.dumps(_as_record(row, races))}" for row in (*races.rows, *races.besides)]
-    return "{\n" + ",\n".join(lines) + ',\n  "rows": [\n' + ",\n".join(rows) + "\n  ]\n}\n"
+    return rows_json(FORMAT, races, lambda row: _as_record(row, races))
 
 
 def _as_record(row: Race | NotRun, races: Races) -> dict[str, object]:
@@ -266,18 +254,11 @@ def races_done(path: Path | str, races: Races) -> dict[str, Race | NotRun]:
     PlanError
         If it is of another model, or of other settings.
     """
-    if not Path(path).exists():
-        return {}
-    head = read_json(path, "a file of hgpart bench --until --json", FORMAT)
-    check_settings(path, head, races, SETTINGS)
-    rows = map(_row, head.objects("rows", head.whole("row_count", 0, 10**6)))
-    return {row.way: row for row in rows}
+    what = "a file of hgpart bench --until --json"
+    return rows_of_file(path, what, FORMAT, races, SETTINGS, _row)
 
 
-def _row(record: JsonObject) -> Race | NotRun:
-    way = record.string("way")
-    if "why" in record.fields:
-        return NotRun(way, record.string("why"), record.flag("failed"))
+def _row(record: JsonObject) -> Race:
     points = record.items("points")
     if not points or not all(
         isinstance(point, list)
@@ -286,4 +267,5 @@ def _row(record: JsonObject) -> Race | NotRun:
         for point in points
     ):
         raise record.wrong("points", "lists of steps, seconds, loss and accuracy")
-    return Race(way, tuple(Point(int(steps), *map(float, others)) for steps, *others in points))
+    found = (Point(int(steps), *map(float, others)) for steps, *others in points)
+    return Race(record.string("way"), tuple(found))

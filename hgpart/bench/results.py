@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median, quantiles
-from typing import TYPE_CHECKING, Any, TypeVar
+from statistics import fmean, harmonic_mean, median, quantiles
 
+from hgpart.bench.row_files import NotRun, rows_json, rows_of_file
 from hgpart.bench.ways.way import SINGLE, Way
 from hgpart.bench.ways.worker import Lap
-from hgpart.errors import PlanError
-from hgpart.files.json_files import JsonObject, read_json
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from hgpart.files.json_files import JsonObject
 
 FORMAT = "hgpart bench 1"
 LARGEST = 2**53
-Record = TypeVar("Record", bound="DataclassInstance")
 
 # What two runs have to agree in for one to go on from the other.
 SETTINGS = (
@@ -48,7 +42,7 @@ class Measured:
         That it has had its turn in.
     seconds : tuple of float
         Of each step. It lasts until the last process has ended it; where processes do not wait for
-        each other, it is the mean of what theirs lasted.
+        each other, it is the harmonic mean of what theirs lasted, as their rates add up.
     losses : tuple of float
         Of the steps of the first round; the first two of them are not timed.
     busy : tuple of float
@@ -99,23 +93,6 @@ class Measured:
             sent_bytes=mean(self.sent_bytes or 0, other.sent_bytes or 0) if is_known else None,
             peak_bytes=tuple(map(max, self.peak_bytes, other.peak_bytes)),
         )
-
-
-@dataclass(frozen=True)
-class NotRun:
-    """A way that could not be measured, and why.
-
-    Attributes
-    ----------
-    way : str
-    why : str
-    failed : bool
-        Whether something went wrong, so that another attempt may succeed.
-    """
-
-    way: str
-    why: str
-    failed: bool
 
 
 Row = Measured | NotRun
@@ -190,17 +167,19 @@ def measured(way: Way, warm_up: Sequence[Lap], timed: Sequence[Lap], threads: in
     another one, and where they do not wait for each other, what they have in flight begins with it.
     """
     at_work = [lap for lap in timed if lap.ends]
-    together = fmean if way.is_free else max
-    ends = [together(each) for each in zip(*(lap.ends for lap in at_work), strict=True)]
+    ends = [[*lap.ends] for lap in at_work]
+    if not way.is_free:
+        ends = [[max(each) for each in zip(*ends, strict=True)]]
+    steps = [[after - before for before, after in pairwise(own)] for own in ends]
     spent = max(lap.ends[-1] for lap in at_work) - min(lap.begin for lap in at_work)
     sent = [lap.sent_bytes for lap in timed]
     return Measured(
         way=way.text,
         rounds=1,
-        seconds=tuple(after - before for before, after in pairwise(ends)),
+        seconds=tuple(map(harmonic_mean, zip(*steps, strict=True))),
         losses=(*summed_losses(warm_up), *summed_losses(timed)),
         busy=tuple(min(1.0, lap.cpu_seconds / (threads * spent)) for lap in timed),
-        sent_bytes=None if None in sent else sum(each or 0 for each in sent) / len(ends),
+        sent_bytes=None if None in sent else sum(each or 0 for each in sent) / len(ends[0]),
         peak_bytes=tuple(lap.peak_bytes for lap in timed),
     )
 
@@ -236,20 +215,7 @@ def as_record(row: Row, bench: Bench) -> dict[str, object]:
 
 def bench_json(bench: Bench) -> str:
     """All figures as JSON, one line a way."""
-    head = {
-        "format": FORMAT,
-        **{
-            item.name: getattr(bench, item.name)
-            for item in fields(Bench)
-            if item.name not in ("rows", "besides")
-        },
-        "row_count": len(bench.rows) + len(bench.besides),
-        "asked_count": len(bench.rows),  # the first of them; the others are besides
-    }
-    lines = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
-    every = (*bench.rows, *bench.besides)
-    rows = [f"    {json.dumps(as_record(row, bench))}" for row in every]
-    return "{\n" + ",\n".join(lines) + ',\n  "rows": [\n' + ",\n".join(rows) + "\n  ]\n}\n"
+    return rows_json(FORMAT, bench, lambda row: as_record(row, bench))
 
 
 def bench_csv(bench: Bench) -> str:
@@ -271,32 +237,10 @@ def rows_done(path: Path | str, bench: Bench) -> dict[str, Row]:
     PlanError
         If it is of another model, or of other settings.
     """
-    if not Path(path).exists():
-        return {}
-    head = read_json(path, "a file of hgpart bench --json", FORMAT)
-    check_settings(path, head, bench, SETTINGS)
-    rows = map(_row, head.objects("rows", head.whole("row_count", 0, 10**6)))
-    return {row.way: row for row in rows}
+    return rows_of_file(path, "a file of hgpart bench --json", FORMAT, bench, SETTINGS, _row)
 
 
-def check_settings(
-    path: Path | str, head: JsonObject, wanted: object, names: Sequence[str]
-) -> None:
-    """Raise a PlanError if a file is of other settings than `wanted` has."""
-    for name in names:
-        own = getattr(wanted, name)
-        own = [*own] if isinstance(own, tuple) else own
-        if head.fields.get(name) != own:
-            raise PlanError(
-                f"{path} can't be resumed: its {name} is {head.fields.get(name)}, this one's {own}"
-            )
-
-
-def _row(record: JsonObject) -> Row:
-    way = record.string("way")
-    if "why" in record.fields:
-        return NotRun(way, record.string("why"), record.flag("failed"))
-
+def _row(record: JsonObject) -> Measured:
     def amounts(name: str, least: int, high: float = LARGEST) -> tuple[float, ...]:
         found = record.items(name)
         if len(found) < least or not all(type(x) in (int, float) and 0 <= x <= high for x in found):
@@ -309,7 +253,7 @@ def _row(record: JsonObject) -> Row:
     if not losses or not all(type(loss) in (int, float) for loss in losses):
         raise record.wrong("losses", "one number or more")
     return Measured(
-        way=way,
+        way=record.string("way"),
         rounds=record.whole("rounds", 1, 10**6),
         seconds=amounts("seconds", 1),
         losses=tuple(map(float, losses)),
@@ -317,10 +261,3 @@ def _row(record: JsonObject) -> Row:
         sent_bytes=sent,
         peak_bytes=tuple(map(int, amounts("peak_bytes", len(record.items("busy"))))),
     )
-
-
-def by_way(rows: Mapping[str, Any], order: Sequence[str], empty: Record) -> Record:
-    """The rows that were asked for, in that order, and those that a resumed file had besides."""
-    asked = tuple(rows[name] for name in order if name in rows)
-    besides = tuple(row for name, row in rows.items() if name not in order)
-    return replace(empty, rows=asked, besides=besides)

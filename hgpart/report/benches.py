@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from hgpart.bench.results import Bench, Measured, NotRun
+from hgpart.bench.results import Bench, Measured
+from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import APART, SINGLE
 from hgpart.report.tables import even_decimals, in_unit, print_table, ruled_table
 

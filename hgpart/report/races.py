@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from hgpart.bench.races import Races
-from hgpart.bench.results import NotRun
+from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import SINGLE
 from hgpart.report.benches import counted, print_refused
 from hgpart.report.tables import even_decimals, print_table, ruled_table

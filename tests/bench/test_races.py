@@ -6,29 +6,14 @@ import json
 from dataclasses import replace
 
 import pytest
+from bench_settings import SETTINGS
 
 from hgpart.bench.races import Point, Race, Races, races_csv, races_done, races_json
-from hgpart.bench.results import NotRun, by_way
+from hgpart.bench.row_files import NotRun, by_way
 from hgpart.errors import FormatError, PlanError
 from hgpart.report.races import winner
 
-EMPTY = Races(
-    model="toy",
-    input_shape=(1, 8, 8),
-    fingerprint="f",
-    batch_size=8,
-    processes=2,
-    threads=1,
-    eps=0.1,
-    effort=1.0,
-    lr=0.01,
-    seed=0,
-    work_source="flops",
-    work_digest="w",
-    data="digits",
-    until=0.9,
-    epochs=2,
-)
+EMPTY = Races(**SETTINGS, data="digits", until=0.9, epochs=2)
 SLOW = Race("single", (Point(10, 2.0, 2.3, 0.5), Point(20, 4.0, 1.0, 0.9)))
 FAST = Race("ddp", (Point(10, 1.0, 2.3, 0.95),))
 NEVER = Race("apart", (Point(10, 1.0, 2.3, 0.1), Point(20, 2.0, 2.3, 0.1)))

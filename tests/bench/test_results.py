@@ -8,38 +8,24 @@ import json
 from dataclasses import replace
 
 import pytest
+from bench_settings import SETTINGS
 
 from hgpart.bench.results import (
     COLUMNS,
     Bench,
     Measured,
-    NotRun,
     bench_csv,
     bench_json,
-    by_way,
     measured,
     rows_done,
 )
+from hgpart.bench.row_files import NotRun, by_way
 from hgpart.bench.ways.way import way_of
 from hgpart.bench.ways.worker import Lap
 from hgpart.errors import FormatError, PlanError
 from hgpart.report.benches import fastest
 
-EMPTY = Bench(
-    model="toy",
-    input_shape=(1, 8, 8),
-    fingerprint="f",
-    batch_size=8,
-    processes=2,
-    threads=1,
-    steps=2,
-    eps=0.1,
-    effort=1.0,
-    lr=0.01,
-    seed=0,
-    work_source="flops",
-    work_digest="w",
-)
+EMPTY = Bench(**SETTINGS, steps=2)
 SINGLE = Measured("single", 1, (4.0, 2.0), (2.3, 2.2, 2.1), (0.5,), 0.0, (100,))
 DDP = Measured("ddp", 1, (1.0, 1.0), (2.3, 2.2, 2.1), (0.5, 1.0), 64.0, (70, 80))
 GONE = NotRun("fsdp", "rank 1 was ended by SIGKILL", failed=True)
@@ -63,13 +49,13 @@ def test_a_step_lasts_until_the_last_process_has_ended_it() -> None:
     assert row.peak_bytes == (7, 7)
 
 
-def test_processes_that_do_not_wait_count_by_their_mean_and_a_server_not_at_all() -> None:
+def test_processes_that_do_not_wait_count_by_their_rates_and_a_server_not_at_all() -> None:
     timed = [
         lap(0.0, 5.0, 6.0, 7.0, losses=(1.0,) * 3),
         lap(0.0, 5.0, 8.0, 11.0, losses=(2.0,) * 3),
     ]
     row = measured(way_of("ps-async"), [], [*timed, lap(1.0, sent=None)], threads=2)
-    assert row.seconds == (2.0, 2.0)  # the first fills what is in flight
+    assert row.seconds == (1.5, 1.5)  # half a batch a second, and half of one in three
     assert row.losses == (3.0, 3.0, 3.0)
     assert row.sent_bytes is None
     assert len(row.busy) == 3

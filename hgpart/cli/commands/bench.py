@@ -292,7 +292,7 @@ class _Rows:
     @property
     def record(self) -> Any:
         """All of them: those asked for in their order, and those that a file had besides."""
-        from hgpart.bench.results import by_way
+        from hgpart.bench.row_files import by_way
 
         return by_way(self._rows, self._order, self._empty)
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from hgpart.bench.races import Race, Races
-from hgpart.bench.results import Bench, NotRun, Row, as_record
+from hgpart.bench.results import Bench, Row, as_record
+from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import way_of
 from hgpart.report import UNITS
 from hgpart.report.page.figures import COLOURS, DASHES, SYMBOLS, Figure
