@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from hgpart.bench.plans import Subject, layout_of
-from hgpart.bench.results import Measured, NotRun, Row, measured
+from hgpart.bench.results import Measured, Row, measured
+from hgpart.bench.row_files import NotRun
 from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.way import Way
-from hgpart.errors import HgpartError
+from hgpart.errors import HgpartError, first_line
 
 WARM_UP = 1  # steps of each turn that come first, as `measured` takes them
 Ran = TypeVar("Ran")
@@ -99,3 +100,5 @@ def attempted(
         return NotRun(way.text, str(error), failed=not error.is_refusal)
     except HgpartError as error:
         return NotRun(way.text, " ".join(str(error).split()), failed=False)
+    except (MemoryError, OSError) as error:  # no more memory, processes or files for this way
+        return NotRun(way.text, f"{type(error).__name__}: {first_line(error)}", failed=True)
