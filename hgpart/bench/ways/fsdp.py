@@ -32,9 +32,10 @@ def fsdp(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
 
 
 def _units(model: nn.Module) -> Iterator[nn.Module]:
-    """What is gathered and let go of by itself: children with parameters, of lists their items."""
+    """What is gathered by itself: children with parameters, of containers their items."""
     for child in model.children():
-        if isinstance(child, nn.ModuleList | nn.ModuleDict):  # which have no forward pass
+        # The first two have no forward pass, the third may be most of the model.
+        if isinstance(child, nn.ModuleList | nn.ModuleDict) or type(child) is nn.Sequential:
             yield from _units(child)
         elif next(child.parameters(), None) is not None:
             yield child
