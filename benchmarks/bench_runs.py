@@ -2,7 +2,7 @@
 
 A run is a model, a batch and ways that take turns; a cell is one of its ways. Each run has the file
 of `hgpart bench --json`, and `runs.jsonl` beside it has a line for each time that one was started:
-its ways, seconds, the load before it, and why it ended early, if it did.
+the ways that began, seconds, the load before it, and why it ended early, if it did.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def start(
     begin, load = time.monotonic(), os.getloadavg()[0]
     limit, rest = sum(left.values()), end - begin
     say(f"{run.name}: {', '.join(left)}; at most {min(limit, rest):.0f} s")
-    over, why = 0.0, None
+    over, why, begun = 0.0, None, [*left]
     process = subprocess.Popen(
         command(run, [*left], results.file(run), asked),
         cwd=ROOT,
@@ -181,12 +181,14 @@ def start(
         process.send_signal(signal.SIGINT)  # what is measured is in the file
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=ENDING)
+        ended = [cell.way for cell in results.cells(run) if cell.way in left and cell.turns]
+        begun = ended + [way for way in left if way not in ended][:1]  # the others had no time
     finally:
         process.kill()
         process.wait()
         seconds = time.monotonic() - begin
         results.note(
-            {"run": run.name, "ways": [*left], "seconds": round(seconds, 1), "over": over}
+            {"run": run.name, "ways": begun, "seconds": round(seconds, 1), "over": over}
             | {"why": why, "load": round(load, 2), "at": time.strftime("%Y-%m-%d %H:%M")}
         )
     medians = ", ".join(

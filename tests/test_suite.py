@@ -101,7 +101,7 @@ def test_goes_on_where_it_stopped(
     monkeypatch.setattr(bench_runs, "command", command)
     dear = bench_runs.Run("dear", "net", ("a", "bad"), 8, cost=2.0)
     cheap = bench_runs.Run("cheap", "net", ("a", "b"), 8, cost=1.0)
-    endless = bench_runs.Run("endless", "net", ("a",), 8, cost=3.0)
+    endless = bench_runs.Run("endless", "net", ("a", "b"), 8, cost=3.0)
     results = bench_runs.Results(tmp_path / "results")
 
     def go_on(runs, **changes):
@@ -115,8 +115,11 @@ def test_goes_on_where_it_stopped(
     assert [cell.reason for cell in results.cells(dear)] == [None, "it is bad"]
     assert go_on([dear, cheap], only="dear") == []
     assert go_on([dear, cheap], only="dear", retry=True) == [("dear", ("bad",))]
-    assert go_on([endless], cell_seconds=0.1) == [("endless", ("a",))]
-    assert [cell.reason for cell in results.cells(endless)] == ["no turn ended in 0.1 s"]
+    assert go_on([endless], cell_seconds=0.1) == [("endless", ("a", "b"))]
+    said = "no turn ended in 0.1 s"
+    assert [cell.reason for cell in results.cells(endless)] == [said, None]  # b has not begun
+    assert go_on([endless], cell_seconds=0.1) == [("endless", ("b",))]
+    assert [cell.reason for cell in results.cells(endless)] == [said, said]
     assert go_on([endless], cell_seconds=0.1) == []
     starts = [json.loads(line) for line in (tmp_path / "results/runs.jsonl").open()]
     assert [(one["run"], one["over"]) for one in starts][-1] == ("endless", 0.1)
