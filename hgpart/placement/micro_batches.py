@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.step_run import Score
-from hgpart.execution.transfers import Share
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.state.original_state import has_hooks
 from hgpart.schedules import check_recompute
@@ -190,11 +189,8 @@ class StreamedBatches:
         return of_batch
 
 
-def check_stream(schedule: Schedule, norms: str, stash: bool, shares: Sequence[Share]) -> None:
+def check_stream(schedule: Schedule, stash: bool) -> None:
     """Raise an ArgumentError unless a stream can go by a schedule, in the present grad mode."""
-    check_norms_of_stream(norms)
-    if len(shares) > 1:
-        check_slices_of_stream(stash=stash)
     if not isinstance(schedule, Schedule) or schedule.in_flight is None:
         given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
         raise ArgumentError(f"a stream by a {given}: accepted is one of the rule async")

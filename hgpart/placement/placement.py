@@ -42,6 +42,8 @@ from hgpart.placement.held_state import HeldState
 from hgpart.placement.micro_batches import (
     StreamedBatches,
     check_modules_of_stream,
+    check_norms_of_stream,
+    check_slices_of_stream,
     check_stream,
     divided_values,
     joined_results,
@@ -617,8 +619,7 @@ class Placement(nn.Module):
         PlanError, PlacementError
             As `step`; and if what does not learn was changed meanwhile, by a plan over slices.
         """
-        norms = "batch" if self.has_norms_of_batch else self.norms
-        check_stream(schedule, norms, stash, self.shares)
+        self.check_stream(schedule, stash)
         check_modules_of_stream(self.submodule(part) for part in self.programs)
         self._last = self.training, False
         waiting = {part: deque[torch.Tensor]() for part in sorted({*self.output_parts})}
@@ -653,6 +654,21 @@ class Placement(nn.Module):
         with self.copies_in_flight():
             runtime.stream(*runs, shared, wires)
         return losses
+
+    def check_stream(self, schedule: Schedule, stash: bool, nccl: bool = False) -> None:
+        """Raise an ArgumentError unless a stream can go by a schedule: all processes find the same.
+
+        Parameters
+        ----------
+        schedule : Schedule
+        stash : bool
+        nccl : bool
+            Whether that is how parts send.
+        """
+        check_norms_of_stream("batch" if self.has_norms_of_batch else self.norms)
+        if len(self.shares) > 1:
+            check_slices_of_stream(stash=stash, nccl=nccl)
+        check_stream(schedule, stash)
 
     @contextmanager
     def copies_in_flight(self) -> Iterator[None]:

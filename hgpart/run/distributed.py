@@ -26,8 +26,6 @@ from hgpart.placement import Placement
 from hgpart.placement.micro_batches import (
     StreamedBatches,
     check_modules_of_stream,
-    check_slices_of_stream,
-    check_stream,
     schedule_for_mode,
 )
 from hgpart.placement.shares.in_flight import CopiesInFlight
@@ -373,10 +371,7 @@ class DistributedModel(nn.Module):
         self._pass = None
         placement = self.placement
         several = len(placement.shares) > 1
-        norms = "batch" if several and placement.has_norms_of_batch else placement.norms
-        check_stream(schedule, norms, stash, placement.shares)
-        if several:
-            check_slices_of_stream(stash=stash, nccl=self.connection.nccl)
+        placement.check_stream(schedule, stash, self.connection.nccl)
         losses: list[Tensor] = []
 
         def tell(loss: Tensor | None) -> None:

@@ -323,8 +323,9 @@ class LocalRuntime:
             )
             for part, (program, device) in enumerate(zip(self.programs, self.devices, strict=True))
         ]
-        for run, one in zip(runs, shared, strict=False):
-            run.traffic = one.sent
+        if shared:
+            for run, one in zip(runs, shared, strict=True):
+                run.traffic = one.sent
         more = () if shared_wires is None else (shared_wires,)
         self._run_together(schedule, runs, [wires, source, *more])
 
