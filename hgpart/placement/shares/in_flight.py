@@ -74,11 +74,10 @@ class CopiesInFlight:
     def arrive(self, batch: int, *, apart: bool) -> None:
         """Put weights into copies, as many updates of them as the batch is to begin with."""
         wanted = [begins[batch] for begins in self._begins]
-        new = {
-            number: self._received(number, one)
-            for number, one in self._held
-            for _ in range(self._there[one.owner], wanted[one.owner])
-        }
+        new: dict[int, Tensor] = {}  # the last that has come, of each
+        for number, one in self._held:
+            for _ in range(self._there[one.owner], wanted[one.owner]):
+                new[number] = self._received(number, one)
         self._there = wanted
         copies = {
             id(copy): copy for number in new for copy in self._of(self._copies.weights[number])
