@@ -29,6 +29,7 @@ from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram, receive, send
 from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import WHOLE, Transfer, TransferredTensor
+from hgpart.placement import Placement
 from hgpart.placement.micro_batches import score_of
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import connect
@@ -74,7 +75,8 @@ class Toy(nn.Module):
     """What `DistributedModel` needs of a placement, for one part."""
 
     inputs = ("x",)
-    norms = "micro-batch"
+    norms, has_norms_of_batch = "micro-batch", False
+    check_stream = Placement.check_stream
     output_part = 0
     output_parts, operands, shares = (0,), {"x"}, (WHOLE,)
 
