@@ -32,10 +32,9 @@ def pipelined(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Iterator
 def _stage(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Any:
     """What torch makes of a stage; the others are let go of."""
     example = job.batches().images(0, range(job.batch_size // way.scheduling.micro_batches))
+    model = job.new_model()
     try:
-        pipe = pipeline(
-            job.new_model(), mb_args=(example,), split_policy=partial(_split, heads=layout)
-        )
+        pipe = pipeline(model, mb_args=(example,), split_policy=partial(_split, heads=layout))
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
@@ -44,7 +43,7 @@ def _stage(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Any:
         raise PlacementError(
             f"torch's pipelining makes {pipe.num_stages} stages of it, for {job.workers} processes"
         )
-    _check_readers(pipe.split_gm)
+    check_readers(pipe.split_gm, model)
     return pipe.build_stage(rank, torch.device("cpu"))
 
 
@@ -60,8 +59,19 @@ def _split(traced: fx.GraphModule, heads: Sequence[Head]) -> fx.GraphModule:
     return traced
 
 
-def _check_readers(stages: fx.GraphModule) -> None:
-    """Refuse what pipelining can't train: a value whose gradients come from several stages."""
+def check_readers(stages: fx.GraphModule, model: nn.Module) -> None:
+    """Refuse what pipelining can't train: what has its gradients from several stages."""
+    alike: dict[Tensor, set[str]] = {}
+    for key, parameter in model.named_parameters(remove_duplicate=False):
+        alike.setdefault(parameter, set()).add(key)
+    held = {stage: {*dict(one.named_parameters())} for stage, one in stages.named_children()}
+    for own in alike.values():
+        several = [stage for stage, theirs in held.items() if own & theirs]
+        if several[1:]:
+            raise PlacementError(
+                f"{len(several)} stages ({', '.join(several)}) have {min(own)}: torch's pipelining "
+                "gives each a copy, and does not add up their gradients"
+            )
     for node in stages.graph.nodes:
         readers = [user for user in node.users if user.op == "call_module"]
         if node.op == "placeholder" and readers[1:]:
