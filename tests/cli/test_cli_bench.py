@@ -180,6 +180,8 @@ def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
         (["--steps", 0], "--steps 0: accepted is 1 or more"),
         (["--rounds", 0], "--rounds 0: accepted is 1 or more"),
         (["--until", 0.9], "accepted are --data digits"),
+        (["--epochs", 3], "--epochs 3: accepted is with --until"),
+        (["--until", 0.9, "--data", "digits", "--steps", 3], "--steps 3: accepted is without"),
         (["--until", 2, "--data", "digits"], "--until 2.0: accepted is a number above 0"),
         (["--data", "cifar"], "data 'cifar': accepted are synthetic, digits"),
         (["--lr", "nan"], "--lr nan: accepted"),

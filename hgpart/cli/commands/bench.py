@@ -60,8 +60,10 @@ def bench(
     processes: Annotated[
         int, typer.Option(help="That share a step; a parameter server is one more.")
     ] = 2,
-    steps: Annotated[int, typer.Option(help="That are timed in a turn, after two.")] = 3,
-    rounds: Annotated[int, typer.Option(help="Turns of each way.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(help="That are timed in a turn, after two; 3 by default.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Turns of each way; 3 by default.")] = None,
     batch_size: Annotated[int, typer.Option(help="Samples of a step, of all processes.")] = 32,
     data: Annotated[
         str,
@@ -77,7 +79,9 @@ def bench(
             help="Train once, until this share of the test samples is given its class.",
         ),
     ] = None,
-    epochs: Annotated[int, typer.Option(help="At most, with --until.")] = 50,
+    epochs: Annotated[
+        int | None, typer.Option(help="At most, with --until; 50 by default.")
+    ] = None,
     input_shape: InputShape = None,
     eps: Eps = 0.1,
     effort: Annotated[
@@ -105,12 +109,20 @@ def bench(
         check_page_package()
     counts = {"steps": steps, "rounds": rounds, "batch-size": batch_size, "epochs": epochs}
     for name, value in counts.items():
-        if value < 1:
+        if value is not None and value < 1:
             raise ArgumentError(f"--{name} {value}: accepted is 1 or more")
     if not 0 <= lr <= LARGEST_RATE:
         raise ArgumentError(f"--lr {lr}: accepted is a number from 0 to {LARGEST_RATE:g}")
     if until is not None and not 0 < until <= 1:
         raise ArgumentError(f"--until {until}: accepted is a number above 0 and up to 1")
+    if until is None and epochs is not None:
+        raise ArgumentError(f"--epochs {epochs}: accepted is with --until")
+    for name in ("steps", "rounds"):
+        if until is not None and counts[name] is not None:
+            raise ArgumentError(
+                f"--{name} {counts[name]}: accepted is without --until, for which each way trains "
+                "once"
+            )
     if until is not None and data == "synthetic":
         raise ArgumentError(
             "--until needs data to test on: accepted are --data digits and imagefolder:PATH"
@@ -160,9 +172,9 @@ def bench(
     }
     wanted = _Wanted(chosen, subject, job, unit, json, csv, html, resume)
     if until is None:
-        wanted.turns(about, steps, rounds)
+        wanted.turns(about, steps or 3, rounds or 3)
     else:
-        wanted.race(about, until, epochs)
+        wanted.race(about, until, epochs or 50)
 
 
 @dataclass(frozen=True)
@@ -314,7 +326,8 @@ def _progress() -> Iterator[Tell]:
 
 def _machine() -> str:
     """What figures are of besides the model and the settings."""
-    return f"{usable_cores()} cores of {processor()}, torch {version('torch')}"
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "hgpart"))
+    return f"{usable_cores()} cores of {processor()}, {versions}"
 
 
 def _threads(processes: int) -> int:
