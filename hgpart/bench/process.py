@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import multiprocessing
 import os
 import re
@@ -66,6 +68,7 @@ def work(
     status = 1
     try:
         with HIRES.get(way.name, placed)(way, job, layout, rank) as worker:
+            _give_back_memory()
             orders.send(None)
             _serve(worker, orders, _Steps(steps_ended, rank))
         status = 0
@@ -101,6 +104,8 @@ def _failure(error: BaseException) -> Failure:
         return Failure(why, is_refusal=False, is_noticed=True)
     if isinstance(error, HgpartError):
         return Failure(why, is_refusal=True)
+    while error.__cause__ is not None:  # torch's pipelining says what at the end of the chain
+        error = error.__cause__
     said = TORCHS_PLACE.sub("", first_line(error))
     return Failure(
         f"{type(error).__name__}: {said}",
@@ -165,6 +170,16 @@ def _written_bytes() -> int | None:
         said = re.search(r"^wchar: (\d+)$", (PLACE_IN_MEMORY / "io").read_text(), re.MULTILINE)
         return int(said[1])  # type: ignore[index]
     return None
+
+
+def _give_back_memory() -> None:
+    """Let go of what was needed to begin, as tracing is, so that it is in no step's peak.
+
+    glibc keeps what is freed for what comes; see malloc_trim(3).
+    """
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _forget_peak() -> None:
