@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,7 +12,7 @@ from statistics import fmean
 
 from hgpart.bench.plans import Subject
 from hgpart.bench.results import summed_losses
-from hgpart.bench.row_files import NotRun, rows_json, rows_of_file
+from hgpart.bench.row_files import NotRun, figure, rows_json, rows_of_file
 from hgpart.bench.session import Session
 from hgpart.bench.turns import attempted
 from hgpart.bench.ways.job import Job
@@ -263,9 +264,12 @@ def _row(record: JsonObject) -> Race:
     if not points or not all(
         isinstance(point, list)
         and len(point) == len(fields(Point))
-        and all(type(figure) in (int, float) for figure in point)
+        and None not in map(figure, point)
         for point in points
     ):
         raise record.wrong("points", "lists of steps, seconds, loss and accuracy")
-    found = (Point(int(steps), *map(float, others)) for steps, *others in points)
+    found = (
+        Point(int(steps), seconds, math.nan if loss is None else loss, accuracy)
+        for steps, seconds, loss, accuracy in points
+    )
     return Race(record.string("way"), tuple(found))

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, harmonic_mean, median, quantiles
 
-from hgpart.bench.row_files import NotRun, rows_json, rows_of_file
+from hgpart.bench.row_files import NotRun, figure, rows_json, rows_of_file
 from hgpart.bench.ways.way import SINGLE, Way
 from hgpart.bench.ways.worker import Lap
 from hgpart.files.json_files import JsonObject
@@ -27,7 +27,7 @@ SETTINGS = (
 COLUMNS = (
     *("way", "rounds", "median_seconds", "lower_seconds", "upper_seconds", "samples_per_second"),
     *("speed_up", "busy_share", "waiting_share", "sent_bytes", "largest_peak_bytes"),
-    *("all_peak_bytes", "first_loss", "last_loss", "why"),
+    *("all_peak_bytes", "first_loss", "last_loss", "ended", "why"),
 )
 
 
@@ -54,6 +54,8 @@ class Measured:
     peak_bytes : tuple of int
         The most memory that each process had in a step, libraries included. (Where a system can't
         begin to count anew, as Linux can: since its beginning.)
+    ended : str or None
+        What went wrong in a later round, so that it has had no further turn.
     """
 
     way: str
@@ -63,6 +65,7 @@ class Measured:
     busy: tuple[float, ...]
     sent_bytes: float | None
     peak_bytes: tuple[int, ...]
+    ended: str | None = None
 
     @property
     def quartiles(self) -> tuple[float, float, float]:
@@ -153,9 +156,9 @@ class Bench:
         return tuple(row for row in self.rows if isinstance(row, Measured))
 
     def speed_up(self, row: Measured) -> float | None:
-        """Over one process, where that was measured."""
-        for one in self.measured:
-            if one.way == SINGLE:
+        """Over one process, where that was measured, now or in the file that was gone on from."""
+        for one in (*self.rows, *self.besides):
+            if isinstance(one, Measured) and one.way == SINGLE:
                 return one.quartiles[1] / row.quartiles[1]
         return None
 
@@ -163,11 +166,11 @@ class Bench:
 def measured(way: Way, warm_up: Sequence[Lap], timed: Sequence[Lap], threads: int) -> Measured:
     """What a way's processes did in a round: first steps whose time does not count, then others.
 
-    The time of the first of the others does not count either: one process may begin it before
-    another one, and where they do not wait for each other, what they have in flight begins with it.
+    The time of the first of the others does not count either, as one process may begin it before
+    another one; nor that of as many as a stream has in flight, which all begin with the first one.
     """
     at_work = [lap for lap in timed if lap.ends]
-    ends = [[*lap.ends] for lap in at_work]
+    ends = [[*lap.ends[way.scheduling.most_in_flight - 1 :]] for lap in at_work]
     if not way.is_free:
         ends = [[max(each) for each in zip(*ends, strict=True)]]
     steps = [[after - before for before, after in pairwise(own)] for own in ends]
@@ -179,7 +182,7 @@ def measured(way: Way, warm_up: Sequence[Lap], timed: Sequence[Lap], threads: in
         seconds=tuple(map(harmonic_mean, zip(*steps, strict=True))),
         losses=(*summed_losses(warm_up), *summed_losses(timed)),
         busy=tuple(min(1.0, lap.cpu_seconds / (threads * spent)) for lap in timed),
-        sent_bytes=None if None in sent else sum(each or 0 for each in sent) / len(ends[0]),
+        sent_bytes=None if None in sent else sum(each or 0 for each in sent) / len(at_work[0].ends),
         peak_bytes=tuple(lap.peak_bytes for lap in timed),
     )
 
@@ -249,15 +252,19 @@ def _row(record: JsonObject) -> Measured:
 
     known = record.fields.get("sent_bytes") is not None
     sent = record.number("sent_bytes") if known else None
-    losses = record.items("losses")
-    if not losses or not all(type(loss) in (int, float) for loss in losses):
-        raise record.wrong("losses", "one number or more")
+    losses = [figure(loss) for loss in record.items("losses")]
+    if not losses or None in losses:
+        raise record.wrong("losses", "one number or more, null where there was none")
+    ended = record.fields.get("ended")
+    if not isinstance(ended, str | None):
+        raise record.wrong("ended", "a text, or null")
     return Measured(
         way=record.string("way"),
         rounds=record.whole("rounds", 1, 10**6),
         seconds=amounts("seconds", 1),
-        losses=tuple(map(float, losses)),
+        losses=tuple(loss for loss in losses if loss is not None),
         busy=amounts("busy", 1, 1),
         sent_bytes=sent,
         peak_bytes=tuple(map(int, amounts("peak_bytes", len(record.items("busy"))))),
+        ended=ended,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -34,6 +35,11 @@ class NotRun:
     why: str
     failed: bool
 
+    @property
+    def what(self) -> str:
+        """What became of it, in a word or two."""
+        return "failed" if self.failed else "can't be used"
+
 
 def by_way(rows: Mapping[str, Any], order: Sequence[str], empty: Record) -> Record:
     """The rows that were asked for, in that order, and those that a resumed file had besides."""
@@ -55,9 +61,33 @@ def rows_json(format: str, record: Any, as_row: Callable[[Any], Mapping[str, obj
         "row_count": len(every),
         "asked_count": len(record.rows),  # the first of them; the others are besides
     }
-    lines = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
-    rows = [f"    {json.dumps(as_row(row))}" for row in every]
+    lines = [f'  "{name}": {_json(value)}' for name, value in head.items()]
+    rows = [f"    {_json(as_row(row))}" for row in every]
     return "{\n" + ",\n".join(lines) + ',\n  "rows": [\n' + ",\n".join(rows) + "\n  ]\n}\n"
+
+
+def _json(value: object) -> str:
+    """As JSON, which has null for what is no number: the loss of a training that diverged, say."""
+
+    def written(one: Any) -> Any:
+        if isinstance(one, Mapping):
+            return {name: written(each) for name, each in one.items()}
+        if isinstance(one, tuple | list):
+            return [written(each) for each in one]
+        return None if isinstance(one, float) and not math.isfinite(one) else one
+
+    return json.dumps(written(value), allow_nan=False)
+
+
+def figure(value: object) -> float | None:
+    """A number of a file, NaN where that has null; None for anything else.
+
+    >>> figure(2), figure(None), figure("2")
+    (2.0, nan, None)
+    """
+    if value is None:
+        return math.nan
+    return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
 
 
 def rows_of_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from hgpart.bench.plans import Subject, layout_of
@@ -33,7 +34,7 @@ def take_turns(
     A turn is a way's processes from their start to their end: two steps whose time does not count
     (in the second one DDP still sorts its buckets), then those whose does. Every second round goes
     the other way round, so that a machine that gets slower is as slow for all. A way that can't be
-    had, or whose processes fail, has no further turns.
+    had, or whose processes fail, has no further turns; what it did in earlier ones is kept.
 
     Parameters
     ----------
@@ -52,32 +53,38 @@ def take_turns(
     on_row : callable
         Told each row, and told it again with each further round.
     """
-    rows = {name: row for name, row in before.items() if not is_failed(row)}
+    rows = {
+        name: replace(row, ended=None) if isinstance(row, Measured) else row
+        for name, row in before.items()
+        if isinstance(row, Measured) or not row.failed
+    }
     layouts: dict[str, Layout] = {}
     several = tuple(ways)
     for number in range(rounds):
         for way in several[:: -1 if number % 2 else 1]:
             row = rows.get(way.text)
-            if isinstance(row, NotRun) or (row is not None and row.rounds > number):
+            if isinstance(row, NotRun) or (row is not None and (row.rounds > number or row.ended)):
                 continue
             on_turn(number, way)
 
             def run(layout: Layout, way: Way = way) -> Measured:
                 with Session(way, job, layout) as session:
                     warm_up = session.learn(WARM_UP)
-                    timed = session.learn(steps + 1)
+                    timed = session.learn(steps + way.scheduling.most_in_flight)
                 return measured(way, warm_up, timed, job.threads)
 
-            turn = attempted(way, subject, job, layouts, run)
-            if isinstance(row, Measured) and isinstance(turn, Measured):
-                turn = row.and_then(turn)
+            turn: Row = attempted(way, subject, job, layouts, run)
+            if row is not None:
+                turn = (
+                    replace(row, ended=turn.why) if isinstance(turn, NotRun) else row.and_then(turn)
+                )
             rows[way.text] = turn
             on_row(turn)
 
 
 def is_failed(row: Row) -> bool:
     """Whether another attempt may succeed."""
-    return isinstance(row, NotRun) and row.failed
+    return row.failed if isinstance(row, NotRun) else row.ended is not None
 
 
 def attempted(

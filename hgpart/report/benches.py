@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
@@ -30,20 +30,22 @@ def print_bench(bench: Bench, console: Console, unit: str) -> None:
     if bench.measured:
         console.print()
         _print_rows(bench, bench.measured, console, unit)
-    print_refused([row for row in bench.rows if isinstance(row, NotRun)], console)
+    print_refused(bench.rows, console)
 
 
-def print_refused(refused: Sequence[NotRun], console: Console) -> None:
-    """Print why ways could not be run, if there are any."""
+def print_refused(rows: Iterable[object], console: Console) -> None:
+    """Print why ways could not be run, or not to the end, if there are any."""
+    reasons = []
+    for row in rows:
+        if isinstance(row, NotRun):
+            reasons.append(f"{row.way} {row.what}: {row.why}")
+        elif isinstance(row, Measured) and row.ended is not None:
+            reasons.append(f"{row.way} failed after {counted(row.rounds, 'turn')}: {row.ended}")
     width = console.width if console.is_terminal else WIDTH
-    if refused:
+    if reasons:
         console.print()
-    for row in refused:
-        what = "failed" if row.failed else "can't be used"
-        lines = textwrap.wrap(
-            f"{row.way} {what}: {row.why}", width, subsequent_indent="  ", break_on_hyphens=False
-        )
-        for line in lines:
+    for reason in reasons:
+        for line in textwrap.wrap(reason, width, subsequent_indent="  ", break_on_hyphens=False):
             console.print(line, soft_wrap=True)
 
 
@@ -56,7 +58,8 @@ def fastest(bench: Bench) -> str:
     seconds, gain = best.quartiles[1], bench.speed_up(best)
     said = [f"{bench.batch_size / seconds:,.1f} samples/s"]
     if gain is not None and best.way != SINGLE:
-        said.insert(0, f"{gain:.2f} times as fast as one process")
+        threads = counted(bench.threads, "thread")
+        said.insert(0, f"{gain:.2f} times as fast as one process of {threads}")
     if others:
         said.append(f"{others[0].quartiles[1] / seconds:.2f} times {others[0].way}, the next")
     for limit in bench.measured:

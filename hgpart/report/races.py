@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.console import Console
 
 from hgpart.bench.races import Races
-from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import SINGLE
 from hgpart.report.benches import counted, print_refused
 from hgpart.report.tables import even_decimals, print_table, ruled_table
@@ -22,7 +21,7 @@ def print_races(races: Races, console: Console) -> None:
         _print_rows(races, console)
         console.print()
         _print_curves(races, console)
-    print_refused([row for row in races.rows if isinstance(row, NotRun)], console)
+    print_refused(races.rows, console)
 
 
 def winner(races: Races) -> str:
@@ -35,7 +34,8 @@ def winner(races: Races) -> str:
     said = [f"{goal} of the test samples in {first.seconds:,.1f} s of training"]
     gain = races.speed_up(best)
     if gain is not None and best.way != SINGLE:
-        said.insert(0, f"{gain:.2f} times as fast as one process")
+        threads = counted(races.threads, "thread")
+        said.insert(0, f"{gain:.2f} times as fast as one process of {threads}")
     if others:
         found, row = others[0]
         said.append(f"{found.seconds / first.seconds:.2f} times as fast as {row.way}, the next")

@@ -27,8 +27,8 @@ def test_who_is_first_at_the_goal() -> None:
     assert races.finish(NEVER) is None
     assert (races.speed_up(FAST), races.speed_up(NEVER)) == (4.0, None)
     assert winner(races) == (
-        "ddp: 4.00 times as fast as one process, 90 % of the test samples in 1.0 s of training, "
-        "4.00 times as fast as single, the next"
+        "ddp: 4.00 times as fast as one process of 1 thread, 90 % of the test samples in 1.0 s of "
+        "training, 4.00 times as fast as single, the next"
     )
     assert winner(by_way(ROWS, ["apart"], EMPTY)) == "toy: no way came to 90 % of the test samples"
 

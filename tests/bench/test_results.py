@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -49,6 +50,14 @@ def test_a_step_lasts_until_the_last_process_has_ended_it() -> None:
     assert row.peak_bytes == (7, 7)
 
 
+def test_steps_that_a_stream_begins_with_the_first_one_do_not_count() -> None:
+    timed = [lap(0.0, 5.0, 6.0, 7.0, 9.0, losses=(1.0,) * 4, sent=8)]
+    row = measured(way_of("coarse:async"), [], timed, threads=1)  # two in flight
+    assert row.seconds == (1.0, 2.0)
+    assert row.sent_bytes == 2.0  # of all four
+    assert len(row.losses) == 4
+
+
 def test_processes_that_do_not_wait_count_by_their_rates_and_a_server_not_at_all() -> None:
     timed = [
         lap(0.0, 5.0, 6.0, 7.0, losses=(1.0,) * 3),
@@ -77,10 +86,12 @@ def test_the_first_number_is_how_much_faster_than_one_process() -> None:
     late = replace(DDP, way="fsdp", seconds=(1.5,))
     rows = {row.way: row for row in (SINGLE, DDP, limit, late)}
     assert fastest(by_way(rows, [*rows], EMPTY)) == (
-        "ddp: 3.00 times as fast as one process, 8.0 samples/s, 1.50 times fsdp, the next, "
-        "90 % of processes that never talk"
+        "ddp: 3.00 times as fast as one process of 1 thread, 8.0 samples/s, 1.50 times fsdp, the "
+        "next, 90 % of processes that never talk"
     )
-    assert fastest(by_way(rows, ["ddp"], EMPTY)) == "ddp: 8.0 samples/s"
+    assert fastest(by_way(rows, ["ddp"], EMPTY)) == (
+        "ddp: 3.00 times as fast as one process of 1 thread, 8.0 samples/s"
+    )
     assert fastest(by_way(rows, ["apart"], EMPTY)) == "toy: no way could be measured"
 
 
@@ -91,11 +102,11 @@ def test_csv_has_a_line_a_way_and_these_columns() -> None:
     assert bench_csv(bench).splitlines()[0] == (
         "way,rounds,median_seconds,lower_seconds,upper_seconds,samples_per_second,speed_up,"
         "busy_share,waiting_share,sent_bytes,largest_peak_bytes,all_peak_bytes,first_loss,"
-        "last_loss,why"
+        "last_loss,ended,why"
     )
     assert [line["way"] for line in lines] == ["single", "ddp", "fsdp"]
     assert bench_csv(bench).splitlines()[2] == (
-        "ddp,1,1.0,1.0,1.0,8.0,3.0,0.75,0.25,64.0,80,150,2.3,2.1,"
+        "ddp,1,1.0,1.0,1.0,8.0,3.0,0.75,0.25,64.0,80,150,2.3,2.1,,"
     )
     assert lines[2]["why"] == GONE.why
     assert lines[2]["median_seconds"] == ""
@@ -110,13 +121,23 @@ def test_a_file_holds_what_can_be_gone_on_from(tmp_path) -> None:
     record = json.loads(path.read_text())
     assert (record["asked_count"], record["row_count"]) == (1, 3)
     assert record["rows"][0]["samples_per_second"] == 8.0
-    assert record["rows"][0]["speed_up"] is None  # one process was not asked for
+    assert record["rows"][0]["speed_up"] == 3.0  # over one process, which the file has besides
     with pytest.raises(PlanError, match="its batch_size is 8, this one's 9"):
         rows_done(path, replace(EMPTY, batch_size=9))
     with pytest.raises(PlanError, match="its machine is , this one's abacus"):
         rows_done(path, replace(EMPTY, machine="abacus"))
     with pytest.raises(PlanError, match="its input_shape is"):
         rows_done(path, replace(EMPTY, input_shape=(1, 9, 9)))
+
+
+def test_a_loss_that_is_no_number_is_null_in_a_file(tmp_path) -> None:
+    path = tmp_path / "bench.json"
+    diverged = replace(DDP, losses=(2.0, math.nan), ended="rank 1 was ended by SIGKILL")
+    path.write_text(bench_json(by_way({"ddp": diverged}, ["ddp"], EMPTY)))
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["rows"][0]["last_loss"] is None
+    found = rows_done(path, EMPTY)["ddp"]
+    assert math.isnan(found.losses[1])
+    assert replace(found, losses=()) == replace(diverged, losses=())
 
 
 @pytest.mark.parametrize(
@@ -126,6 +147,7 @@ def test_a_file_holds_what_can_be_gone_on_from(tmp_path) -> None:
         ("seconds", []),
         ("seconds", [-1.0]),
         ("losses", ["x"]),
+        ("ended", 1),
         ("busy", [2.0, 0.0]),
         ("peak_bytes", [1]),
         ("sent_bytes", "many"),

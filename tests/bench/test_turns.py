@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from hgpart.bench import turns
+from hgpart.bench.results import Measured
 from hgpart.bench.row_files import NotRun
-from hgpart.bench.turns import attempted
+from hgpart.bench.turns import attempted, is_failed, take_turns
 from hgpart.bench.ways.way import way_of
 
 
@@ -21,3 +24,25 @@ def test_a_way_for_which_the_machine_has_no_room_is_that_ways_affair() -> None:
     assert isinstance(row, NotRun)
     assert row.failed
     assert row.why.endswith("Resource temporarily unavailable")
+
+
+def test_what_fails_in_a_later_round_keeps_the_earlier_ones(monkeypatch) -> None:
+    """Its row was replaced by the failure, and the seconds of its earlier rounds were lost."""
+    one = Measured("ddp", 1, (1.0,), (2.0,), (0.5,), 8.0, (100,))
+    gone = NotRun("ddp", "rank 1 was ended by SIGKILL", failed=True)
+    answers = iter([one, one, gone])
+    monkeypatch.setattr(turns, "attempted", lambda *_: next(answers))
+    nothing: Any = None
+
+    def rounds(before: dict[str, Any], number: int) -> list[Any]:
+        told: list[Any] = []
+        options = nothing, nothing, 1, number, before, lambda *_: None, told.append
+        take_turns([way_of("ddp")], *options)
+        return told
+
+    told = rounds({}, 5)
+    assert [row.rounds for row in told] == [1, 2, 2]
+    assert told[-1] == replace(told[1], ended=gone.why)
+    assert is_failed(told[-1])
+    answers = iter([one])
+    assert rounds({"ddp": told[-1]}, 3) == [told[1].and_then(one)]  # --resume tries again

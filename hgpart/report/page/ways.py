@@ -10,6 +10,7 @@ from hgpart.bench.results import Bench, Row, as_record
 from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import way_of
 from hgpart.report import UNITS
+from hgpart.report.benches import counted
 from hgpart.report.page.figures import COLOURS, DASHES, SYMBOLS, Figure
 from hgpart.report.page.tables import Column, cell, head_cell, table
 
@@ -52,6 +53,9 @@ def ways_table(bench: Bench, unit: str) -> str:
             record = as_record(row, bench)
             cells = "".join(cell(column, record[column.key]) for column in columns)
             rows.append(f"<tr>{head_cell(row.way)}{cells}</tr>")
+            if row.ended is not None:
+                turns = counted(row.rounds, "turn")
+                rows.append(_said(row.way, f"failed after {turns}: {row.ended}", len(columns)))
     return table("ways", "way", columns, rows)
 
 
@@ -155,6 +159,8 @@ def race_figure(races: Races) -> Figure:
 
 
 def _refused(row: NotRun, columns: int) -> str:
-    what = "failed" if row.failed else "can't be used"
-    said = f'<td class="why" colspan="{columns}">{what}: {escape(row.why)}</td>'
-    return f"<tr>{head_cell(row.way)}{said}</tr>"
+    return _said(row.way, f"{row.what}: {row.why}", columns)
+
+
+def _said(way: str, why: str, columns: int) -> str:
+    return f'<tr>{head_cell(way)}<td class="why" colspan="{columns}">{escape(why)}</td></tr>'
