@@ -203,7 +203,13 @@ def command(run: Run, ways: Sequence[str], file: Path, asked: argparse.Namespace
     """What a user would type."""
     shape = run.input_shape
     return [
-        *(sys.executable, "-m", "hgpart", "bench", run.model, "--ways", ",".join(ways)),
+        *(
+            str(Path(sys.executable).with_name("hgpart")),
+            "bench",
+            run.model,
+            "--ways",
+            ",".join(ways),
+        ),
         *("--processes", f"{run.processes}", "--batch-size", f"{run.batch_size}"),
         *("--steps", f"{asked.steps}", "--rounds", f"{asked.rounds}", "--data", run.data),
         *(() if shape is None else ("--input-shape", ",".join(map(str, shape)))),
