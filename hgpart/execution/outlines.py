@@ -55,11 +55,12 @@ def check_fits(schedule: Schedule, programs: Mapping[int, PartProgram], k: int) 
 def _chunk(program: PartProgram, places: range, work: Mapping[str, float], backward: bool) -> Chunk:
     instructions = [prepare(program).instructions[at][0] for at in places]
     arriving, leaving = (Send, Receive) if backward else (Receive, Send)
-    awaits, sends, total = [], [], 0.0
+    awaits, sends, total, steps = [], [], 0.0, 0
     for one in instructions:
         if isinstance(one, Compute):
             names = program.joined.get(one.name, (one.name,))
             total += sum(work.get(name, 0.0) for name in names)
+            steps += 1
         elif isinstance(one, Receive | Send) and (one.transfer.differentiable or not backward):
             transfer = one.transfer
             if isinstance(one, arriving):
@@ -67,7 +68,7 @@ def _chunk(program: PartProgram, places: range, work: Mapping[str, float], backw
             if isinstance(one, leaving):
                 receiver = transfer.sender if backward else transfer.receiver
                 sends.append(Sent(transfer.number, receiver, _nbytes_a_sample(transfer)))
-    return Chunk(tuple(awaits), tuple(sends), total)
+    return Chunk(tuple(awaits), tuple(sends), total, steps=steps)
 
 
 def _nbytes_a_sample(transfer: Transfer) -> int:

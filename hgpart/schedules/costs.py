@@ -31,19 +31,23 @@ class Costs:
         Seconds of a unit of work.
     byte, message : float
         Seconds of a message's bytes, and of any message besides.
+    step : float
+        Seconds that any pass through a step takes besides its work: a backward pass in halves goes
+        through it twice.
     """
 
     samples: float = 1.0
     work: float = 1.25e-11  # 80 G multiply-accumulates a second: a fast core
     byte: float = 5e-10
     message: float = 1e-4
+    step: float = 2e-4
 
     def action(self, direction: Direction, chunk: Chunk) -> float:
         """How long a chunk takes."""
         work = PASSES[direction] * chunk.work
         if direction is not Direction.WEIGHTS:
             work += chunk.again
-        return self.samples * self.work * work
+        return self.samples * self.work * work + self.step * chunk.steps
 
     def travel(self, chunk: Chunk, receiver: int) -> float:
         """How long what a chunk sends takes to a receiver."""

@@ -40,12 +40,15 @@ class Chunk:
         Of its layers in a forward pass of one sample, in whatever unit.
     again : float
         Of a backward pass: the same of what it computes again.
+    steps : int
+        That it computes: shares of layers, each with a graph of its own.
     """
 
     awaits: tuple[int, ...]
     sends: tuple[Sent, ...]
     work: float = 0.0
     again: float = 0.0
+    steps: int = 0
 
     @cached_property
     def messages(self) -> Mapping[int, tuple[int, ...]]:

@@ -365,7 +365,7 @@ def test_batches_in_flight_are_not_resumed_in_another_order(data, tmp_path, monk
     train(streamed(3, 2, "fine"), data, options, Checkpointing(tmp_path, 4))
     again = Checkpointing(tmp_path, 4, resume=True)
     assert train(streamed(3, 2, "fine"), data, options, again).steps == 0
-    monkeypatch.setattr(scheduling, "costs_of", lambda *given: Costs(message=1e-7))
+    monkeypatch.setattr(scheduling, "costs_of", lambda *given: Costs(message=1e-7, step=0.0))
     with pytest.raises(CheckpointError, match=r"order [0-9a-f]{16}, .*, not async.*, order"):
         train(streamed(3, 2, "fine"), data, options, again)
 
