@@ -141,13 +141,13 @@ class Blueprint:
         PlacementError
             If the model only computes with another batch size.
         """
-        traced = self.traced
-        if batch_size != traced.batch_size and not has_dynamic_batch(traced):
-            raise PlacementError(
-                f"batch of {batch_size}: the model computes with its batch size, accepted is "
-                f"{traced.batch_size}, which it was traced with"
-            )
         if batch_size not in self._input_shapes:
+            traced = self.traced
+            if batch_size != traced.batch_size and not has_dynamic_batch(traced):
+                raise PlacementError(
+                    f"batch of {batch_size}: the model computes with its batch size, accepted is "
+                    f"{traced.batch_size}, which it was traced with"
+                )
             values = (self.nodes[name].meta["val"] for name in traced.inputs)
             self._input_shapes[batch_size] = tuple(
                 tuple(at_batch(size, batch_size) for size in value.shape)
