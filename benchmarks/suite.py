@@ -85,7 +85,7 @@ ALEXNET_SECONDS: Mapping[str, Mapping[str, float]] = {
 }
 COLUMNS = (
     *("data", "net", "way", "batch", "turns", "step_seconds", "lower_seconds", "upper_seconds"),
-    *("epoch_seconds", "speed_up", "busy_share", "sent_bytes", "largest_peak_bytes", "why"),
+    *("epoch_seconds", "speed_up", "busy_share", "sent_bytes", "why"),
 )
 
 

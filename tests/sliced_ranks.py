@@ -67,6 +67,7 @@ def main(beside: str, file: str, *cases: str) -> None:
     found: dict[str, list[str]] = {}
     kept_overrides.keep()
     messages.SMALL = 16  # so that some tensors travel by themselves
+    messages.BUCKET = 24  # and that the others are several buckets
     joining.end_of = lambda units, order: 0.0  # shares wait for each other where they can be one
     with connect(k, timeout=60) as connection:
         if beside == "ddp":

@@ -58,13 +58,15 @@ def expected_weights(
     # The root of a net is a slice that lies where its parameters belong to.
     slices = np.argmax(parts == owners.parts, axis=0)
     found = []
-    for names in messages(whole, blueprint.parameter_shapes, blueprint.trainable):
+    for names, at_once in messages(whole, blueprint.parameter_shapes, blueprint.trainable):
         graph = with_parameters(whole, blueprint.parameter_shapes, names)
         nets = replace(model, views=modelling.views(graph)).parameter_nets
         roots = nets.roots + slices[nets.roots].astype(np.int32) * model.slice_vertices
         nets = replace(nets, roots=roots.astype(np.int32))
         between = nets.of_parts(model.weights, parts.ravel(), k)
-        found.append(evaluate(between, np.arange(k, dtype=np.int32), k, partition.speeds))
+        one = evaluate(between, np.arange(k, dtype=np.int32), k, partition.speeds)
+        counts = (one.traffic > 0).astype(one.messages.dtype) if at_once else one.messages
+        found.append(replace(one, messages=counts))
     return together(found, partition.speeds)
 
 

@@ -67,7 +67,7 @@ from hgpart.placement.shares.copies import Copies
 from hgpart.placement.shares.copies_by_mode import CopiesByMode
 from hgpart.placement.shares.exchanges import Holding, exchanges
 from hgpart.placement.shares.in_flight import CopiesInFlight
-from hgpart.placement.shares.messages import layers_of
+from hgpart.placement.shares.messages import buckets_of
 from hgpart.placement.state.batch_statistics import batch_of
 from hgpart.placement.state.original_state import has_hooks, hooked, original_state
 from hgpart.placement.state.traced_values import check_values
@@ -789,7 +789,7 @@ class Placement(nn.Module):
         Parts in this process that hold all do it by themselves.
         """
         blueprint = self.blueprint
-        layers = layers_of(blueprint.graph, blueprint.trainable)  # as the table counts
+        layers = buckets_of(blueprint.graph, blueprint.parameter_shapes, blueprint.trainable)
         every = dict.fromkeys(
             (held.name for one in holdings.values() for held in one.copies.values()), "state"
         )

@@ -86,11 +86,12 @@ class Elements:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Elements of a layer that belong to one part and that another has copies of: one message.
+    """Elements that belong to one part and that another has copies of: one message.
 
     Attributes
     ----------
     layer : str
+        That they are of, or the first of several; see `shares.messages`.
     owner, holder : int
         Parts; they are one where something is all of a part's parameter and some of its copy.
     elements : tuple of Elements
@@ -115,8 +116,8 @@ def exchanges(holdings: Mapping[int, Holding], layers: Mapping[str, str]) -> tup
     holdings : mapping of int to Holding
         Of all parts.
     layers : mapping of str to str
-        By name in the model's state, the layer, in the order in which they are computed. What is
-        not named is not looked at.
+        By name in the model's state, the layer that it travels with, in the order in which they are
+        computed. What is not named is not looked at.
 
     Returns
     -------

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from hgpart.layers.channel_graph import ChannelGraph
 
-SMALL = 2**14  # elements: what has less goes with others of its layer, for which it is copied
+SMALL = 2**16  # elements: what has less goes with others, for which it is copied
+BUCKET = 2**18  # elements of small ones, whole, of layers in a row that go together
 
 Shapes = Mapping[str, Sequence[int]]  # of parameters, whole, by name
 
@@ -31,19 +32,43 @@ def layers_of(graph: ChannelGraph, names: Collection[str]) -> dict[str, str]:
     return found
 
 
-def messages(graph: ChannelGraph, shapes: Shapes, names: Collection[str]) -> Iterator[set[str]]:
-    """Divide parameters, so that those of a layer among them travel in one message each time."""
-    by_layer: dict[str, list[set[str]]] = {}
-    small: dict[str, set[str]] = {}
+def buckets_of(graph: ChannelGraph, shapes: Shapes, names: Collection[str]) -> dict[str, str]:
+    """The same, but of small ones the first of some layers in a row, which go together.
+
+    A message costs as much as many bytes do, and gradients of a bucket depart together: so there
+    are neither many messages nor is all left for the end.
+    """
+    found: dict[str, str] = {}
+    bucket, size, last = "", BUCKET, ""
     for name, layer in layers_of(graph, names).items():
+        found[name] = layer
+        if not is_large(shapes[name]):
+            if size >= BUCKET and layer != last:
+                bucket, size = layer, 0
+            found[name], last = bucket, layer
+            size += math.prod(shapes[name])
+    order = {layer: at for at, layer in enumerate(dict.fromkeys(layers_of(graph, names).values()))}
+    return dict(sorted(found.items(), key=lambda item: order[item[1]]))
+
+
+def messages(
+    graph: ChannelGraph, shapes: Shapes, names: Collection[str]
+) -> Iterator[tuple[set[str], bool]]:
+    """Divide parameters, so that from part to part there is one message of a set, or of its layers.
+
+    The latter are said to be False: large ones, one of each layer.
+    """
+    large: dict[str, list[str]] = {}
+    small: dict[str, set[str]] = {}
+    for name, layer in buckets_of(graph, shapes, names).items():
         if is_large(shapes[name]):
-            by_layer.setdefault(layer, []).append({name})
+            large.setdefault(layer, []).append(name)
         else:
             small.setdefault(layer, set()).add(name)
-    for layer, together in small.items():
-        by_layer.setdefault(layer, []).append(together)
-    for at in range(max(map(len, by_layer.values()), default=1)):
-        yield set().union(*(several[at] for several in by_layer.values() if at < len(several)))
+    for at in range(max(map(len, large.values()), default=0 if small else 1)):
+        yield {several[at] for several in large.values() if at < len(several)}, False
+    for bucket in small.values():
+        yield bucket, True
 
 
 def with_parameters(graph: ChannelGraph, shapes: Shapes, names: Collection[str]) -> ChannelGraph:

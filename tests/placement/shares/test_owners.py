@@ -19,6 +19,7 @@ from hgpart.execution.totals import Traffic
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.problem.problem import Problem
 from hgpart.placement.cutting.ownership import ownership
+from hgpart.placement.shares import messages
 from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.shares.messages import with_parameters
 from hgpart.placement.shares.owners import owned
@@ -72,7 +73,8 @@ def test_each_task_belongs_to_a_part_that_has_it(name, slices, k, grain, seed):
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
-def test_by_data_parallelism_each_part_has_its_share(k):
+def test_by_data_parallelism_each_part_has_its_share(k, monkeypatch):
+    monkeypatch.setattr(messages, "SMALL", 2**14)  # larger ones need no memory besides
     model, inputs = wide()
     placement = place(model, by_data_parallelism(model, inputs, k))
     total = sum(one.nbytes for one in model.parameters())
