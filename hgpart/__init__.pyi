@@ -60,6 +60,13 @@ from .schedules.schedule import Schedule as Schedule
 from .schedules.costs import Costs as Costs
 from .schedules.schedule_files import save_schedule as save_schedule
 from .schedules.drawing import draw_schedule as draw_schedule
+from .prediction.analytic import PipeDreamStage as PipeDreamStage
+from .prediction.analytic import data_parallel_seconds as data_parallel_seconds
+from .prediction.analytic import gpipe_scalability as gpipe_scalability
+from .prediction.analytic import gpipe_seconds as gpipe_seconds
+from .prediction.analytic import gpipe_sending_seconds as gpipe_sending_seconds
+from .prediction.analytic import pipedream_seconds as pipedream_seconds
+from .prediction.analytic import sequential_seconds as sequential_seconds
 from .run.scheduling import schedule as schedule
 from .run.scheduling import load_schedule as load_schedule
 from .run.training.part_sampler import PartSampler as PartSampler
