@@ -1,10 +1,10 @@
-"""Schedule + Costs -> text: who does what when, by estimated costs."""
+"""Schedule + CostModel -> text: who does what when, by estimated costs."""
 
 from __future__ import annotations
 
 from itertools import groupby
 
-from hgpart.schedules.costs import Costs
+from hgpart.schedules.costs import CostModel
 from hgpart.schedules.schedule import Action, Direction, Schedule
 from hgpart.schedules.simulation import bubble, times
 
@@ -12,7 +12,7 @@ WIDTH = 96
 FIRST = {Direction.FORWARD: "0", Direction.BACKWARD: "a", Direction.MAPS: "a"}
 
 
-def draw_schedule(schedule: Schedule, costs: Costs) -> str:
+def draw_schedule(schedule: Schedule, costs: CostModel) -> str:
     """A row for each part: digits are forward, letters backward, capitals the weights' half of it.
 
     Below it the same as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0, ``U0.0`` the update
