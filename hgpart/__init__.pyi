@@ -23,6 +23,10 @@ from .work.figures import flops as flops
 from .work.figures import load_work as load_work
 from .work.figures import save_work as save_work
 from .work.profiling import profile as profile
+from .work.layer_times import LayerTimes as LayerTimes
+from .work.layer_times import Pass as Pass
+from .work.layer_times import load_layer_times as load_layer_times
+from .work.layer_times import save_layer_times as save_layer_times
 from .hypergraph.modelling import Modelling as Modelling
 from .hypergraph.blocks import Blocks as Blocks
 from .hypergraph.blocks import divide as divide
@@ -56,6 +60,7 @@ from .partitioned_model import partition_model as partition_model
 from .placement import Placement as Placement
 from .placement import place as place
 from .placement.accounting import peak_bytes as peak_bytes
+from .timing.layer_timing import time_layers as time_layers
 from .schedules.schedule import Schedule as Schedule
 from .schedules.costs import Costs as Costs
 from .schedules.schedule_files import save_schedule as save_schedule

@@ -24,7 +24,7 @@ ORDER = [
     *("schedules", "schedules.rules"),
     *("execution.weights", "execution", "execution.threads"),
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
-    *("placement", "prediction"),
+    *("placement", "timing", "prediction"),
     *("run.processes", "run", "run.training", "bench.ways", "bench"),
     *("compare", "report", "report.partition", "report.page", "cli", "cli.commands", "__main__"),
 ]

@@ -102,8 +102,10 @@ class JsonObject:
         return self.fields[name]
 
 
-def read_json(path: Path | str, what: str, kind: str, most: int | None = None) -> JsonObject:
-    """Read a file that is one JSON object whose field "format" is `kind`, of `most` bytes at most.
+def read_json(path: Path | str, what: str, *kinds: str, most: int | None = None) -> JsonObject:
+    """Read a file that is one JSON object, of `most` bytes at most.
+
+    Its field "format" is one of `kinds`.
 
     Raises
     ------
@@ -127,8 +129,8 @@ def read_json(path: Path | str, what: str, kind: str, most: int | None = None) -
     if not isinstance(content, dict):
         raise malformed(path, 1, quoted(content), f"a JSON object, {what}")
     head = JsonObject(path, text, 0, len(text), content)
-    if head.string("format") != kind:
-        raise head.wrong("format", json.dumps(kind))
+    if head.string("format") not in kinds:
+        raise head.wrong("format", " or ".join(map(json.dumps, kinds)))
     return head
 
 
