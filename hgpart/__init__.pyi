@@ -72,6 +72,8 @@ from .prediction.analytic import gpipe_seconds as gpipe_seconds
 from .prediction.analytic import gpipe_sending_seconds as gpipe_sending_seconds
 from .prediction.analytic import pipedream_seconds as pipedream_seconds
 from .prediction.analytic import sequential_seconds as sequential_seconds
+from .prediction.predict import Prediction as Prediction
+from .prediction.predict import predict as predict
 from .run.scheduling import schedule as schedule
 from .run.scheduling import load_schedule as load_schedule
 from .run.training.part_sampler import PartSampler as PartSampler

@@ -22,6 +22,7 @@ from hgpart.cli.commands.evaluate import evaluate
 from hgpart.cli.commands.export import export
 from hgpart.cli.commands.models import models
 from hgpart.cli.commands.partition import partition
+from hgpart.cli.commands.predict import predict
 from hgpart.cli.commands.profile import profile
 from hgpart.cli.commands.run import run as run_placed
 from hgpart.cli.commands.show import show
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 for command in (partition, show, compare, verify, run_placed, train, bench, models, trace):
     app.command("run" if command is run_placed else None)(command)
+app.command()(predict)
 app.command()(profile)
 app.command()(export)
 app.command()(evaluate)

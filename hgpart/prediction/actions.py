@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hgpart.prediction.jobs import Job, Journey, Span, Spans
+from hgpart.prediction.weights import NONE, SharedWeights
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
@@ -20,31 +21,37 @@ class Planned:
         Of each part.
     journeys : sequence of Journey
     order : sequence of Action
-    places : sequence of int
-        Of each action, the place of its job among its part's.
+    places : sequence of range
+        Of each action, the places of its jobs among its part's.
     """
 
     jobs: Sequence[Sequence[Job]]
     journeys: Sequence[Journey]
     order: Sequence[Action]
-    places: Sequence[int]
+    places: Sequence[range]
 
     def times(self, spans: Spans) -> list[Span]:
         """Seconds at which each action of the order begins and ends."""
-        actions = zip(self.order, self.places, strict=True)
-        return [spans.jobs[action.part][place] for action, place in actions]
+        found = []
+        for action, places in zip(self.order, self.places, strict=True):
+            jobs = spans.jobs[action.part]
+            found.append(Span(jobs[places[0]].begin, jobs[places[-1]].end))
+        return found
 
 
-def jobs_of(schedule: Schedule, costs: CostModel) -> Planned:
+def jobs_of(schedule: Schedule, costs: CostModel, weights: SharedWeights = NONE) -> Planned:
     """Find what each action of a schedule takes, awaits and sends.
 
     Parameters
     ----------
     schedule : Schedule
     costs : CostModel
+    weights : SharedWeights
+        What travels besides.
     """
-    jobs: list[list[Job]] = [[] for _ in schedule.outlines]
-    journeys: list[Journey] = []
+    parts = range(schedule.k)
+    jobs = [[*weights.first.get(part, ())] for part in parts]
+    journeys = [*weights.journeys]
     numbers: dict[tuple[int, bool, int, int], int] = {}  # by what arrives where
     places = []
     for action in schedule.order:
@@ -62,6 +69,13 @@ def jobs_of(schedule: Schedule, costs: CostModel) -> Planned:
                     costs.travel(action, chunk, receiver, both_ways=both) for both in (False, True)
                 )
                 journeys.append(Journey(part, receiver, one_way, both_ways))
-        places.append(len(jobs[part]))
-        jobs[part].append(Job(costs.action(action, chunk), tuple(awaits), tuple(sends)))
+        pieces = weights.divided.get(action) or (Job(costs.action(action, chunk)),)
+        begin = len(jobs[part])
+        jobs[part] += pieces
+        jobs[part][begin] = pieces[0]._replace(awaits=(*pieces[0].awaits, *awaits))
+        last = jobs[part][-1]
+        jobs[part][-1] = last._replace(sends=(*last.sends, *sends))
+        places.append(range(begin, len(jobs[part])))
+    for part, behind in weights.last.items():
+        jobs[part] += behind
     return Planned(jobs, journeys, schedule.order, places)

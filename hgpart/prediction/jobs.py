@@ -1,13 +1,14 @@
-"""What is simulated: jobs of parts, journeys of messages, and who slows whom."""
+"""What is simulated: jobs of parts, journeys of messages, and what slows them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hgpart.errors import ArgumentError
+from hgpart.machines.machine import Slowdown
+
+NO_SLOWDOWN = Slowdown()
 
 
 class Job(NamedTuple):
@@ -19,11 +20,14 @@ class Job(NamedTuple):
         That it takes on a device whose node does nothing else.
     awaits, sends : tuple of int
         Numbers of the journeys that have to have ended, and of those that begin when it is done.
+    memory_bound : float
+        Of its seconds, the share in which it does little more than read and write.
     """
 
     seconds: float
     awaits: tuple[int, ...] = ()
     sends: tuple[int, ...] = ()
+    memory_bound: float = 0.0
 
 
 class Journey(NamedTuple):
@@ -53,48 +57,43 @@ class Sharing:
     ----------
     nodes : tuple of int
         The node of each part, numbered from 0.
-    together : tuple of float
-        By how many parts of a node compute at a time, from one on: how many times as long each of
-        them takes; of more than there are numbers, the last one.
-    while_sending : float
-        The same while messages leave the node or come to it, be it within it.
+    slowdown, memory_bound : Slowdown
+        Of computing, and of what does little more than read and write: while other parts of the
+        node compute, and while a message of the part travels, which it sends or receives.
     queues : bool
         Whether a link carries one message at a time each way, and the others wait.
-
-    Raises
-    ------
-    ArgumentError
-        If a number is not that of a node, or a factor is less than 1.
     """
 
     nodes: tuple[int, ...]
-    together: tuple[float, ...] = (1.0,)
-    while_sending: float = 1.0
+    slowdown: Slowdown = NO_SLOWDOWN
+    memory_bound: Slowdown = NO_SLOWDOWN
     queues: bool = False
 
-    def __post_init__(self) -> None:
-        """Check."""
-        if min(self.nodes, default=0) < 0:
-            raise ArgumentError(f"nodes {self.nodes}: accepted are numbers from 0 on")
-        for factor in (*self.together, self.while_sending):
-            if not 1 <= factor < math.inf:
-                raise ArgumentError(f"{factor!r} times as long: accepted is 1 or more")
-        if not self.together:
-            raise ArgumentError("no factor of parts that compute together: accepted is one or more")
+    def factor(self, computing: int, sending: int, memory_bound: float) -> float:
+        """How many times as long a job takes.
 
-    @staticmethod
-    def none(k: int) -> Sharing:
-        """Of k parts that share nothing."""
-        return Sharing(tuple(range(k)))
+        Parameters
+        ----------
+        computing : int
+            Parts of its node that compute, itself among them.
+        sending : int
+            Messages of its part that travel.
+        memory_bound : float
+            Of its seconds, the share that is.
 
-    def slowdown(self, computing: int, sending: int) -> float:
-        """How many times as long computing takes where some compute and some messages travel.
-
-        >>> Sharing((0, 0), together=(1.0, 1.5), while_sending=2.0).slowdown(2, sending=1)
+        >>> Sharing((0, 0), Slowdown((1.0, 1.5), 2.0)).factor(2, sending=1, memory_bound=0.0)
         3.0
         """
-        together = self.together[min(max(computing, 1), len(self.together)) - 1]
-        return together * (self.while_sending if sending else 1.0)
+        found = _factor(self.slowdown, computing, sending)
+        if not memory_bound:
+            return found
+        other = _factor(self.memory_bound, computing, sending)
+        return found + memory_bound * (other - found)
+
+
+def _factor(slowdown: Slowdown, computing: int, sending: int) -> float:
+    together = slowdown.together[min(computing, len(slowdown.together)) - 1]
+    return together * (slowdown.while_sending if sending else 1.0)
 
 
 class Span(NamedTuple):

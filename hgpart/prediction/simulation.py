@@ -1,14 +1,15 @@
 """Jobs, journeys, Sharing -> Spans: when each of them begins and ends, by a simulation of events.
 
-All jobs of a node go at one rate, and so does each journey, between events that change it. So what
-runs in a node has one clock, whose reading goes on at that rate: a job ends at a reading that is
-known when it begins, whatever slows it then, and an event costs as much as a heap's.
+Between events each job and each journey goes on at one rate, which is 1 where nothing slows it. So
+each has a clock that shows how much of it is done, and an event for when it will be; what slows it
+sets its clock to another rate, and puts another event in the place of that one.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from heapq import heappop, heappush
 
 from hgpart.errors import ArgumentError
@@ -31,18 +32,20 @@ def simulate(jobs: Sequence[Sequence[Job]], journeys: Sequence[Journey], sharing
     ArgumentError
         If some part waits for ever.
 
+    >>> from hgpart.machines.machine import Slowdown
     >>> there = Journey(0, 1, seconds=1.0, both_ways=1.0)
     >>> jobs = [[Job(2.0, sends=(0,)), Job(2.0)], [Job(2.0, awaits=(0,))]]
-    >>> simulate(jobs, [there], Sharing((0, 0), together=(1.0, 2.0))).jobs[1]
+    >>> simulate(jobs, [there], Sharing((0, 0), Slowdown((1.0, 2.0)))).jobs[1]
     [Span(begin=3.0, end=6.0)]
     """
     simulation = _Simulation(jobs, journeys, sharing)
     simulation.run()
     for part, of_part in enumerate(simulation.jobs):
         if len(of_part) < len(jobs[part]):
+            missing = sorted(simulation.parts[part].missing)
             raise ArgumentError(
-                f"part {part} waits for ever for messages {sorted(simulation.missing[part])}: "
-                "accepted are those that some job sends before"
+                f"part {part} waits for ever for messages {missing}: accepted are those that some "
+                "job sends before"
             )
     return Spans(simulation.jobs, simulation.travelled)
 
@@ -69,28 +72,35 @@ class _Clock:
             self._shown, self._at, self._rate = self.reading(now), now, rate
 
 
-class _Node:
-    """What the parts of a node compute, by one clock.
+class _Part:
+    """What a part does.
 
     Attributes
     ----------
-    running : list of (float, int)
-        A heap: at what reading the job of a part ends.
-    sending : int
-        Messages that leave it or come to it.
+    job : Job or None
+        That it does now.
+    begun : float
+        When it began it.
+    clock : _Clock
+        Of it.
     due : float or None
-        When the next job ends, as events say.
+        When it will be done, as events say.
     version : int
         Of that event: others are out of date.
+    sending : int
+        Messages that it sends or receives.
+    missing : set of int
+        Journeys that it waits for.
     """
 
-    __slots__ = ("clock", "due", "running", "sending", "version")
+    __slots__ = ("begun", "clock", "due", "job", "missing", "sending", "version")
 
     def __init__(self) -> None:
-        self.clock = _Clock(0.0)
-        self.running: list[tuple[float, int]] = []
-        self.sending, self.version = 0, 0
+        self.job: Job | None = None
+        self.clock, self.begun = _Clock(0.0), 0.0
         self.due: float | None = None
+        self.version, self.sending = 0, 0
+        self.missing: set[int] = set()
 
 
 class _Simulation:
@@ -101,12 +111,14 @@ class _Simulation:
     ) -> None:
         self.jobs: list[list[Span]] = [[] for _ in jobs]
         self.travelled: list[Span] = [Span(0.0, 0.0)] * len(journeys)
-        self.missing: list[set[int]] = [set() for _ in jobs]  # that a part waits for
+        self.parts = [_Part() for _ in jobs]
         self._to_do, self._journeys, self._sharing = jobs, journeys, sharing
-        self._nodes = [_Node() for _ in range(max(sharing.nodes, default=-1) + 1)]
-        self._begun = [0.0] * len(jobs)
+        self._of_node: list[list[int]] = [[] for _ in range(max(sharing.nodes, default=-1) + 1)]
+        for part, node in enumerate(sharing.nodes):
+            self._of_node[node].append(part)
+        self._computing = [0] * len(self._of_node)  # parts of each node
         self._arrived = [False] * len(journeys)
-        # Time, number, node or -1, journey, version.
+        # Time, number, part or -1, journey, version.
         self._events: list[tuple[float, int, int, int, int]] = []
         self._count = 0
         # By sender and receiver: those under way, and those behind them.
@@ -120,61 +132,74 @@ class _Simulation:
         for part in range(len(self.jobs)):
             self._next(part, 0.0)
         while self._events:
-            now, _, node, journey, version = heappop(self._events)
-            if node < 0:
+            now, _, part, journey, version = heappop(self._events)
+            if part < 0:
                 if version == self._versions[journey]:
                     self._arrive(journey, now)
-            elif version == self._nodes[node].version:
-                self._end_jobs(node, now)
+            elif version == self.parts[part].version:
+                self._end(part, now)
 
     # ---------------------------------------------------------------- computing
 
-    def _next(self, part: int, now: float) -> None:
+    def _next(self, at: int, now: float) -> None:
         """Let a part go on with its next job, or wait for what that awaits."""
-        done = len(self.jobs[part])
-        if done < len(self._to_do[part]):
-            awaits = self._to_do[part][done].awaits
-            self.missing[part] = {one for one in awaits if not self._arrived[one]}
-            if not self.missing[part]:
-                self._begin(part, now)
+        done = len(self.jobs[at])
+        if done < len(self._to_do[at]):
+            awaits = self._to_do[at][done].awaits
+            self.parts[at].missing = {one for one in awaits if not self._arrived[one]}
+            if not self.parts[at].missing:
+                self._begin(at, now)
 
-    def _begin(self, part: int, now: float) -> None:
-        at = self._sharing.nodes[part]
-        node = self._nodes[at]
-        seconds = self._to_do[part][len(self.jobs[part])].seconds
-        self._begun[part] = now
-        heappush(node.running, (node.clock.reading(now) + seconds, part))
+    def _begin(self, at: int, now: float) -> None:
+        part = self.parts[at]
+        part.job, part.begun = self._to_do[at][len(self.jobs[at])], now
+        part.clock, part.due = _Clock(now), None
+        self._count_computing(at, 1, now)
         self._settle(at, now)
 
     def _settle(self, at: int, now: float) -> None:
-        """Let a node go at the rate of what it does now, and say when its next job ends."""
-        node = self._nodes[at]
-        if not node.running:
-            node.version += 1
-            node.due = None
+        """Let a part compute at the rate of now, and say when it will be done."""
+        part = self.parts[at]
+        if part.job is None:
             return
-        node.clock.go(1 / self._sharing.slowdown(len(node.running), node.sending), now)
-        due = max(now, node.clock.when(node.running[0][0]))
-        if due != node.due:
-            node.due = due
-            node.version += 1
-            self._push(due, at, 0, node.version)
+        computing = self._computing[self._sharing.nodes[at]]
+        factor = self._sharing.factor(computing, part.sending, part.job.memory_bound)
+        part.clock.go(1 / factor, now)
+        due = max(now, part.clock.when(part.job.seconds))
+        if due != part.due:
+            part.due = due
+            part.version += 1
+            self._push(due, at, 0, part.version)
 
-    def _end_jobs(self, at: int, now: float) -> None:
+    def _end(self, at: int, now: float) -> None:
         """End the job that is due."""
-        node = self._nodes[at]
-        node.due = None
-        _, part = heappop(node.running)
-        job = self._to_do[part][len(self.jobs[part])]
-        self.jobs[part].append(Span(self._begun[part], now))
-        for journey in job.sends:
+        part = self.parts[at]
+        assert part.job is not None
+        sends, part.job = part.job.sends, None
+        self.jobs[at].append(Span(part.begun, now))
+        self._count_computing(at, -1, now)
+        for journey in sends:
             self._post(journey, now)
-        self._next(part, now)
-        self._settle(at, now)
+        self._next(at, now)
 
-    def _push(self, when: float, node: int, journey: int, version: int) -> None:
+    def _count_computing(self, at: int, more: int, now: float) -> None:
+        """Tell the other parts of a node that one computes, or that it does not any more."""
+        node = self._sharing.nodes[at]
+        self._computing[node] += more
+        if self._slows:
+            for other in self._of_node[node]:
+                if other != at:
+                    self._settle(other, now)
+
+    @cached_property
+    def _slows(self) -> bool:
+        """Whether parts that compute slow others down."""
+        both = self._sharing.slowdown, self._sharing.memory_bound
+        return any(max(one.together) > 1 for one in both)
+
+    def _push(self, when: float, part: int, journey: int, version: int) -> None:
         self._count += 1
-        heappush(self._events, (when, self._count, node, journey, version))
+        heappush(self._events, (when, self._count, part, journey, version))
 
     # ---------------------------------------------------------------- travelling
 
@@ -224,16 +249,14 @@ class _Simulation:
         if self._waiting.get(way):
             self._depart(self._waiting[way].popleft(), now)
         self._arrived[journey] = True
-        missing = self.missing[receiver]
+        missing = self.parts[receiver].missing
         if journey in missing:
             missing.remove(journey)
             if not missing:
                 self._begin(receiver, now)
 
     def _count_sending(self, sender: int, receiver: int, more: int, now: float) -> None:
-        """Tell the nodes of both that a message travels, or that it does not any more."""
-        if self._sharing.while_sending == 1:
-            return
-        for at in {self._sharing.nodes[sender], self._sharing.nodes[receiver]}:
-            self._nodes[at].sending += more
+        """Tell both that a message of theirs travels, or that it does not any more."""
+        for at in (sender, receiver):
+            self.parts[at].sending += more
             self._settle(at, now)

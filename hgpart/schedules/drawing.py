@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from hgpart.schedules.costs import CostModel
@@ -19,6 +20,21 @@ def draw_schedule(schedule: Schedule, costs: CostModel) -> str:
     of the part's weights by batch 0.
     """
     when = times(schedule.outlines, schedule.order, costs)
+    idle = bubble(schedule, costs)
+    return draw_times(schedule, when, f"idle {100 * idle:.0f} % by costs")
+
+
+def draw_times(schedule: Schedule, when: Sequence[tuple[float, float]], said: str) -> str:
+    """The same where it is known when each action of the order begins and ends.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    when : sequence of (float, float)
+        Seconds.
+    said : str
+        Behind what schedule it is.
+    """
     end = max((until for _, until in when), default=0.0)
     rows = [["."] * WIDTH for _ in range(schedule.k)]
     for action, (begin, until) in zip(schedule.order, when, strict=True):
@@ -26,11 +42,10 @@ def draw_schedule(schedule: Schedule, costs: CostModel) -> str:
             columns = range(int(begin / end * WIDTH), max(1, round(until / end * WIDTH)))
             for column in columns if until > begin else ():
                 rows[action.part][column] = _letter(action)
-    idle = bubble(schedule, costs)
     count = f"{schedule.micro_batches} micro-batch{'es' * (schedule.micro_batches > 1)}"
     if schedule.in_flight is not None:
         count = f"{schedule.micro_batches} batches, {schedule.in_flight} in flight at most,"
-    lines = [f"{schedule.rule}: {count} on {schedule.k} parts, idle {100 * idle:.0f} % by costs"]
+    lines = [f"{schedule.rule}: {count} on {schedule.k} parts, {said}"]
     digits = len(str(schedule.k - 1))
     for part, row in enumerate(rows):
         lines.append(f"{part:{digits}} |{''.join(row)}| keeps {schedule.alive[part]}")

@@ -1,4 +1,4 @@
-"""Events by clocks of nodes beside a simulation that looks at everything in each moment."""
+"""Events and clocks beside a simulation that looks at everything in each moment."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from toy_programs import Cut, cuts
 
 from hgpart.errors import ArgumentError
 from hgpart.execution.outlines import outline
+from hgpart.machines.machine import Slowdown
 from hgpart.prediction.actions import jobs_of
 from hgpart.prediction.jobs import Job, Journey, Sharing
 from hgpart.prediction.simulation import simulate
@@ -66,11 +67,12 @@ def plainly(
         for part in parts:
             node = sharing.nodes[part]
             beside = sum(sharing.nodes[other] == node for other in parts)
-            factor = sharing.together[min(beside, len(sharing.together)) - 1]
-            if any(
-                node in (sharing.nodes[s], sharing.nodes[r]) for s, r in ends(journeys, messages)
-            ):
-                factor *= sharing.while_sending
+            sends = any(part in way for way in ends(journeys, messages))
+            bound = jobs[part][done[part]].memory_bound
+            factor = 0.0
+            for slowdown, of in ((sharing.slowdown, 1 - bound), (sharing.memory_bound, bound)):
+                together = [*slowdown.together, *[slowdown.together[-1]] * beside][beside - 1]
+                factor += of * together * (slowdown.while_sending if sends else 1)
             rates["job", part] = 1 / factor
         for one in messages:
             sender, receiver, seconds, both_ways = journeys[one]
@@ -115,7 +117,7 @@ def test_what_slows_nothing_down_takes_as_long_as_actions_and_messages_alone(
     costs = Costs(work=0.1, message=message)
     made = schedule_of(cut, rule, micro_batches, costs)
     planned = jobs_of(made, costs)
-    spans = simulate(planned.jobs, planned.journeys, Sharing.none(made.k))
+    spans = simulate(planned.jobs, planned.journeys, Sharing(tuple(range(made.k))))
     assert planned.times(spans) == times(made.outlines, made.order, costs)
 
 
@@ -125,8 +127,11 @@ FACTORS = st.sampled_from([1.0, 1.25, 2.0, 3.0])
 @st.composite
 def sharings(draw: st.DrawFn, k: int) -> Sharing:
     nodes = draw(st.lists(st.integers(0, 1), min_size=k, max_size=k))
-    together = draw(st.lists(FACTORS, min_size=0, max_size=2))
-    return Sharing(tuple(nodes), (1.0, *together), draw(FACTORS), draw(st.booleans()))
+    slowdowns = []
+    for _ in range(2):
+        together = draw(st.lists(FACTORS, min_size=0, max_size=2))
+        slowdowns.append(Slowdown((1.0, *together), draw(FACTORS)))
+    return Sharing(tuple(nodes), *slowdowns, draw(st.booleans()))
 
 
 @given(st.data(), cuts(), st.integers(1, 4), st.sampled_from(sorted(RULES)))
@@ -136,7 +141,11 @@ def test_what_is_shared_slows_everything_as_in_a_simulation_from_moment_to_momen
     costs = Costs(work=1.0, message=0.5)
     planned = jobs_of(schedule_of(cut, rule, micro_batches, costs), costs)
     amounts = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
-    jobs = [[job._replace(seconds=data.draw(amounts)) for job in each] for each in planned.jobs]
+    bounds = st.sampled_from([0.0, 0.25, 1.0])
+    jobs = [
+        [job._replace(seconds=data.draw(amounts), memory_bound=data.draw(bounds)) for job in each]
+        for each in planned.jobs
+    ]
     journeys = [
         one._replace(seconds=seconds, both_ways=seconds * data.draw(FACTORS))
         for one in planned.journeys
@@ -160,14 +169,15 @@ def test_sharing_makes_nothing_faster_than_alone_nor_slower_than_one_after_the_o
 ) -> None:
     costs = Costs(work=1.0, message=0.5)
     planned = jobs_of(schedule_of(cut, "greedy", micro_batches, costs), costs)
-    alone = simulate(planned.jobs, planned.journeys, Sharing.none(cut.k))
+    alone = simulate(planned.jobs, planned.journeys, Sharing(tuple(range(cut.k))))
     sharing = data.draw(sharings(cut.k))
     shared = simulate(planned.jobs, planned.journeys, sharing)
     computing = sum(job.seconds for of_part in planned.jobs for job in of_part)
     travelling = sum(journey.both_ways for journey in planned.journeys)
-    slowest = max(sharing.together) * sharing.while_sending
+    both = sharing.slowdown, sharing.memory_bound
+    slowest = max(max(one.together) * one.while_sending for one in both)
     assert shared.end <= computing * slowest + travelling + FEW
-    if not sharing.queues and {*sharing.together, sharing.while_sending} == {1.0}:
+    if not sharing.queues and slowest == 1:
         assert shared.end == alone.end
 
 
@@ -175,8 +185,8 @@ def test_two_parts_of_a_node_that_share_a_processor_are_as_slow_as_one() -> None
     made = make_schedule(halves(4), "sequential", 1, EVEN)
     planned = jobs_of(made, EVEN)
     work = sum(job.seconds for job in planned.jobs[0])
-    alone = simulate(planned.jobs, planned.journeys, Sharing((0, 1), (1.0, 2.0)))
-    together = simulate(planned.jobs, planned.journeys, Sharing((0, 0), (1.0, 2.0)))
+    alone = simulate(planned.jobs, planned.journeys, Sharing((0, 1), Slowdown((1.0, 2.0))))
+    together = simulate(planned.jobs, planned.journeys, Sharing((0, 0), Slowdown((1.0, 2.0))))
     assert (alone.end, together.end) == (work, 2 * work)
 
 
@@ -196,25 +206,17 @@ def test_messages_against_each_other_are_slower_as_long_as_both_travel() -> None
     assert found.journeys == [(0.0, 3.0), (1.0, 4.0)]  # half as fast from second 1 to 3
 
 
-def test_wrong_jobs_and_sharings_are_errors_of_one_line() -> None:
+def test_parts_that_wait_for_ever_are_an_error_of_one_line() -> None:
     for jobs, journeys in (
         ([[Job(1.0, awaits=(0,))], []], [Journey(1, 0, 1.0, 1.0)]),
         ([[Job(1.0, (1,), (0,))], [Job(1.0, (0,), (1,))]], [Journey(0, 1, 1, 1)] * 2),
     ):
         with pytest.raises(ArgumentError, match="part 0 waits for ever"):
-            simulate(jobs, journeys, Sharing.none(2))
-    for wrong in (
-        ((-1,), (1.0,), 1.0),
-        ((0,), (0.5,), 1.0),
-        ((0,), (1.0,), math.nan),
-        ((0,), (), 1),
-    ):
-        with pytest.raises(ArgumentError, match="accepted"):
-            Sharing(*wrong)
+            simulate(jobs, journeys, Sharing((0, 1)))
 
 
 def test_nothing_takes_no_time() -> None:
     made = make_schedule(pipeline(2), "gpipe", 2, EVEN)
     planned = jobs_of(made, EVEN)
-    assert simulate(planned.jobs, planned.journeys, Sharing.none(2)).end == 9.0
-    assert simulate([[], []], [], Sharing.none(2)).end == 0.0
+    assert simulate(planned.jobs, planned.journeys, Sharing((0, 1))).end == 9.0
+    assert simulate([[], []], [], Sharing((0, 1))).end == 0.0
