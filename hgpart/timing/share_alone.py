@@ -176,7 +176,8 @@ class LayerShares:
         for read in layer.reads:
             groups = np.arange(len(read.channels)) * read.groups // max(1, len(read.channels))
             found.append(read.channels[np.isin(groups, tasks * read.groups // layer.tasks)])
-        channels = np.unique(np.concatenate(found)) - self.graph.first_channel[source]
+        first = self.graph.first_channel[source]
+        channels: Int64 = np.unique(np.concatenate(found)) - first
         return channels[(channels >= 0) & (channels < maker.channels)]
 
     def _filled(self, empty: torch.Tensor, held: Slice) -> torch.Tensor:

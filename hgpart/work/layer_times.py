@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.files.json_files import JsonObject, quoted, read_json
@@ -258,5 +260,5 @@ def _table(record: JsonObject, which: Pass, rows: int, columns: int) -> Table:
     return tuple(tuple(map(float, row)) for row in found)
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) <= 1e300  # type: ignore[operator]
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max

@@ -193,7 +193,9 @@ def test_shares_of_layers_are_measured_kept_and_divided(capsys, tmp_path, monkey
     out = capsys.readouterr().out
     assert out.startswith("lenet5 at 1 x 32 x 32: ")
     assert " s a training step of 2 samples, layer by layer (profile cpu (1 threads) " in out
-    assert re.findall(r"^(\w+)  +\d+", out, re.MULTILINE) == "conv1 conv2 conv3 fc1 fc2".split()
+    assert re.findall(r"^(\w+)  +\d+", out, re.MULTILINE) == [
+        *("conv1", "conv2", "conv3", "fc1", "fc2")
+    ]
     job = (*LENET, "--eps", 1, "--batch-size", 2, "--work", kept)
     hgpart(*job, "--json", figures)
     shown = without_seconds(figures)

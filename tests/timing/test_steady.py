@@ -20,7 +20,7 @@ def runs(seconds: Iterable[tuple[float, ...]]) -> tuple[Callable[[], tuple[float
 
 def test_the_first_run_does_not_count_and_outliers_do_not_move_the_rest() -> None:
     run, count = runs([(9.0, 1.0), (2.0, 3.0), (2.0, 3.0), (50.0, 3.0), (2.0, 3.0), (2.0, 4.0)])
-    assert steady_seconds(run, 75.0) == (2.0, 3.0)
+    assert steady_seconds(run, 80.0) == (2.0, 3.0)
     assert count == [6]
 
 
@@ -32,8 +32,8 @@ def test_it_ends_as_soon_as_it_is_steady() -> None:
 
 def test_it_goes_on_while_it_is_not() -> None:
     run, count = runs([(1.0,), *[(1.0,), (2.0,)] * 50])
-    assert steady_seconds(run, 20.0) == (1.5,)
-    assert 12 <= count[0] <= 15
+    assert steady_seconds(run, 20.0) == (1.0,)
+    assert count == [14]
 
 
 @pytest.mark.parametrize("enough", [0.0, 1.0, 4.0])

@@ -40,7 +40,7 @@ def profile(
         with stage("profile", spinner=False):  # it shows its own progress
             import torch
 
-            from hgpart.report.layer_times import print_layer_times
+            from hgpart.report import print_layer_times
             from hgpart.timing.layer_timing import time_layers
             from hgpart.work.layer_times import save_layer_times
 
