@@ -17,7 +17,7 @@ ROOT = Path(hgpart.__file__).parent
 ORDER = [
     *("errors", "arrays", "terminal", "cores", "sequences", "files"),
     *("zoo.architectures", "zoo", "operators", "tracing", "layers", "work"),
-    *("hypergraph", "hypergraph.formats"),
+    *("machines", "hypergraph", "hypergraph.formats"),
     *("partition.problem", "partition.external", "partition.baselines", "partition.symmetry"),
     *("partition.native", "partition.bounds", "partition.exact", "partition"),
     *("plan", "partitioned_model"),
@@ -26,7 +26,8 @@ ORDER = [
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
     "placement",
     *("run.processes", "run", "run.training", "bench.ways", "bench"),
-    *("compare", "report", "report.partition", "report.page", "cli", "cli.commands", "__main__"),
+    *("compare", "report", "report.partition", "report.page"),
+    *("cli", "cli.commands", "__main__"),
 ]
 
 
