@@ -25,8 +25,8 @@ ORDER = [
     *("execution.weights", "execution", "execution.threads"),
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
     "placement",
-    *("run.processes", "run", "run.training", "bench.ways", "bench"),
-    *("compare", "report", "report.partition", "report.page"),
+    *("run.processes", "machines.calibration", "run", "run.training", "bench.ways", "bench"),
+    *("compare", "report", "report.machine", "report.partition", "report.page"),
     *("cli", "cli.commands", "__main__"),
 ]
 
