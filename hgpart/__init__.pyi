@@ -1,3 +1,8 @@
+from .machines.machine import Device as Device
+from .machines.machine import Link as Link
+from .machines.machine import Machine as Machine
+from .machines.machine_files import load_machine as load_machine
+from .machines.machine_files import save_machine as save_machine
 from .zoo import builtin_models as builtin_models
 from .zoo import load_model as load_model
 from .operators.channelwise import same_place as same_place

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from hgpart.cli.commands.bench import bench
+from hgpart.cli.commands.calibrate import calibrate
 from hgpart.cli.commands.compare import compare
 from hgpart.cli.commands.evaluate import evaluate
 from hgpart.cli.commands.export import export
@@ -43,6 +44,7 @@ for command in (partition, show, compare, verify, run_placed, train, bench, mode
     app.command("run" if command is run_placed else None)(command)
 app.command()(predict)
 app.command()(profile)
+app.command()(calibrate)
 app.command()(export)
 app.command()(evaluate)
 
