@@ -26,8 +26,8 @@ ORDER = [
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
     *("placement", "timing", "prediction"),
     *("run.processes", "machines.calibration", "run", "run.training", "bench.ways", "bench"),
-    *("compare", "report", "report.machine", "report.partition", "report.prediction", "report.page"),
-    *("cli", "cli.commands", "__main__"),
+    *("compare", "report", "report.machine", "report.partition", "report.prediction"),
+    *("report.page", "cli", "cli.commands", "__main__"),
 ]
 
 

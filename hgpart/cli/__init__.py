@@ -42,9 +42,9 @@ app = typer.Typer(
 )
 for command in (partition, show, compare, verify, run_placed, train, bench, models, trace):
     app.command("run" if command is run_placed else None)(command)
-app.command()(predict)
-app.command()(profile)
 app.command()(calibrate)
+app.command()(profile)
+app.command()(predict)
 app.command()(export)
 app.command()(evaluate)
 

@@ -32,7 +32,8 @@ class Overheads:
     message : float
         Seconds of a message, besides the link's.
     byte : float
-        Seconds of a byte of gradients that a part adds to its own.
+        Seconds of a byte that a part packs to send it, takes apart when it has come, or adds to a
+        gradient of its own.
     """
 
     step: float = 3e-5
@@ -78,7 +79,8 @@ class MeasuredCosts(CostModel):
             if direction is Direction.UPDATE:
                 self._known[key] = Job(self.update(part), memory_bound=1.0)
             else:
-                self._known[key] = together([self.again_in(action), *self.jobs_of_steps(action)])
+                steps = self.again_in(action), *self.jobs_of_steps(action), self.moved_in(action)
+                self._known[key] = together(steps)
         return self._known[key]
 
     def names(self, action: Action) -> tuple[str, ...]:
@@ -104,6 +106,16 @@ class MeasuredCosts(CostModel):
                 of_batch = share.of_batch * samples
                 seconds += self.times.seconds(share.layer, which, share.share, of_batch)
         return together([Job(overhead), Job(seconds, memory_bound=float(not share.multiplies))])
+
+    def moved_in(self, action: Action) -> Job:
+        """What an action takes to pack what it sends, and to take apart what has come."""
+        part, direction, micro_batch, at = action
+        if direction is Direction.WEIGHTS:
+            return Job(0.0)
+        steps = self.steps[part]
+        forward = direction is Direction.FORWARD
+        nbytes = (steps.forward_bytes if forward else steps.backward_bytes)[at]
+        return Job(self.overheads.byte * self.sizes[micro_batch] * nbytes, memory_bound=1.0)
 
     def again_in(self, action: Action) -> Job:
         """What an action computes again of forward chunks."""

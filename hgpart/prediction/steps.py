@@ -9,7 +9,8 @@ from itertools import chain
 import numpy as np
 
 from hgpart.arrays import Float64
-from hgpart.execution.instructions import Compute, prepare
+from hgpart.execution.instructions import Compute, Receive, Send, prepare
+from hgpart.execution.outlines import nbytes_a_sample
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
 from hgpart.placement.building.blueprint import Blueprint
@@ -51,6 +52,8 @@ class PartSteps:
     ----------
     forward, backward : tuple of tuple of str
         Of each chunk.
+    forward_bytes, backward_bytes : tuple of int
+        Of each chunk, what it packs to send it, or takes apart when it has come, for a sample.
     again : tuple of tuple of int
         Of each backward chunk, the forward chunks that end in it: of these, it computes again what
         is to be computed again.
@@ -60,6 +63,8 @@ class PartSteps:
 
     forward: tuple[tuple[str, ...], ...]
     backward: tuple[tuple[str, ...], ...]
+    forward_bytes: tuple[int, ...]
+    backward_bytes: tuple[int, ...]
     again: tuple[tuple[int, ...], ...]
     shares: Mapping[str, LayerShare]
 
@@ -125,10 +130,17 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
         instructions = (prepared.instructions[at][0] for at in places)
         return tuple(one.name for one in instructions if isinstance(one, Compute))
 
+    def nbytes(places: range, backward: bool) -> int:
+        found = (prepared.instructions[at][0] for at in places)
+        transfers = [one.transfer for one in found if isinstance(one, Receive | Send)]
+        return sum(nbytes_a_sample(one) for one in transfers if one.differentiable or not backward)
+
     ends = [places[-1] for places in prepared.forward]
     return PartSteps(
         forward=tuple(map(names, prepared.forward)),
         backward=tuple(map(names, prepared.backward)),
+        forward_bytes=tuple(nbytes(places, False) for places in prepared.forward),
+        backward_bytes=tuple(nbytes(places, True) for places in prepared.backward),
         again=tuple(
             tuple(chunk for chunk, end in enumerate(ends) if end in places)
             for places in prepared.backward

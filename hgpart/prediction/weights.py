@@ -149,4 +149,5 @@ def _divided(
             if departing:
                 found.append(together(since)._replace(awaits=awaits, sends=departing))
                 awaits, since = (), []
+        since.append(costs.moved_in(action))
         yield action, (*found, together(since)._replace(awaits=awaits))

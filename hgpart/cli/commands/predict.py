@@ -127,7 +127,7 @@ class _Predicting:
         from hgpart.work.layer_times import load_layer_times
 
         with Stages() as stage:
-            machine = load_machine(self.machine)
+            machine = load_machine(self.machine, self.placing.plan.k)
             with stage("place"), redirect_stdout(sys.stderr):
                 placement = self.placing.without_memory(training=True)
                 times = load_layer_times(self.times, placement.blueprint.graph)
