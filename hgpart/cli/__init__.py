@@ -17,11 +17,14 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from hgpart.cli.commands.bench import bench
+from hgpart.cli.commands.calibrate import calibrate
 from hgpart.cli.commands.compare import compare
 from hgpart.cli.commands.evaluate import evaluate
 from hgpart.cli.commands.export import export
 from hgpart.cli.commands.models import models
 from hgpart.cli.commands.partition import partition
+from hgpart.cli.commands.predict import predict
+from hgpart.cli.commands.profile import profile
 from hgpart.cli.commands.run import run as run_placed
 from hgpart.cli.commands.show import show
 from hgpart.cli.commands.trace import trace
@@ -39,6 +42,9 @@ app = typer.Typer(
 )
 for command in (partition, show, compare, verify, run_placed, train, bench, models, trace):
     app.command("run" if command is run_placed else None)(command)
+app.command()(calibrate)
+app.command()(profile)
+app.command()(predict)
 app.command()(export)
 app.command()(evaluate)
 

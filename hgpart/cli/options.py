@@ -129,7 +129,7 @@ WorkSource = Annotated[
     typer.Option(
         "--work",
         metavar="flops|profile|FILE",
-        help="Multiply-accumulates, measured seconds, or a file of --save-work.",
+        help="Multiply-accumulates, measured seconds, or a file of --save-work or hgpart profile.",
     ),
 ]
 ProfileDevice = Annotated[
@@ -265,7 +265,8 @@ def work_of(
     source: str, device: str | None, batch_size: int
 ) -> Callable[[nn.Module, TracedModel, ChannelGraph], Work]:
     """What --work asks for, checked before the model is traced."""
-    from hgpart.work.figures import flops, load_work
+    from hgpart.work.figures import flops
+    from hgpart.work.layer_times import load_any_work
 
     if device is not None and source != "profile":
         raise ArgumentError(f"--profile-device {device}: only --work profile measures on a device")
@@ -279,7 +280,7 @@ def work_of(
         )
     if not Path(source).is_file():
         raise ArgumentError(f"work {source!r}: accepted are flops, profile and a file that exists")
-    return lambda module, traced, graph: load_work(source, graph)
+    return lambda module, traced, graph: load_any_work(source, graph, batch_size)
 
 
 def checked_unit(unit: str) -> str:

@@ -89,15 +89,20 @@ class Placing:
         norms = training and (fewest < 2 or self.norms == "batch")
         if scheduling.file is None and not norms:
             return
-        from hgpart.placement import place
         from hgpart.run.scheduling import wanted_schedule
 
         with Stages() as stage, stage("check"), redirect_stdout(sys.stderr):
-            module = self._module("meta").train(training)
-            placement = place(module, self.plan, ["meta"] * self.plan.k, norms=self.norms)
+            placement = self.without_memory(training)
             for size in set(sizes):
                 placement.check_samples(size)
             wanted_schedule(placement, scheduling, training, batch_size=batch_size)
+
+    def without_memory(self, training: bool) -> Placement:
+        """All parts in this process, of which only the programs are wanted."""
+        from hgpart.placement import place
+
+        module = self._module("meta").train(training)
+        return place(module, self.plan, ["meta"] * self.plan.k, norms=self.norms)
 
     @contextmanager
     def connected(self, transport: str, timeout: float) -> Iterator[Connection]:

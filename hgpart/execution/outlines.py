@@ -67,11 +67,11 @@ def _chunk(program: PartProgram, places: range, work: Mapping[str, float], backw
                 awaits.append(transfer.number)
             if isinstance(one, leaving):
                 receiver = transfer.sender if backward else transfer.receiver
-                sends.append(Sent(transfer.number, receiver, _nbytes_a_sample(transfer)))
+                sends.append(Sent(transfer.number, receiver, nbytes_a_sample(transfer)))
     return Chunk(tuple(awaits), tuple(sends), total, steps=steps)
 
 
-def _nbytes_a_sample(transfer: Transfer) -> int:
+def nbytes_a_sample(transfer: Transfer) -> int:
     """Bytes for a sample of the batch, on an average."""
     slices = max((tensor.share.of for tensor in transfer.tensors), default=1)
     return transfer.nbytes(slices) // slices

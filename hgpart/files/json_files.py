@@ -69,6 +69,20 @@ class JsonObject:
             raise self.wrong(name, f"whole numbers from 0 to {high}")
         return value
 
+    def numbers(self, name: str) -> list[float]:
+        """Return a field that is a list of finite numbers."""
+        value = self.items(name)
+        for item in value:
+            if type(item) not in (int, float) or not abs(item) <= sys.float_info.max:
+                raise self.wrong(name, "finite numbers")
+        return [float(item) for item in value]
+
+    def object(self, name: str) -> JsonObject:
+        """Return a field that is an object."""
+        value = self._typed(name, (dict,), "an object")
+        start, end = self._extent(self._place(name))
+        return JsonObject(self.path, self.text, start, end, value)
+
     def objects(self, name: str, length: int) -> list[JsonObject]:
         """Return a field that is a list of objects."""
         values = self.items(name, length)
@@ -77,11 +91,7 @@ class JsonObject:
         found = []
         end = self.text.find("[", self._place(name))
         for value in values:
-            try:
-                start = self.text.index("{", end)
-                _, end = json.JSONDecoder().raw_decode(self.text, start)
-            except ValueError:  # the name is spelled with escapes, or stands elsewhere, too
-                start, end = self.start, self.end
+            start, end = self._extent(end)
             found.append(JsonObject(self.path, self.text, start, end, value))
         return found
 
@@ -96,14 +106,24 @@ class JsonObject:
         found = field.search(self.text, self.start, self.end)
         return found.start() if found else self.start
 
+    def _extent(self, behind: int) -> tuple[int, int]:
+        """Where the next object behind a place begins and ends."""
+        try:
+            start = self.text.index("{", behind)
+            return start, json.JSONDecoder().raw_decode(self.text, start)[1]
+        except ValueError:  # the name is spelled with escapes, or stands elsewhere, too
+            return self.start, self.end
+
     def _typed(self, name: str, kinds: tuple[type, ...], accepted: str) -> Any:
         if type(self.fields.get(name)) not in kinds:  # a bool is not a whole number here
             raise self.wrong(name, accepted)
         return self.fields[name]
 
 
-def read_json(path: Path | str, what: str, kind: str, most: int | None = None) -> JsonObject:
-    """Read a file that is one JSON object whose field "format" is `kind`, of `most` bytes at most.
+def read_json(path: Path | str, what: str, *kinds: str, most: int | None = None) -> JsonObject:
+    """Read a file that is one JSON object, of `most` bytes at most.
+
+    Its field "format" is one of `kinds`.
 
     Raises
     ------
@@ -127,8 +147,8 @@ def read_json(path: Path | str, what: str, kind: str, most: int | None = None) -
     if not isinstance(content, dict):
         raise malformed(path, 1, quoted(content), f"a JSON object, {what}")
     head = JsonObject(path, text, 0, len(text), content)
-    if head.string("format") != kind:
-        raise head.wrong("format", json.dumps(kind))
+    if head.string("format") not in kinds:
+        raise head.wrong("format", " or ".join(map(json.dumps, kinds)))
     return head
 
 

@@ -1,7 +1,7 @@
 """Records -> tables, JSON, CSV: what hgpart found, for people and for programs."""
 
 from hgpart.report.comparison import print_comparison
-from hgpart.report.layers import print_trace
+from hgpart.report.layers import print_layer_times, print_trace
 from hgpart.report.models import print_models
 from hgpart.report.partition.fields import as_csv, as_json
 from hgpart.report.partition.printing import print_report
@@ -14,6 +14,7 @@ __all__ = [
     "as_csv",
     "as_json",
     "print_comparison",
+    "print_layer_times",
     "print_models",
     "print_report",
     "print_trace",

@@ -21,7 +21,7 @@ from hgpart.placement.building.blueprint import Blueprint
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.schedules import check_micro_batches, check_rule, make_schedule
-from hgpart.schedules.costs import Costs
+from hgpart.schedules.costs import CostModel, Costs
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import DEFAULT, STREAMS
 from hgpart.schedules.schedule import Schedule
@@ -32,7 +32,7 @@ def schedule(
     placement: Placement,
     rule: str = DEFAULT,
     micro_batches: int = 1,
-    costs: Costs | None = None,
+    costs: CostModel | None = None,
     *,
     backward: bool = True,
     in_flight: int | None = None,
@@ -55,7 +55,7 @@ def schedule(
         `Placement.stream`.
     micro_batches : int
         That a batch is divided into; of a stream, its batches.
-    costs : Costs, optional
+    costs : CostModel, optional
         What actions and messages are taken to last; `costs_of` the placement when left out.
     backward : bool
         Whether a step has backward passes.
@@ -86,7 +86,7 @@ def schedule_among(
     model: DistributedModel,
     rule: str = DEFAULT,
     micro_batches: int = 1,
-    costs: Costs | None = None,
+    costs: CostModel | None = None,
     *,
     backward: bool = True,
     in_flight: int | None = None,
@@ -125,7 +125,7 @@ def _by_rule(
     gather: Gather,
     rule: str,
     micro_batches: int,
-    costs: Costs | None,
+    costs: CostModel | None,
     backward: bool,
     in_flight: int | None,
     recompute: bool,
@@ -144,7 +144,7 @@ def _by_rule(
         "in_flight": in_flight,
     }
 
-    def make(outlines: Sequence[Outline], costs: Costs) -> Schedule:
+    def make(outlines: Sequence[Outline], costs: CostModel) -> Schedule:
         return make_schedule(outlines, costs=costs, **options)
 
     said = {**options, "recompute": recompute, "batch_size": batch_size}
@@ -185,7 +185,7 @@ def _made(
     said: Mapping[str, Any],
     again: int | None,
     batch_size: int | None,
-    costs: Costs | None,
+    costs: CostModel | None,
 ) -> Schedule:
     """Make a schedule of all parts' outlines, by the costs of the first process.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from numbers import Integral
 
 from hgpart.errors import ArgumentError
-from hgpart.schedules.costs import Costs
+from hgpart.schedules.costs import CostModel
 from hgpart.schedules.needs import Needs
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import IN_FLIGHT, MOST_IN_FLIGHT, RULES, STREAMS
@@ -64,7 +64,7 @@ def make_schedule(
     outlines: Sequence[Outline],
     rule: str,
     micro_batches: int,
-    costs: Costs,
+    costs: CostModel,
     *,
     backward: bool = True,
     in_flight: int | None = None,
@@ -79,7 +79,7 @@ def make_schedule(
         One of `hgpart.schedules.rules.RULES`, or of a stream, `STREAMS`.
     micro_batches : int
         Of a stream, its batches.
-    costs : Costs
+    costs : CostModel
     backward : bool
         Whether a step has backward passes, as a stream has.
     in_flight : int, optional

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from hgpart.schedules.outline import Chunk
-from hgpart.schedules.schedule import Direction
+from hgpart.schedules.schedule import Action, Direction
 
 PASSES = {
     Direction.FORWARD: 1,
@@ -16,9 +17,25 @@ PASSES = {
 }
 
 
+class CostModel(Protocol):
+    """Seconds of actions, and of messages between two parts while nothing else travels there."""
+
+    def action(self, action: Action, chunk: Chunk) -> float:
+        """How long an action takes, which is a chunk's."""
+
+    def travel(self, action: Action, chunk: Chunk, receiver: int, both_ways: bool = False) -> float:
+        """How long what an action sends takes to a receiver.
+
+        With `both_ways`, while messages travel the other way, too.
+        """
+
+    def exchange(self, sender: int, receiver: int, nbytes: float, both_ways: bool = False) -> float:
+        """The same of weights that several parts have, or of their gradients."""
+
+
 @dataclass(frozen=True)
 class Costs:
-    """Seconds, of a micro-batch.
+    """Guesses, of a micro-batch: any two devices and links are alike.
 
     A backward pass counts twice what a forward pass does: a product with the weights, and one with
     the maps.
@@ -42,14 +59,18 @@ class Costs:
     message: float = 1e-4
     step: float = 2e-4
 
-    def action(self, direction: Direction, chunk: Chunk) -> float:
-        """How long a chunk takes."""
-        work = PASSES[direction] * chunk.work
-        if direction is not Direction.WEIGHTS:
+    def action(self, action: Action, chunk: Chunk) -> float:
+        """How long an action takes."""
+        work = PASSES[action.direction] * chunk.work
+        if action.direction is not Direction.WEIGHTS:
             work += chunk.again
         return self.samples * self.work * work + self.step * chunk.steps
 
-    def travel(self, chunk: Chunk, receiver: int) -> float:
-        """How long what a chunk sends takes to a receiver."""
+    def travel(self, action: Action, chunk: Chunk, receiver: int, both_ways: bool = False) -> float:
+        """How long what an action sends takes to a receiver."""
         nbytes = sum(sent.nbytes for sent in chunk.sends if sent.receiver == receiver)
         return self.message + self.samples * self.byte * nbytes
+
+    def exchange(self, sender: int, receiver: int, nbytes: float, both_ways: bool = False) -> float:
+        """The same of weights that several parts have, or of their gradients."""
+        return self.message + self.byte * nbytes

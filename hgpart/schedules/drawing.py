@@ -1,10 +1,11 @@
-"""Schedule + Costs -> text: who does what when, by estimated costs."""
+"""Schedule + CostModel -> text: who does what when, by estimated costs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
-from hgpart.schedules.costs import Costs
+from hgpart.schedules.costs import CostModel
 from hgpart.schedules.schedule import Action, Direction, Schedule
 from hgpart.schedules.simulation import bubble, times
 
@@ -12,13 +13,28 @@ WIDTH = 96
 FIRST = {Direction.FORWARD: "0", Direction.BACKWARD: "a", Direction.MAPS: "a"}
 
 
-def draw_schedule(schedule: Schedule, costs: Costs) -> str:
+def draw_schedule(schedule: Schedule, costs: CostModel) -> str:
     """A row for each part: digits are forward, letters backward, capitals the weights' half of it.
 
     Below it the same as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0, ``U0.0`` the update
     of the part's weights by batch 0.
     """
     when = times(schedule.outlines, schedule.order, costs)
+    idle = bubble(schedule, costs)
+    return draw_times(schedule, when, f"idle {100 * idle:.0f} % by costs")
+
+
+def draw_times(schedule: Schedule, when: Sequence[tuple[float, float]], said: str) -> str:
+    """The same where it is known when each action of the order begins and ends.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    when : sequence of (float, float)
+        Seconds.
+    said : str
+        Behind what schedule it is.
+    """
     end = max((until for _, until in when), default=0.0)
     rows = [["."] * WIDTH for _ in range(schedule.k)]
     for action, (begin, until) in zip(schedule.order, when, strict=True):
@@ -26,11 +42,10 @@ def draw_schedule(schedule: Schedule, costs: Costs) -> str:
             columns = range(int(begin / end * WIDTH), max(1, round(until / end * WIDTH)))
             for column in columns if until > begin else ():
                 rows[action.part][column] = _letter(action)
-    idle = bubble(schedule, costs)
     count = f"{schedule.micro_batches} micro-batch{'es' * (schedule.micro_batches > 1)}"
     if schedule.in_flight is not None:
         count = f"{schedule.micro_batches} batches, {schedule.in_flight} in flight at most,"
-    lines = [f"{schedule.rule}: {count} on {schedule.k} parts, idle {100 * idle:.0f} % by costs"]
+    lines = [f"{schedule.rule}: {count} on {schedule.k} parts, {said}"]
     digits = len(str(schedule.k - 1))
     for part, row in enumerate(rows):
         lines.append(f"{part:{digits}} |{''.join(row)}| keeps {schedule.alive[part]}")

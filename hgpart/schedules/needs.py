@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import TopologicalSorter
 
-from hgpart.schedules.costs import Costs
+from hgpart.schedules.costs import CostModel
 from hgpart.schedules.outline import Chunk, Outline
 from hgpart.schedules.schedule import UPDATING, Action, Direction
 from hgpart.schedules.simulation import times
@@ -32,7 +32,7 @@ class Needs:
     ----------
     outlines : sequence of Outline
     micro_batches : int
-    costs : Costs
+    costs : CostModel
     backward : bool
         Whether there are backward passes.
     halves : bool
@@ -43,7 +43,7 @@ class Needs:
 
     outlines: Sequence[Outline]
     micro_batches: int
-    costs: Costs
+    costs: CostModel
     backward: bool = True
     halves: bool = False
     limit: int | None = None

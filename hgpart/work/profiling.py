@@ -10,20 +10,19 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from datetime import date
 from itertools import chain
 
 import torch
 from rich.progress import TaskProgressColumn, TimeRemainingColumn
 from torch import fx, nn
 
-from hgpart.cores import processor
 from hgpart.errors import ArgumentError, ModelError
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.operators.calls import only_updated
 from hgpart.terminal import progress_bar
 from hgpart.tracing.batches import at_batch, has_dynamic_batch
 from hgpart.tracing.traced_model import TracedModel
+from hgpart.work.devices import device_named, measured_on, wait_for
 from hgpart.work.figures import Work, measured
 from hgpart.work.layer_module import LayerModule, layer_module
 
@@ -76,7 +75,7 @@ def profile(
     ):
         if value < least:
             raise ArgumentError(f"{name} {value}: accepted is {least} or more")
-    where = _device(device)
+    where = device_named(device)
     batch = batch_size if has_dynamic_batch(traced) else traced.batch_size
     operands = _Operands(model, traced, batch, where)
     seconds = []
@@ -175,7 +174,7 @@ def _seconds(
 ) -> float:
     """Time one forward and backward pass; gradients are made anew, not added to earlier ones."""
     leaves = [tensor for tensor in inputs if tensor.requires_grad]
-    _wait(device)
+    wait_for(device)
     start = clock()
     with torch.enable_grad():
         results = module(*inputs)
@@ -183,36 +182,15 @@ def _seconds(
         if pairs:
             outputs, upstream = zip(*pairs, strict=True)
             torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)
-    _wait(device)
+    wait_for(device)
     return clock() - start
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 # ------------------------------------------------------------------ where it was measured
 
 
-def _device(name: str) -> torch.device:
-    found = torch.accelerator.current_accelerator(check_available=True)
-    devices = ["cpu"]
-    if found is not None:
-        devices += [found.type]
-        devices += [f"{found.type}:{at}" for at in range(torch.accelerator.device_count())]
-    if name not in devices:
-        raise ArgumentError(f"device {name!r}: accepted here are {', '.join(devices)}")
-    return torch.device(name)
-
-
 def _source(device: torch.device, batch_size: int, measured_batch: int) -> str:
-    if device.type == "cpu":
-        place, name = f"cpu ({torch.get_num_threads()} threads)", processor()
-    else:
-        place = str(device)
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     batch = f"batch {batch_size}"
     if batch_size != measured_batch:
         batch += f" (scaled from {measured_batch}, the only batch size that the model allows)"
-    return f"profile {place} {batch}, torch {torch.__version__}, {name}, {date.today()}"
+    return f"profile {measured_on(device, batch)}"

@@ -186,6 +186,25 @@ def test_work_is_measured_kept_and_passed_back(tmp_path):
     assert shown["work_source"].startswith("profile cpu")
 
 
+def test_shares_of_layers_are_measured_kept_and_divided(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("hgpart.timing.layer_timing.ENOUGH", 0.0)  # each point once
+    kept, figures = tmp_path / "times.json", tmp_path / "figures.json"
+    hgpart("profile", "lenet5", "--batch-size", 2, "--threads", 1, "-o", kept)
+    out = capsys.readouterr().out
+    assert out.startswith("lenet5 at 1 x 32 x 32: ")
+    assert " s a training step of 2 samples, layer by layer (profile cpu (1 threads) " in out
+    assert re.findall(r"^(\w+)  +\d+", out, re.MULTILINE) == [
+        *("conv1", "conv2", "conv3", "fc1", "fc2")
+    ]
+    job = (*LENET, "--eps", 1, "--batch-size", 2, "--work", kept)
+    hgpart(*job, "--json", figures)
+    shown = without_seconds(figures)
+    assert shown["work_unit"] == "s"
+    assert shown["work_source"].endswith(", batch 2")
+    capsys.readouterr()
+    fails(capsys, ["export", "alexnet", "--work", kept, "-o", tmp_path / "x"], 12, "another model")
+
+
 def test_the_busiest_device_has_less_to_send_where_that_is_asked_for(capsys, tmp_path):
     command = ["partition", "lenet5", "--k", 4, "--backend", "native", "--effort", "0.1"]
     exchanged = []
@@ -298,6 +317,9 @@ MISTAKES = {
     "time limit": ([*LENET, "--time-limit", "0"], 3, "0"),
     "work": ([*LENET, "--work", "guess"], 3, "flops, profile"),
     "device without profile": ([*LENET, "--profile-device", "cpu"], 3, "--work profile"),
+    "no sample to profile": (["profile", "lenet5", "--batch-size", "0"], 3, "batch size 0"),
+    "device to profile on": (["profile", "lenet5", "--device", "abacus"], 3, "'abacus'"),
+    "no thread": (["profile", "lenet5", "--threads", "0"], 2, "at least 1"),
     "one file for two": ([*LENET, "--json", "x", "--csv", "x"], 3, "--json and --csv"),
     "format": (["export", "lenet5", "--format", "metis", "-o", "x"], 3, "patoh and hmetis"),
     "unknown model": (["partition", "lenet6", "--k", "2"], 4, "nearest: lenet5"),

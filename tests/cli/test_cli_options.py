@@ -29,7 +29,7 @@ def given(tmp_path_factory):
     plan, parts = str(folder / "plan.json"), str(folder / "parts.txt")
     made = ("--effort", "0", "-o", plan, "--partition-file", parts)
     assert run(["partition", "lenet5", "--k", "2", *made]) == 0
-    return {
+    of_model = {
         "partition": ["--k", "2"],
         "evaluate": ["--partition", parts],
         "compare": ["--k", "2"],
@@ -38,7 +38,9 @@ def given(tmp_path_factory):
         "run": ["--plan", plan],
         "train": ["--plan", plan, "--steps", "1"],
         "bench": [],
+        "predict": ["--plan", plan, "--machine", "10gbe", "--times", str(folder / "times.json")],
     }
+    return {"calibrate": []} | {name: ["lenet5", *more] for name, more in of_model.items()}
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1"])
@@ -49,7 +51,7 @@ def given(tmp_path_factory):
 def test_a_number_is_finite_and_not_negative(command, option, value, given, capsys):
     """A timeout that was not a number started the processes, or was not looked at."""
     values = f"{value},1" if option == "--speeds" else value
-    assert run([command, "lenet5", *given[command], f"{option}={values}"]) in (2, 3)
+    assert run([command, *given[command], f"{option}={values}"]) in (2, 3)
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("hgpart: error: ")

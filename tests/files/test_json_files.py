@@ -37,7 +37,7 @@ TEXT = """{
 def head(tmp_path: Path) -> JsonObject:
     path = tmp_path / "file.json"
     path.write_text(TEXT)
-    return read_json(path, "a test", "test 1")
+    return read_json(path, "a test", "test 2", "test 1")
 
 
 def test_fields_are_read(head: JsonObject) -> None:
@@ -49,6 +49,8 @@ def test_fields_are_read(head: JsonObject) -> None:
     assert type(head.number("count")) is float
     assert head.items("numbers") == [1, 2, 3]
     assert head.wholes("numbers") == [1, 2, 3]
+    assert head.numbers("numbers") == [1.0, 2.0, 3.0]
+    assert head.objects("items", 3)[2].object("label").items("size") == []
     assert [item.fields["size"] for item in head.objects("items", 3)] == [1, -2, 3]
 
 
@@ -68,6 +70,9 @@ def test_fields_are_read(head: JsonObject) -> None:
         (lambda head: head.items("numbers", 2), 7, 'found "numbers": a list of 3; accepted: '),
         (lambda head: head.wholes("numbers", 2), 7, "whole numbers from 0 to 2"),
         (lambda head: head.wholes("items"), 9, "whole numbers"),
+        (lambda head: head.numbers("items"), 9, "finite numbers"),
+        (lambda head: head.object("count"), 5, 'found "count": 7; accepted: "count": an object'),
+        (lambda head: head.objects("items", 3)[2].object("label").whole("size"), 13, "a list of 0"),
         (lambda head: head.objects("numbers", 3), 7, "a list of 3 objects"),
         (lambda head: head.objects("items", 2), 9, "a list of 2"),
         (lambda head: head.objects("items", 3)[0].string("size"), 10, 'found "size": 1'),

@@ -70,7 +70,8 @@ def partition(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What a byte costs from device to device: little of that, instead (native).",
+            help="What a byte costs from device to device, or a machine as of 'hgpart calibrate': "
+            "little of that, instead (native).",
         ),
     ] = None,
     memory: Annotated[

@@ -1,4 +1,4 @@
-"""Topology file -> Objective: what a byte costs on the link between two devices.
+"""Topology or machine -> Objective: what a byte costs on the link between two devices.
 
 A file of JSON, either devices in nodes, with fast links inside a node::
 
@@ -7,6 +7,9 @@ A file of JSON, either devices in nodes, with fast links inside a node::
 (devices 0 to 3 are one node, 4 to 7 the other), or the cost from each device to each other one::
 
     {"format": "hgpart topology 1", "links": [[0, 1], [1, 0]]}
+
+or a machine (`hgpart.machines.machine_files`: what ``hgpart calibrate -o`` writes, or a name such
+as ``10gbe``): a byte costs the seconds that it takes on its link, beside those on the fastest link.
 """
 
 from __future__ import annotations
@@ -17,14 +20,21 @@ import numpy as np
 
 from hgpart.errors import ArgumentError
 from hgpart.files.json_files import JsonObject, read_json
+from hgpart.machines.machine import Machine
+from hgpart.machines.machine_files import FORMAT as MACHINE
+from hgpart.machines.machine_files import machine_of
+from hgpart.machines.named import NAMES, named_machine
 from hgpart.partition.problem.objectives import MOST_COST, Objective, over_links
 
 FORMAT = "hgpart topology 1"
-WHAT = f'{{"format": "{FORMAT}", "nodes": [4, 4], "inside": 1, "between": 10}}'
+WHAT = (
+    f'{{"format": "{FORMAT}", "nodes": [4, 4], "inside": 1, "between": 10}}, a file of hgpart '
+    f"calibrate -o, or {', '.join(NAMES)}"
+)
 
 
 def load_topology(path: Path | str, k: int) -> Objective:
-    """Read what the links between k devices cost.
+    """Read what the links between k devices cost, from a topology or a machine.
 
     Raises
     ------
@@ -33,8 +43,36 @@ def load_topology(path: Path | str, k: int) -> Objective:
     ArgumentError
         If it is for another number of devices.
     """
-    head = read_json(path, WHAT, FORMAT)
+    named = named_machine(str(path), k)
+    if named is not None:
+        _check_devices(path, named.k, k)
+        return over_machine(named)
+    head = read_json(path, WHAT, FORMAT, MACHINE)
+    if head.string("format") == MACHINE:
+        _check_devices(path, sum(head.wholes("nodes")), k)  # before there is a link for each two
+        return over_machine(machine_of(head))
     return _of_links(head, k) if "links" in head.fields else _of_nodes(head, k)
+
+
+def over_machine(machine: Machine) -> Objective:
+    """Return the objective of the seconds that bytes of long messages take on a machine's links.
+
+    The fastest link costs 1.
+
+    >>> from hgpart.machines.machine import Device, Link, Machine
+    >>> fast, slow = Link.of(0, bandwidth=2**33), Link.of(0, bandwidth=2**30)
+    >>> over_machine(Machine("m", (Device("GPU"),) * 3, (2, 1), fast, slow)).links.tolist()
+    [[0.0, 1.0, 8.0], [1.0, 0.0, 8.0], [8.0, 8.0, 0.0]]
+    """
+    seconds = np.full((machine.k, machine.k), 1 / machine.inside.bandwidth)
+    if machine.between is not None:
+        node = np.array(machine.node_of)
+        seconds[node[:, None] != node[None, :]] = 1 / machine.between.bandwidth
+    for one, other in machine.pairs:
+        for sender, receiver in ((one, other), (other, one)):
+            seconds[sender, receiver] = 1 / machine.link(sender, receiver).bandwidth
+    off_diagonal = ~np.eye(machine.k, dtype=bool)
+    return over_links(seconds / seconds[off_diagonal].min() if machine.k > 1 else [[0.0]])
 
 
 def _of_links(head: JsonObject, k: int) -> Objective:
@@ -43,13 +81,13 @@ def _of_links(head: JsonObject, k: int) -> Objective:
     except ArgumentError as error:
         raise head.wrong("links", f"k rows of k numbers ({error})") from None
     assert objective.links is not None
-    _check_devices(head, len(objective.links), k)
+    _check_devices(head.path, len(objective.links), k)
     return objective
 
 
 def _of_nodes(head: JsonObject, k: int) -> Objective:
     sizes = head.wholes("nodes")
-    _check_devices(head, sum(sizes), k)  # before there is a row for each
+    _check_devices(head.path, sum(sizes), k)  # before there is a row for each
     costs = {name: head.number(name) for name in ("inside", "between")}
     for name, cost in costs.items():
         if not 0 <= cost <= MOST_COST:
@@ -62,6 +100,6 @@ def _of_nodes(head: JsonObject, k: int) -> Objective:
         raise head.wrong("between", f"a number above 0 ({error})") from None
 
 
-def _check_devices(head: JsonObject, devices: int, k: int) -> None:
+def _check_devices(path: Path | str, devices: int, k: int) -> None:
     if devices != k:
-        raise ArgumentError(f"{head.path} is for {devices} devices, expected k={k}")
+        raise ArgumentError(f"{path} is for {devices} devices, expected k={k}")

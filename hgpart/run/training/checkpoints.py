@@ -368,7 +368,7 @@ def _as_text(manifest: Manifest) -> str:
 def _read_manifest(path: Path, settings: Collection[str]) -> Manifest:
     try:
         what = "the manifest of a checkpoint"
-        head = read_json(path / MANIFEST, what, FORMAT, LARGEST_MANIFEST)
+        head = read_json(path / MANIFEST, what, FORMAT, most=LARGEST_MANIFEST)
         content = {name: value for name, value in head.fields.items() if name != "sha256"}
         if head.string("sha256") != _digest(content):
             raise CheckpointError(

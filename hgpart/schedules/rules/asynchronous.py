@@ -85,7 +85,7 @@ def _repeated(needs: Needs, count: int) -> _Repeated:
             return begins[last]
         nbytes, costs = dict(needs.outlines[last.part].owners)[owner], needs.costs
         chunk = needs.chunks(last.part, last.direction)[last.chunk]
-        taken = costs.action(last.direction, chunk) + costs.message + costs.byte * nbytes
+        taken = costs.action(last, chunk) + costs.exchange(last.part, owner, nbytes)
         return begins[last] + int(taken / tick)
 
     period = 0

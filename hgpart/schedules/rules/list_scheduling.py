@@ -58,7 +58,7 @@ def list_schedule(
             working[part] = True
             order.append(action)
             chunk = needs.chunks(part, action.direction)[action.chunk]
-            until = now + needs.costs.action(action.direction, chunk)
+            until = now + needs.costs.action(action, chunk)
             heapq.heappush(events, (until, next(numbers), action, True))
         for item in held:
             heapq.heappush(waiting[part], item)
@@ -73,7 +73,7 @@ def list_schedule(
             arrives = now
             if one.part != part:
                 chunk = needs.chunks(part, action.direction)[action.chunk]
-                arrives += needs.costs.travel(chunk, one.part)
+                arrives += needs.costs.travel(action, chunk, one.part)
             arrival[one] = max(arrival.get(one, 0.0), arrives)
             if not missing[one]:
                 heapq.heappush(events, (arrival[one], next(numbers), one, False))

@@ -7,10 +7,17 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from random_machines import machines
 
 from hgpart.errors import ArgumentError, FormatError
-from hgpart.partition.problem.topology import FORMAT, load_topology
+from hgpart.machines.machine import Machine
+from hgpart.machines.machine_files import FORMAT as MACHINE
+from hgpart.machines.machine_files import load_machine, save_machine
+from hgpart.partition.problem.objectives import MOST_COST
+from hgpart.partition.problem.topology import FORMAT, load_topology, over_machine
 
 
 def written(path: Path, **fields: Any) -> Path:
@@ -26,6 +33,46 @@ def test_devices_in_nodes(tmp_path: Path) -> None:
 def test_a_cost_for_each_link(tmp_path: Path) -> None:
     path = written(tmp_path / "t.json", links=[[7, 1], [2, 7]])
     assert load_topology(path, 2).links.tolist() == [[0, 1], [2, 0]]
+
+
+@given(machines())
+def test_a_byte_on_a_link_of_a_machine_costs_its_seconds_beside_the_fastest_link(
+    machine: Machine,
+) -> None:
+    k = machine.k
+    seconds = {
+        (sender, receiver): 1 / machine.link(sender, receiver).bandwidth
+        for sender in range(k)
+        for receiver in range(k)
+        if sender != receiver
+    }
+    fastest = min(seconds.values(), default=1.0)
+    if max(seconds.values(), default=1.0) > MOST_COST * fastest:
+        with pytest.raises(ArgumentError, match="a link cost is not a number from 0 to 1e\\+09"):
+            over_machine(machine)
+        return
+    links = over_machine(machine).links
+    assert links is not None
+    for (sender, receiver), one in seconds.items():
+        assert links[sender, receiver] == pytest.approx(one / fastest)
+    assert not np.diag(links).any()
+
+
+def test_a_machine_file_is_a_topology(tmp_path: Path) -> None:
+    machine = load_machine("nvlink-8:10")
+    save_machine(machine, tmp_path / "machine.json")
+    expected = over_machine(machine).links
+    assert np.array_equal(load_topology(tmp_path / "machine.json", 10).links, expected)
+    assert np.array_equal(load_topology("nvlink-8", 10).links, expected)
+    assert np.array_equal(load_topology("nvlink-8:10", 10).links, expected)
+
+
+def test_a_machine_of_another_number_of_devices_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.json", format=MACHINE, nodes=[2**40])
+    with pytest.raises(ArgumentError, match=f"is for {2**40} devices, expected k=3"):
+        load_topology(path, 3)
+    with pytest.raises(ArgumentError, match="10gbe:16 is for 16 devices, expected k=3"):
+        load_topology("10gbe:16", 3)
 
 
 def test_another_number_of_devices_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Measurements, files, names -> machines: what their devices and links do."""

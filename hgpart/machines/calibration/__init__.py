@@ -1,0 +1,1 @@
+"""Connection -> Machine: what the processes of a run measure of where they are."""

@@ -1,0 +1,56 @@
+"""Connection -> AllReduce: how long its processes take to add up what all of them have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import distributed as dist
+
+from hgpart.machines.calibration.links import LONGEST, MOST_MESSAGES, ROUND_BYTES, SIZES
+from hgpart.machines.calibration.steady import rising, steady
+from hgpart.machines.calibration.wire import wait_for
+from hgpart.machines.machine import AllReduce
+from hgpart.run.processes.connection import Connection
+
+
+def all_reduce(connection: Connection, on_size: Callable[[], None] = lambda: None) -> AllReduce:
+    """Measure all-reduces of 32-bit floats by all processes; all call it, and have the result.
+
+    Parameters
+    ----------
+    connection : Connection
+    on_size : callable
+        Told when the next size is measured.
+    """
+    sizes: list[int] = []
+    seconds: list[float] = []
+    for nbytes in SIZES:
+        if len(seconds) > 1 and seconds[-1] > LONGEST:
+            break
+        on_size()
+        seconds.append(_seconds(connection, nbytes))
+        sizes.append(nbytes)
+    return AllReduce(tuple(sizes), rising(seconds))
+
+
+def _seconds(connection: Connection, nbytes: int) -> float:
+    own = torch.zeros(nbytes // 4, device=connection.device)
+    place = connection.device if connection.nccl else torch.device("cpu")
+    times = max(1, min(MOST_MESSAGES, ROUND_BYTES // nbytes))
+
+    def add_up() -> None:
+        body = own.to(place)
+        dist.all_reduce(body)
+        body.to(connection.device)
+
+    def a_round() -> tuple[float, ...]:
+        connection.gather(None)
+        begin = time.perf_counter()
+        for _ in range(times):
+            connection.guard(add_up, f"added up {nbytes} bytes of each")
+        wait_for(connection.device)
+        return (max(connection.gather((time.perf_counter() - begin) / times)),)
+
+    return steady(a_round)[0]

@@ -1,0 +1,92 @@
+"""Connection -> Machine: measure links, all-reduces and slow-downs, one after another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import combinations, count
+
+from hgpart.machines.calibration.adding_up import all_reduce
+from hgpart.machines.calibration.here import device_here, first_of_node, how_measured
+from hgpart.machines.calibration.links import SIZES, link_between
+from hgpart.machines.calibration.slowdown import MOST, convolution, norm, slowdown
+from hgpart.machines.calibration.steady import medians
+from hgpart.machines.machine import Link, Machine
+from hgpart.run.processes.connection import Connection
+
+
+def calibrate(
+    connection: Connection,
+    threads: int,
+    on_progress: Callable[[str, float], None] = lambda what, done: None,
+) -> Machine:
+    """Measure what the processes of a run, their devices and links do.
+
+    Called in all of them, with nothing else under way; all have the result. Pairs are measured one
+    by one, as they share what messages travel through.
+
+    Parameters
+    ----------
+    connection : Connection
+        Of two processes or more.
+    threads : int
+        That each process computes with.
+    on_progress : callable
+        Told what is measured next, and the share of all that is done.
+
+    Raises
+    ------
+    RunError
+        If a process is gone or does not answer.
+    """
+    counts = Counter(connection.gather(first_of_node()))
+    nodes = tuple(counts[first] for first in sorted(counts))
+    device = device_here(connection.device, threads, counts[first_of_node()])
+    devices = connection.gather(device)
+    ranks = [*combinations(range(connection.k), 2)]
+    all_steps = (len(ranks) + 1) * len(SIZES) + 2 * (MOST + 1)
+
+    def steps(what: str, begin: int) -> Callable[[], None]:
+        done = count(begin)
+        return lambda: on_progress(what, next(done) / all_steps)
+
+    pairs = {
+        (one, other): link_between(
+            connection, one, other, steps(f"link of {one} and {other}", at * len(SIZES))
+        )
+        for at, (one, other) in enumerate(ranks)
+    }
+    begin = len(ranks) * len(SIZES)
+    reduced = all_reduce(connection, steps("all-reduce", begin))
+    slowdowns = []
+    for at, operation in enumerate((convolution, norm)):
+        on_round = steps(f"slow-down of a {operation.__name__}", all_steps - (2 - at) * (MOST + 1))
+        made = operation(connection.device)
+        slowdowns.append(
+            slowdown(connection, nodes, lambda one, other: pairs[one, other], made, on_round)
+        )
+    node = [at for at, size in enumerate(nodes) for _ in range(size)]
+    within = [link for (one, other), link in pairs.items() if node[one] == node[other]]
+    across = [link for (one, other), link in pairs.items() if node[one] != node[other]]
+    kinds = " and ".join(sorted({device.kind for device in devices}))
+    return Machine(
+        name=f"{connection.k} processes on {kinds}",
+        devices=tuple(devices),
+        nodes=nodes,
+        inside=_typical(within or across),
+        between=_typical(across) if across else None,
+        pairs=pairs,
+        all_reduce=reduced,
+        together=slowdowns[0].together,
+        while_sending=slowdowns[0].while_sending,
+        memory_bound=slowdowns[1],
+        note=how_measured("nccl" if connection.nccl else "gloo"),
+    )
+
+
+def _typical(links: Sequence[Link]) -> Link:
+    """The medians of several links, up to the longest message that all of them know."""
+    sizes = min((link.sizes for link in links), key=len)
+    times = [(link.seconds[: len(sizes)], link.both_ways[: len(sizes)]) for link in links]
+    seconds, both_ways = (medians(column) for column in zip(*times, strict=True))
+    return Link(sizes, seconds, both_ways)

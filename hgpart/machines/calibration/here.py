@@ -1,0 +1,55 @@
+"""A process of a run -> Device, node: what it computes on, and who is on the same computer."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from hgpart.cores import processor
+from hgpart.machines.machine import Device
+
+LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
+
+
+def device_here(device: torch.device, threads: int, sharers: int) -> Device:
+    """Describe the device of this process.
+
+    Parameters
+    ----------
+    device : torch.device
+    threads : int
+    sharers : int
+        Processes of this computer, which share its memory.
+    """
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        return Device(properties.name, properties.total_memory, threads)
+    return Device(processor(), host_memory() // sharers, threads)
+
+
+def host_memory() -> int:
+    """Bytes of memory that processes of this computer, or of its container, have."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(memory, int(LIMIT.read_text()))
+    except (OSError, ValueError):  # there is none, or it is "max"
+        return memory
+
+
+def first_of_node() -> int:
+    """The rank of the first process of this computer, by what torchrun or `launch` has set."""
+    return int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def how_measured(transport: str) -> str:
+    """Say with what, on what and when something is measured."""
+    return (
+        f"hgpart {version('hgpart')} calibrate over {transport}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}, {platform.system()} {platform.release()}, "
+        f"{date.today()}"
+    )

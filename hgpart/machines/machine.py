@@ -1,0 +1,288 @@
+"""Devices, links -> Machine: how long messages take, and what slows computing.
+
+What is measured is seconds of messages of some sizes; what is written by hand is a latency and a
+bandwidth. Both are a `Link`, which says how long any message takes.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+from hgpart.errors import ArgumentError
+
+LONG = 2**26  # bytes of the second message of a link that is given by its bandwidth
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a process of a run computes on.
+
+    Attributes
+    ----------
+    kind : str
+        What it calls itself.
+    memory : int or None
+        Bytes, where they are known.
+    threads : int
+        That compute on it, of a CPU.
+    """
+
+    kind: str
+    memory: int | None = None
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        """Check."""
+        if self.memory is not None and self.memory < 1:
+            raise ArgumentError(f"memory {self.memory}: accepted is 1 byte or more")
+        if self.threads < 1:
+            raise ArgumentError(f"threads {self.threads}: accepted is 1 or more")
+
+
+@dataclass(frozen=True)
+class Link:
+    """How long a message takes from one device to another.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Bytes of the messages that are known, ascending, two at least.
+    seconds : tuple of float
+        From the send to the arrival of each.
+    both_ways : tuple of float
+        The same while another one of that size travels the other way.
+
+    Raises
+    ------
+    ArgumentError
+        If sizes do not ascend, or a longer message takes less time.
+
+    Examples
+    --------
+    >>> link = Link((1000, 5000), (1e-3, 3e-3), (1e-3, 5e-3))
+    >>> link.seconds_of(10), link.seconds_of(3000), link.seconds_of(7000)
+    (0.001, 0.002, 0.004)
+    >>> link.seconds_of(3000, both_ways=True)
+    0.003
+    """
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    both_ways: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check."""
+        _check_times(self.sizes, self.seconds)
+        _check_times(self.sizes, self.both_ways)
+
+    @staticmethod
+    def of(latency: float, bandwidth: float, both_ways: float | None = None) -> Link:
+        """Make the link of a latency, in seconds, and a bandwidth, in bytes per second.
+
+        `both_ways` is the bandwidth of each way while messages travel both ways; left out, these
+        do not disturb each other.
+
+        >>> Link.of(latency=1e-3, bandwidth=1e6, both_ways=5e5).seconds_of(2e6, both_ways=True)
+        4.001
+        """
+        if not 0 <= latency < math.inf:
+            raise ArgumentError(f"latency {latency}: accepted is 0 s or more")
+        rates = bandwidth, bandwidth if both_ways is None else both_ways
+        for rate in rates:
+            if not 0 < rate < math.inf:
+                raise ArgumentError(f"bandwidth {rate}: accepted are bytes per second above 0")
+        one, both = ((latency, latency + LONG / rate) for rate in rates)
+        return Link((0, LONG), one, both)
+
+    def seconds_of(self, nbytes: float, both_ways: bool = False) -> float:
+        """Seconds of a message, be it while another one travels the other way.
+
+        On a line between those that are known; longer than all of them, on the last such line.
+        """
+        return _seconds_of(self.sizes, self.both_ways if both_ways else self.seconds, nbytes)
+
+    @property
+    def latency(self) -> float:
+        """Seconds of the shortest message that is known."""
+        return self.seconds[0]
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second of the longest message that is known, without the latency."""
+        return _bandwidth(self.sizes, self.seconds)
+
+    @property
+    def bandwidth_both_ways(self) -> float:
+        """The same of each way while messages travel both ways."""
+        return _bandwidth(self.sizes, self.both_ways)
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """How long all devices take to add up what each of them has.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Bytes that each has, ascending, two at least.
+    seconds : tuple of float
+
+    Raises
+    ------
+    ArgumentError
+        As by `Link`.
+    """
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check."""
+        _check_times(self.sizes, self.seconds)
+
+    def seconds_of(self, nbytes: float) -> float:
+        """Seconds by what each device has, as those of `Link`."""
+        return _seconds_of(self.sizes, self.seconds, nbytes)
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """How many times as long computing takes on a device.
+
+    Attributes
+    ----------
+    together : tuple of float
+        At ``[n-1]``, while n devices of its node compute, which is 1 while it alone does; of more
+        than there are numbers, the last one.
+    while_sending : float
+        While a message of it travels, beside the same while none does.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is below 1, or the first one is not 1.
+    """
+
+    together: tuple[float, ...] = (1.0,)
+    while_sending: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check."""
+        for factor in (*self.together, self.while_sending):
+            if not 1 <= factor < math.inf:
+                raise ArgumentError(f"{factor} times as long: accepted is 1 or more")
+        if self.together[:1] != (1.0,):
+            raise ArgumentError(
+                f"times as long together {list(self.together)}: accepted is 1 for one device, then "
+                "those for two and more"
+            )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices in nodes, and the links between them.
+
+    Attributes
+    ----------
+    name : str
+    devices : tuple of Device
+    nodes : tuple of int
+        How many of them are in each node, in their order.
+    inside, between : Link
+        Of two devices of a node, and of two nodes; None if there is but one.
+    pairs : mapping of (int, int) to Link
+        What is known of single pairs, sender and receiver; one way where the other is as fast.
+    all_reduce : AllReduce or None
+        Of all devices, where it is known.
+    together : tuple of float
+    while_sending : float
+        As of `Slowdown`, for convolutions, where the time of a CNN goes.
+    memory_bound : Slowdown or None
+        The same for what does little more than read and write maps, as norms do, if it is known.
+    note : str
+        Where the figures come from.
+
+    Raises
+    ------
+    ArgumentError
+        If these do not fit together.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    nodes: tuple[int, ...]
+    inside: Link
+    between: Link | None = None
+    pairs: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    all_reduce: AllReduce | None = None
+    together: tuple[float, ...] = (1.0,)
+    while_sending: float = 1.0
+    memory_bound: Slowdown | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Check."""
+        Slowdown(self.together, self.while_sending)
+        if not self.nodes or min(self.nodes) < 1 or sum(self.nodes) != self.k:
+            raise ArgumentError(
+                f"nodes of {list(self.nodes)} devices: accepted are {self.k} in all, and 1 or more "
+                "in each"
+            )
+        if len(self.nodes) > 1 and self.between is None:
+            raise ArgumentError(f"no link between {len(self.nodes)} nodes: accepted is one")
+        for pair in self.pairs:
+            if not all(0 <= device < self.k for device in pair) or pair[0] == pair[1]:
+                raise ArgumentError(
+                    f"a link from {pair[0]} to {pair[1]}: accepted are two of the {self.k} devices"
+                )
+
+    @property
+    def k(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
+    @cached_property
+    def node_of(self) -> tuple[int, ...]:
+        """The node of each device."""
+        return tuple(node for node, size in enumerate(self.nodes) for _ in range(size))
+
+    def link(self, sender: int, receiver: int) -> Link:
+        """What messages from one device to another one travel on."""
+        known = self.pairs.get((sender, receiver)) or self.pairs.get((receiver, sender))
+        if known is not None:
+            return known
+        if self.between is None or self.node_of[sender] == self.node_of[receiver]:
+            return self.inside
+        return self.between
+
+
+def _check_times(sizes: Sequence[int], seconds: Sequence[float]) -> None:
+    if len(sizes) < 2 or len(seconds) != len(sizes):
+        raise ArgumentError(
+            f"{len(seconds)} times of messages of {len(sizes)} sizes: accepted is one of each, "
+            "and two sizes at least"
+        )
+    if sizes[0] < 0 or any(size >= longer for size, longer in pairwise(sizes)):
+        raise ArgumentError(f"messages of {list(sizes)} bytes: accepted are ascending sizes")
+    falls = any(time > later for time, later in pairwise(seconds))
+    if falls or not 0 <= seconds[0] < seconds[-1] < math.inf:
+        raise ArgumentError(
+            f"messages that take {list(seconds)} s: accepted are ascending times, 0 or more"
+        )
+
+
+def _seconds_of(sizes: Sequence[int], seconds: Sequence[float], nbytes: float) -> float:
+    if nbytes <= sizes[0]:
+        return seconds[0]
+    at = min(bisect_left(sizes, nbytes), len(sizes) - 1)
+    per_byte = (seconds[at] - seconds[at - 1]) / (sizes[at] - sizes[at - 1])
+    return seconds[at - 1] + per_byte * (nbytes - sizes[at - 1])
+
+
+def _bandwidth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    return (sizes[-1] - sizes[0]) / (seconds[-1] - seconds[0])

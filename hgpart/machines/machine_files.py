@@ -1,0 +1,200 @@
+"""JSON file, name -> Machine, and back.
+
+`hgpart calibrate` writes such files; others are written by hand. In the shortest form devices are
+alike, and links have a latency, in seconds, and a bandwidth, in bytes per second::
+
+    {"format": "hgpart machine 1", "nodes": [8, 8],
+     "inside": {"latency": 2e-6, "bandwidth": 3e11},
+     "between": {"latency": 5e-6, "bandwidth": 1.2e10}}
+
+(devices 0 to 7 are one node, 8 to 15 the other; a machine of one node has no "between"). All other
+fields may be left out:
+
+- ``"device": {"kind": "NVIDIA A100", "memory": 40000000000, "threads": 1}`` of all devices, memory
+  in bytes; or ``"devices"``, a list with an object for each.
+- ``"both_ways"`` of a link: the bandwidth of each way while messages travel both ways, where these
+  disturb each other.
+- Measured links have, instead, ``"sizes"`` of messages in bytes, ``"seconds"`` of each, and its
+  seconds ``"both_ways"``.
+- ``"pairs"``: links of single pairs, each with its ``"from"`` and ``"to"``; one way where the
+  other one is as fast.
+- ``"all_reduce"``: ``"sizes"`` and ``"seconds"``, of all devices.
+- ``"together": [1, 1.2]``: how many times as long computing takes while one and while two devices
+  of a node compute, and so on; ``"while_sending": 1.1``, while a message of the device travels.
+  ``"memory_bound"`` has the same two for norms and the like.
+- ``"name"`` and ``"note"``, for who reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hgpart.errors import ArgumentError
+from hgpart.files.json_files import JsonObject, read_json
+from hgpart.files.writing import replacing
+from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown
+from hgpart.machines.named import MOST_DEVICES, NAMES, named_machine
+
+FORMAT = "hgpart machine 1"
+WHAT = (
+    f'{{"format": "{FORMAT}", "nodes": [2], "inside": {{"latency": 1e-5, "bandwidth": 1e9}}}}, '
+    f"a file of hgpart calibrate -o, or {', '.join(NAMES)}"
+)
+
+
+def load_machine(source: Path | str, k: int | None = None) -> Machine:
+    """Read a machine, or make that of a name: `NAMES`, with or without a number of devices.
+
+    Parameters
+    ----------
+    source : Path or str
+        A file, or a name as in ``10gbe`` or ``10gbe:16``.
+    k : int, optional
+        Number of devices of a name that does not say it.
+
+    Raises
+    ------
+    FormatError
+        If the file can't be read or is malformed; says which line.
+    ArgumentError
+        If there is no such number of devices of a name.
+    """
+    found = named_machine(str(source), k)
+    return machine_of(read_json(source, WHAT, FORMAT)) if found is None else found
+
+
+def machine_of(head: JsonObject) -> Machine:
+    """Make the machine of a file that has been read.
+
+    Raises
+    ------
+    FormatError
+        As by `load_machine`.
+    """
+    nodes = head.wholes("nodes")
+    if not 1 <= sum(nodes) <= MOST_DEVICES or min(nodes) < 1:  # before there are as many
+        raise head.wrong("nodes", f"1 or more devices in each, {MOST_DEVICES} at most in all")
+    slowdown = _slowdown(head)
+    fields = head.fields
+    return Machine(
+        name=head.string("name") if "name" in fields else Path(head.path).stem,
+        devices=_devices(head, sum(nodes)),
+        nodes=tuple(nodes),
+        inside=_link(head.object("inside")),
+        between=_link(head.object("between")) if len(nodes) > 1 else None,
+        pairs=_pairs(head, sum(nodes)) if "pairs" in fields else {},
+        all_reduce=_all_reduce(head.object("all_reduce")) if "all_reduce" in fields else None,
+        together=slowdown.together,
+        while_sending=slowdown.while_sending,
+        memory_bound=_slowdown(head.object("memory_bound")) if "memory_bound" in fields else None,
+        note=head.string("note") if "note" in fields else "",
+    )
+
+
+def _devices(head: JsonObject, k: int) -> tuple[Device, ...]:
+    if "devices" in head.fields:
+        return tuple(map(_device, head.objects("devices", k)))
+    one = _device(head.object("device")) if "device" in head.fields else Device("unknown")
+    return (one,) * k
+
+
+def _device(of: JsonObject) -> Device:
+    return Device(
+        of.string("kind") if "kind" in of.fields else "unknown",
+        of.whole("memory", 1) if of.fields.get("memory") is not None else None,
+        of.whole("threads", 1) if "threads" in of.fields else 1,
+    )
+
+
+def _link(of: JsonObject) -> Link:
+    if "sizes" not in of.fields:
+        both_ways = of.number("both_ways") if "both_ways" in of.fields else None
+        latency, bandwidth = of.number("latency"), of.number("bandwidth")
+        try:
+            return Link.of(latency, bandwidth, both_ways)
+        except ArgumentError as error:
+            raise of.wrong("bandwidth", f"that of a link ({error})") from None
+    sizes, seconds = tuple(of.wholes("sizes")), tuple(of.numbers("seconds"))
+    both = tuple(of.numbers("both_ways")) if "both_ways" in of.fields else seconds
+    try:
+        return Link(sizes, seconds, both)
+    except ArgumentError as error:
+        raise of.wrong("seconds", f"those of messages ({error})") from None
+
+
+def _pairs(head: JsonObject, k: int) -> dict[tuple[int, int], Link]:
+    pairs = {}
+    for of in head.objects("pairs", len(head.items("pairs"))):
+        sender, receiver = of.whole("from", 0, k - 1), of.whole("to", 0, k - 1)
+        if sender == receiver or (sender, receiver) in pairs:
+            raise of.wrong("to", f"another device than {sender}, and each pair once")
+        pairs[sender, receiver] = _link(of)
+    return pairs
+
+
+def _all_reduce(of: JsonObject) -> AllReduce:
+    try:
+        return AllReduce(tuple(of.wholes("sizes")), tuple(of.numbers("seconds")))
+    except ArgumentError as error:
+        raise of.wrong("seconds", f"those of all-reduces ({error})") from None
+
+
+def _slowdown(of: JsonObject) -> Slowdown:
+    together = tuple(of.numbers("together")) if "together" in of.fields else (1.0,)
+    while_sending = of.number("while_sending") if "while_sending" in of.fields else 1.0
+    if while_sending < 1:
+        raise of.wrong("while_sending", "1 or more")
+    try:
+        return Slowdown(together, while_sending)
+    except ArgumentError as error:
+        raise of.wrong("together", f"1, then 1 or more ({error})") from None
+
+
+# ------------------------------------------------------------------ writing
+
+
+def save_machine(machine: Machine, path: Path | str) -> None:
+    """Write a file that `load_machine` reads.
+
+    Raises
+    ------
+    OutputError
+        If it can't be written.
+    """
+    with replacing(path) as file:
+        file.write(machine_json(machine))
+
+
+def machine_json(machine: Machine) -> str:
+    """The text of such a file, a line for each field, device and pair."""
+    fields: dict[str, Any] = {
+        "format": FORMAT,
+        "name": machine.name,
+        "note": machine.note,
+        "nodes": machine.nodes,
+        "together": machine.together,
+        "while_sending": machine.while_sending,
+        "memory_bound": machine.memory_bound and asdict(machine.memory_bound),
+        "inside": asdict(machine.inside),
+        "between": machine.between and asdict(machine.between),
+        "all_reduce": machine.all_reduce and asdict(machine.all_reduce),
+    }
+    lines = [
+        f'  "{name}": {json.dumps(value)}' for name, value in fields.items() if value is not None
+    ]
+    lines.append(_listed("devices", [asdict(device) for device in machine.devices]))
+    pairs = [
+        {"from": sender, "to": receiver, **asdict(link)}
+        for (sender, receiver), link in machine.pairs.items()
+    ]
+    lines.append(_listed("pairs", pairs))
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _listed(name: str, objects: list[Mapping[str, Any]] | list[dict[str, Any]]) -> str:
+    each = ",\n".join(f"    {json.dumps(one)}" for one in objects)
+    return f'  "{name}": [\n{each}\n  ]' if each else f'  "{name}": []'

@@ -1,0 +1,1 @@
+"""What a step takes before it is run: published formulas, and a simulation."""

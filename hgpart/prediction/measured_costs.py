@@ -1,0 +1,159 @@
+"""Steps, LayerTimes, Machine -> a CostModel of measured seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hgpart.machines.machine import Machine
+from hgpart.prediction.jobs import Job
+from hgpart.prediction.steps import LayerShare, PartSteps
+from hgpart.schedules.costs import CostModel
+from hgpart.schedules.outline import Chunk
+from hgpart.schedules.schedule import Action, Direction
+from hgpart.work.layer_times import LayerTimes, Pass
+
+PASSES: Mapping[Direction, tuple[Pass, ...]] = {
+    Direction.FORWARD: (Pass.FORWARD,),
+    Direction.BACKWARD: (Pass.MAPS, Pass.WEIGHTS),
+    Direction.MAPS: (Pass.MAPS,),
+    Direction.WEIGHTS: (Pass.WEIGHTS,),
+}
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """What every step and message costs besides, in Python and autograd.
+
+    Attributes
+    ----------
+    step : float
+        Seconds of a step of a part's program, in each pass.
+    message : float
+        Seconds of a message, besides the link's.
+    byte : float
+        Seconds of a byte that a part packs to send it, takes apart when it has come, or adds to a
+        gradient of its own.
+    """
+
+    step: float = 3e-5
+    message: float = 5e-5
+    byte: float = 2e-10
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredCosts(CostModel):
+    """Seconds of what parts do by what their layers take, and of messages by the links.
+
+    Attributes
+    ----------
+    steps : mapping of int to PartSteps
+        Of all parts.
+    sizes : sequence of int
+        Samples of each micro-batch, or of each batch of a stream.
+    again : sequence of tuple of int
+        Of each part, the forward chunks that backward computes again; see `Outline.again`.
+    times : LayerTimes
+    machine : Machine
+        Whose device of a number has the part of that number.
+    overheads : Overheads
+    """
+
+    steps: Mapping[int, PartSteps]
+    sizes: Sequence[int]
+    again: Sequence[tuple[int, ...]]
+    times: LayerTimes
+    machine: Machine
+    overheads: Overheads = Overheads()
+    _known: dict[tuple[int, Direction, int, int], Job] = field(default_factory=dict, init=False)
+
+    def action(self, action: Action, chunk: Chunk) -> float:
+        """The seconds of all steps of a chunk."""
+        return self.job(action).seconds
+
+    def job(self, action: Action) -> Job:
+        """The same, and how much of them is memory-bound."""
+        part, direction, micro_batch, at = action
+        key = part, direction, at, self.sizes[micro_batch]
+        if key not in self._known:
+            if direction is Direction.UPDATE:
+                self._known[key] = Job(self.update(part), memory_bound=1.0)
+            else:
+                steps = self.again_in(action), *self.jobs_of_steps(action), self.moved_in(action)
+                self._known[key] = together(steps)
+        return self._known[key]
+
+    def names(self, action: Action) -> tuple[str, ...]:
+        """The steps of an action, in order."""
+        if action.direction is Direction.UPDATE:
+            return ()
+        steps = self.steps[action.part]
+        forward = action.direction is Direction.FORWARD
+        return (steps.forward if forward else steps.backward)[action.chunk]
+
+    def jobs_of_steps(self, action: Action) -> list[Job]:
+        """What each step of an action takes, for its micro-batch."""
+        samples, shares = self.sizes[action.micro_batch], self.steps[action.part].shares
+        return [self._job(shares.get(name), action, samples) for name in self.names(action)]
+
+    def _job(self, share: LayerShare | None, action: Action, samples: float) -> Job:
+        seconds, overhead = 0.0, self.overheads.step
+        if share is None:
+            return Job(overhead)
+        wanted = {Pass.FORWARD: True, Pass.MAPS: share.returns, Pass.WEIGHTS: share.trains}
+        for which in PASSES[action.direction]:
+            if wanted[which]:
+                of_batch = share.of_batch * samples
+                seconds += self.times.seconds(share.layer, which, share.share, of_batch)
+        return together([Job(overhead), Job(seconds, memory_bound=float(not share.multiplies))])
+
+    def moved_in(self, action: Action) -> Job:
+        """What an action takes to pack what it sends, and to take apart what has come."""
+        part, direction, micro_batch, at = action
+        if direction is Direction.WEIGHTS:
+            return Job(0.0)
+        steps = self.steps[part]
+        forward = direction is Direction.FORWARD
+        nbytes = (steps.forward_bytes if forward else steps.backward_bytes)[at]
+        return Job(self.overheads.byte * self.sizes[micro_batch] * nbytes, memory_bound=1.0)
+
+    def again_in(self, action: Action) -> Job:
+        """What an action computes again of forward chunks."""
+        part, direction, _, at = action
+        if direction in (Direction.FORWARD, Direction.WEIGHTS):
+            return Job(0.0)
+        again = {*self.again[part]} & {*self.steps[part].again[at]}
+        forward = action._replace(direction=Direction.FORWARD)
+        return together([self.job(forward._replace(chunk=chunk)) for chunk in sorted(again)])
+
+    def update(self, part: int) -> float:
+        """Seconds of the optimizer on a part."""
+        largest: dict[int, float] = {}  # of several slices, one has all that the part computes with
+        for share in self.steps[part].shares.values():
+            if share.trains:
+                largest[share.layer] = max(largest.get(share.layer, 0.0), share.share)
+        return sum(
+            self.times.seconds(layer, Pass.UPDATE, share, 1) for layer, share in largest.items()
+        )
+
+    def travel(self, action: Action, chunk: Chunk, receiver: int, both_ways: bool = False) -> float:
+        """Seconds over the link for the samples of the micro-batch."""
+        nbytes = sum(sent.nbytes for sent in chunk.sends if sent.receiver == receiver)
+        samples = self.sizes[action.micro_batch]
+        return self.exchange(action.part, receiver, samples * nbytes, both_ways)
+
+    def exchange(self, sender: int, receiver: int, nbytes: float, both_ways: bool = False) -> float:
+        """Seconds over the link."""
+        link = self.machine.link(sender, receiver)
+        return self.overheads.message + link.seconds_of(nbytes, both_ways)
+
+
+def together(jobs: Sequence[Job]) -> Job:
+    """Jobs one behind the other as one, that neither awaits nor sends.
+
+    >>> together([Job(1.0), Job(3.0, memory_bound=1.0)])
+    Job(seconds=4.0, awaits=(), sends=(), memory_bound=0.75)
+    """
+    seconds = sum(job.seconds for job in jobs)
+    bound = sum(job.seconds * job.memory_bound for job in jobs)
+    return Job(seconds, memory_bound=bound / seconds if seconds else 0.0)

@@ -1,0 +1,160 @@
+"""Placement, Schedule, Machine, LayerTimes -> Prediction: seconds of a step, without running it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hgpart.arrays import Float64, Int64
+from hgpart.errors import ArgumentError, PlanError, RunError
+from hgpart.machines.machine import Machine, Slowdown
+from hgpart.placement import Placement
+from hgpart.placement.accounting import known_peak_bytes
+from hgpart.prediction.actions import jobs_of
+from hgpart.prediction.jobs import Sharing, Span
+from hgpart.prediction.measured_costs import MeasuredCosts, Overheads
+from hgpart.prediction.simulation import simulate
+from hgpart.prediction.steps import part_steps
+from hgpart.prediction.weights import shared_weights
+from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+from hgpart.schedules.schedule import Schedule
+from hgpart.work.layer_times import LayerTimes
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a step should take, by a simulation.
+
+    Attributes
+    ----------
+    seconds : float
+        From its begin to its end, of all parts; of a stream, of all its batches.
+    batch_size : int
+    schedule : Schedule
+    spans : tuple of Span
+        When each action of the schedule's order begins and ends, what it waits for in its midst
+        included.
+    busy : float64 array, shape (k,)
+        Seconds in which each part computes.
+    update_seconds : float
+        Of the optimizer behind the step, in the part that takes longest; in a stream 0, as its
+        updates are actions.
+    peak_bytes : tuple of int or None
+        The most that each part holds for what it has still to do, as of `hgpart.peak_bytes`; None
+        where that can't be known.
+    sent_bytes : int64 array, shape (k, k)
+        From the part of the row to the part of the column.
+    """
+
+    seconds: float
+    batch_size: int
+    schedule: Schedule
+    spans: tuple[Span, ...]
+    busy: Float64
+    update_seconds: float
+    peak_bytes: tuple[int | None, ...]
+    sent_bytes: Int64
+
+    @property
+    def idle(self) -> Float64:
+        """Seconds in which each part does nothing, or waits."""
+        return np.maximum(0.0, self.seconds - self.busy)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Throughput, without the optimizer."""
+        batches = 1 if self.schedule.in_flight is None else self.schedule.micro_batches
+        return batches * self.batch_size / self.seconds if self.seconds else np.inf
+
+    @property
+    def bubble(self) -> float:
+        """Share of all parts' time in which they do not compute."""
+        return float(self.idle.sum() / (self.seconds * len(self.busy))) if self.seconds else 0.0
+
+
+def predict(
+    placement: Placement,
+    schedule: Schedule,
+    machine: Machine,
+    times: LayerTimes,
+    batch_size: int | None = None,
+    overheads: Overheads | None = None,
+) -> Prediction:
+    """Simulate a step of a placement, in its present mode, on a machine.
+
+    Parameters
+    ----------
+    placement : Placement
+        All its parts in this process; on the meta device, too.
+    schedule : Schedule
+        Of this placement.
+    machine : Machine
+        Of as many devices as there are parts, or more: part p is on device p.
+    times : LayerTimes
+        Of the model's layers on such a device.
+    batch_size : int, optional
+        Of a step, or of each batch of a stream; the plan's when left out.
+    overheads : Overheads, optional
+        What steps of programs and messages cost besides; the usual ones when left out.
+
+    Raises
+    ------
+    ArgumentError
+        If the machine has fewer devices, there are fewer samples than micro-batches, or it is a
+        stream by a plan over slices.
+    PlanError
+        If the schedule is for another placement, or the times are of another model.
+    RunError
+        If this process does not hold all parts.
+    """
+    k = placement.k
+    if len(placement.programs) != k:
+        raise RunError(
+            f"this process holds {len(placement.programs)} of {k} parts: accepted is all of them"
+        )
+    if machine.k < k:
+        raise ArgumentError(
+            f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
+        )
+    layers = len(placement.blueprint.graph.layers)
+    if len(times.layers) != layers:
+        raise PlanError(
+            f"times of {len(times.layers)} layers: accepted are those of the model's {layers}"
+        )
+    steps = part_steps(placement)
+    chunks = [(len(one.forward), len(one.backward)) for one in steps.values()]
+    if chunks != [(len(one.forward), len(one.backward)) for one in schedule.outlines]:
+        raise PlanError(
+            f"a schedule of {schedule.k} parts with other chunks: accepted is one that was made "
+            f"for this placement of {k}"
+        )
+    size = placement.partition.modelling.batch_size if batch_size is None else batch_size
+    count, is_stream = schedule.micro_batches, schedule.in_flight is not None
+    sizes = (size,) * count if is_stream else micro_batch_sizes(size, count)
+    again = [outline.again for outline in schedule.outlines]
+    costs = MeasuredCosts(steps, sizes, again, times, machine, overheads or Overheads())
+    planned = jobs_of(schedule, costs, shared_weights(placement, schedule, costs))
+    found = simulate(planned.jobs, planned.journeys, sharing_of(machine, k))
+    return Prediction(
+        seconds=found.end,
+        batch_size=size,
+        schedule=schedule,
+        spans=tuple(planned.times(found)),
+        busy=np.array([sum(end - begin for begin, end in of_part) for of_part in found.jobs]),
+        update_seconds=0.0 if is_stream else max(costs.update(part) for part in range(k)),
+        peak_bytes=known_peak_bytes(placement, schedule, size),
+        sent_bytes=_sent(placement, sizes, schedule.backward),
+    )
+
+
+def sharing_of(machine: Machine, k: int) -> Sharing:
+    """What the first k devices of a machine share: processors by node, and each link."""
+    slowdown = Slowdown(machine.together, machine.while_sending)
+    memory_bound = machine.memory_bound or slowdown
+    return Sharing(machine.node_of[:k], slowdown, memory_bound, queues=True)
+
+
+def _sent(placement: Placement, sizes: tuple[int, ...], backward: bool) -> Int64:
+    planned = placement.expected_traffic(sizes, backward)
+    return planned.forward_bytes + planned.backward_bytes

@@ -1,0 +1,149 @@
+"""Placement -> PartSteps: what the steps of its parts compute, of which layers and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+
+from hgpart.arrays import Float64
+from hgpart.execution.instructions import Compute, Receive, Send, prepare
+from hgpart.execution.outlines import nbytes_a_sample
+from hgpart.hypergraph.shares import part_shares
+from hgpart.placement import Placement
+from hgpart.placement.building.blueprint import Blueprint
+
+
+@dataclass(frozen=True)
+class LayerShare:
+    """What a step computes.
+
+    Attributes
+    ----------
+    layer : int
+        Its index.
+    share : float
+        Of the layer's tasks.
+    of_batch : float
+        Share of the batch, or micro-batch, that it computes them for.
+    trains : bool
+        Whether gradients are computed of some of its parameters.
+    returns : bool
+        Whether they are computed of what it reads.
+    multiplies : bool
+        Whether it has multiply-accumulates; else it does little more than read and write.
+    """
+
+    layer: int
+    share: float
+    of_batch: float
+    trains: bool
+    returns: bool
+    multiplies: bool
+
+
+@dataclass(frozen=True, eq=False)
+class PartSteps:
+    """The steps of a part's program, in the order in which they run; see `Compute.name`.
+
+    Attributes
+    ----------
+    forward, backward : tuple of tuple of str
+        Of each chunk.
+    forward_bytes, backward_bytes : tuple of int
+        Of each chunk, what it packs to send it, or takes apart when it has come, for a sample.
+    again : tuple of tuple of int
+        Of each backward chunk, the forward chunks that end in it: of these, it computes again what
+        is to be computed again.
+    shares : mapping of str to LayerShare
+        By name; a layer's in several steps is the first one's.
+    """
+
+    forward: tuple[tuple[str, ...], ...]
+    backward: tuple[tuple[str, ...], ...]
+    forward_bytes: tuple[int, ...]
+    backward_bytes: tuple[int, ...]
+    again: tuple[tuple[int, ...], ...]
+    shares: Mapping[str, LayerShare]
+
+
+def part_steps(placement: Placement) -> dict[int, PartSteps]:
+    """Find the steps of the parts that this process holds, in the placement's present mode."""
+    shares: dict[int, dict[str, LayerShare]] = {part: {} for part in placement.programs}
+    for blueprint in placement.blueprints:
+        of_parts, learns = _shares(blueprint), blueprint.learns(inputs=False)
+        for part in shares:
+            shares[part].update(_of_part(placement, blueprint, part, of_parts[:, part], learns))
+    return {part: _steps(placement, part, shares[part]) for part in sorted(shares)}
+
+
+def _shares(blueprint: Blueprint) -> Float64:
+    """Of each layer, the share of its tasks that each part has; of split ones by their work."""
+    partition, graph = blueprint.partition, blueprint.graph
+    model, k = partition.model, partition.k
+    work = part_shares(model, partition.parts, k).layer_work
+    found = np.zeros((len(graph.layers), k))
+    for at, view in enumerate(model.views):
+        of_parts = work[view.first]
+        if view.split is None or not of_parts.sum():
+            of_parts = np.array([len(blueprint.finishes(at, part)) for part in range(k)])
+        found[at] = of_parts / max(1, of_parts.sum())
+    return found
+
+
+def _of_part(
+    placement: Placement,
+    blueprint: Blueprint,
+    part: int,
+    shares: Float64,
+    learns: list[bool],
+) -> dict[str, LayerShare]:
+    graph, of_batch = blueprint.graph, len(blueprint.share.slices) / blueprint.share.of
+    program, found = placement.programs[part], {}
+    steps = {*dict(program.module.named_children()), *chain(*program.joined.values())}
+    for at in np.flatnonzero(shares).tolist():
+        name = blueprint.names[at]
+        first = next((one for one in (f"{name}_partial", f"{name}_before_0") if one in steps), name)
+        layer = graph.layers[at]
+        found[first] = LayerShare(
+            layer=at,
+            share=float(shares[at]),
+            of_batch=of_batch,
+            trains=not blueprint.trainable.isdisjoint(layer.parameter_names),
+            returns=any(learns[source] for source in graph.sources(layer)),
+            multiplies=layer.macs > 0,
+        )
+    return found
+
+
+def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) -> PartSteps:
+    program = placement.programs[part]
+    prepared, of_steps = prepare(program), {**shares}
+    for name, joined in program.joined.items():
+        several = [shares[one] for one in joined if one in shares]
+        if several:
+            of_steps[name] = replace(several[0], of_batch=sum(one.of_batch for one in several))
+
+    def names(places: range) -> tuple[str, ...]:
+        instructions = (prepared.instructions[at][0] for at in places)
+        return tuple(one.name for one in instructions if isinstance(one, Compute))
+
+    def nbytes(places: range, backward: bool) -> int:
+        found = (prepared.instructions[at][0] for at in places)
+        transfers = [one.transfer for one in found if isinstance(one, Receive | Send)]
+        return sum(nbytes_a_sample(one) for one in transfers if one.differentiable or not backward)
+
+    ends = [places[-1] for places in prepared.forward]
+    return PartSteps(
+        forward=tuple(map(names, prepared.forward)),
+        backward=tuple(map(names, prepared.backward)),
+        forward_bytes=tuple(nbytes(places, False) for places in prepared.forward),
+        backward_bytes=tuple(nbytes(places, True) for places in prepared.backward),
+        again=tuple(
+            tuple(chunk for chunk, end in enumerate(ends) if end in places)
+            for places in prepared.backward
+        ),
+        shares=of_steps,
+    )

@@ -1,0 +1,77 @@
+"""Machine -> tables: how fast its links are, and what slows computing."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.console import Console
+
+from hgpart.machines.machine import Link, Machine
+from hgpart.report.tables import even_decimals, print_table, ruled_table
+
+MOST_PAIRS = 28  # that have a row each: those of 8 devices
+MEGABYTE = 2**20
+
+
+def print_machine(machine: Machine, console: Console) -> None:
+    """Print links first, then all-reduces, slow-downs and devices.
+
+    Parameters
+    ----------
+    machine : Machine
+    console : Console
+    """
+    _print_links(machine, console)
+    if machine.all_reduce is not None:
+        seconds = [machine.all_reduce.seconds_of(size) for size in (1024, MEGABYTE, 2**26)]
+        short, middle, long = (f"{1000 * one:,.3g}" for one in seconds)
+        console.print(
+            f"All-reduce of {machine.k} devices: {short} ms of 1 KiB, {middle} ms of 1 MiB, "
+            f"{long} ms of 64 MiB"
+        )
+    console.print()
+    _print_slowdowns(machine, console)
+    console.print()
+    for device, same in groupby(machine.devices):
+        memory = "" if device.memory is None else f", {device.memory / 1e9:.1f} GB"
+        threads = f"{device.threads} thread{'s' * (device.threads > 1)}"
+        console.print(f"{len([*same])} x {device.kind}, {threads}{memory}")
+    if machine.note:
+        console.print(machine.note)
+
+
+def _print_links(machine: Machine, console: Console) -> None:
+    links: list[tuple[str, Link]] = []
+    if 0 < len(machine.pairs) <= MOST_PAIRS:
+        links += [(f"{one} to {other}", link) for (one, other), link in machine.pairs.items()]
+    else:
+        if max(machine.nodes) > 1:
+            links.append(("inside a node", machine.inside))
+        if machine.between is not None:
+            links.append(("between nodes", machine.between))
+    columns = [
+        [name for name, _ in links],
+        even_decimals([link.bandwidth / 1e9 for _, link in links]),
+        even_decimals([link.bandwidth_both_ways / 1e9 for _, link in links]),
+        even_decimals([1e6 * link.latency for _, link in links]),
+        even_decimals([1000 * link.seconds_of(MEGABYTE) for _, link in links]),
+        even_decimals([1000 * link.seconds_of(MEGABYTE, both_ways=True) for _, link in links]),
+    ]
+    headings = ("devices", "GB/s", "both ways", "latency us", "1 MiB ms", "both ways")
+    table = ruled_table(headings)
+    for row in zip(*columns, strict=True):
+        table.add_row(*row)
+    print_table(console, "Messages (both ways: while another one travels back)", table)
+
+
+def _print_slowdowns(machine: Machine, console: Console) -> None:
+    kinds = [("convolution", machine.together, machine.while_sending)]
+    if machine.memory_bound is not None:
+        norms = machine.memory_bound
+        kinds.append(("norm", norms.together, norms.while_sending))
+    table = ruled_table(["while", *(name for name, _, _ in kinds)])
+    for count in range(2, max(len(together) for _, together, _ in kinds) + 1):
+        figures = [together[min(count, len(together)) - 1] for _, together, _ in kinds]
+        table.add_row(f"{count} devices of a node compute", *(f"{one:.2f}" for one in figures))
+    table.add_row("a message travels", *(f"{sending:.2f}" for _, _, sending in kinds))
+    print_table(console, "Computing takes so many times as long", table)

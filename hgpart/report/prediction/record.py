@@ -1,0 +1,69 @@
+"""All that is said about a prediction, and what it comes to beside a measurement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hgpart.execution.events import Doing, Event, Timeline
+from hgpart.machines.machine import Machine
+from hgpart.prediction.predict import Prediction
+from hgpart.run.measuring import Measurement
+from hgpart.run.schedule_wanted import Scheduling
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionReport:
+    """A prediction, of what and for what.
+
+    Attributes
+    ----------
+    model : str
+    machine : Machine
+    times : str
+        Where the times of layers come from.
+    prediction : Prediction
+    scheduling : Scheduling
+    measurement : Measurement or None
+        Of steps on this machine, if they were run.
+    """
+
+    model: str
+    machine: Machine
+    times: str
+    prediction: Prediction
+    scheduling: Scheduling
+    measurement: Measurement | None = None
+
+    @property
+    def batches(self) -> int:
+        """Of what was simulated: of a stream, several."""
+        schedule = self.prediction.schedule
+        return 1 if schedule.in_flight is None else schedule.micro_batches
+
+    @property
+    def seconds(self) -> float:
+        """Of a batch, simulated."""
+        return self.prediction.seconds / self.batches
+
+    @property
+    def measured_seconds(self) -> float | None:
+        """Of a batch, measured."""
+        measured = self.measurement
+        return None if measured is None else measured.seconds / measured.steps
+
+    @property
+    def error(self) -> float | None:
+        """What the simulated seconds are more than the measured ones, relative to these."""
+        measured = self.measured_seconds
+        return None if measured is None else self.seconds / measured - 1
+
+    @property
+    def timeline(self) -> Timeline:
+        """Of the step, as of one that was measured."""
+        actions = zip(self.prediction.schedule.order, self.prediction.spans, strict=True)
+        return (
+            tuple(
+                Event(action, Doing.RUN, round(begin * 1e9), round(end * 1e9))
+                for action, (begin, end) in actions
+            ),
+        )

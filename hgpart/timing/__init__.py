@@ -1,0 +1,1 @@
+"""Model + TracedModel + ChannelGraph -> LayerTimes: shares of layers on the clock."""

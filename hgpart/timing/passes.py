@@ -1,0 +1,71 @@
+"""A share of a layer, on its own -> seconds of each pass, as a part's runtime goes through them."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from hgpart.execution.weights.gradients import add_map_gradients
+from hgpart.timing.share_alone import ShareAlone
+from hgpart.work.devices import wait_for
+
+clock = time.perf_counter
+
+
+class TimedShare:
+    """A share of a layer on one batch of made up operands, to be run again and again.
+
+    The optimizer is plain gradient descent, by torch.
+
+    Parameters
+    ----------
+    share : ShareAlone
+    samples : int
+        Of the batch.
+    device : torch.device
+    """
+
+    def __init__(self, share: ShareAlone, samples: int, device: torch.device) -> None:
+        self._module, self._device = share.step.module, device
+        self._values = share.values(samples, device)
+        self._leaves = [
+            value for value in self._values if isinstance(value, Tensor) and value.requires_grad
+        ]
+        learning = [one for one in self._module.parameters() if one.requires_grad]
+        self._optimizer = torch.optim.SGD(learning, lr=0.0) if learning else None
+        self._gradients: list[Tensor] = []  # of its results, the same in each run
+
+    def run(self) -> tuple[float, ...]:
+        """Go through it once; seconds of forward, maps, weights and update."""
+        begin = self._now()
+        with torch.enable_grad():
+            made = self._module(*self._values)
+        forward = self._now() - begin
+        outputs = made if isinstance(made, (tuple, list)) else (made,)
+        heads = [get_gradient_edge(one) for one in outputs if one.requires_grad]
+        if not heads:
+            return forward, 0.0, 0.0, 0.0
+        if not self._gradients:
+            self._gradients = [torch.ones_like(one) for one in outputs if one.requires_grad]
+        del made, outputs  # no one holds them in a runtime
+        begin = self._now()
+        left = add_map_gradients(heads, self._gradients, self._leaves)
+        maps = self._now()
+        for one in left:
+            one.add()
+        weights = self._now()
+        if self._optimizer is not None:
+            self._optimizer.step()
+        end = self._now()
+        for leaf in self._leaves:
+            leaf.grad = None
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()
+        return forward, maps - begin, weights - maps, end - weights
+
+    def _now(self) -> float:
+        wait_for(self._device)
+        return clock()

@@ -1,0 +1,203 @@
+"""A model in one part + some tasks of a layer -> the step that a part computes, on its own.
+
+It is the very module that parts have, cut by `hgpart.placement.cutting`, with operands made up: so
+only one layer's tensors exist at a time, and a model on the meta device can be measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from hgpart.arrays import Int64
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition import partition_graph
+from hgpart.placement.building.blueprint import Blueprint
+from hgpart.placement.cutting.cut_graph import CutGraph
+from hgpart.placement.cutting.layouts import ChannelLayout
+from hgpart.placement.cutting.node_facts import NodeFacts
+from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.cutting.step_graph import Source
+from hgpart.placement.cutting.steps import Step, finishing_step
+from hgpart.placement.mode_programs import make_on
+from hgpart.tracing.batches import at_batch
+from hgpart.tracing.traced_model import TracedModel
+from hgpart.tracing.traced_nodes import first_tensor
+from hgpart.work.figures import flops
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A tensor that a step reads.
+
+    Attributes
+    ----------
+    like : torch.Tensor
+        The whole one in the traced graph.
+    axes : tuple of int
+        Dimensions of `like` that are one, of `count` places; empty where it is whole.
+    count : int
+    learns : bool
+        Whether a gradient goes back.
+    """
+
+    like: torch.Tensor
+    axes: tuple[int, ...] = ()
+    count: int = 0
+    learns: bool = False
+
+    def shape(self, samples: int) -> tuple[int, ...]:
+        """Shape for so many samples."""
+        return tuple(
+            self.count if dim in self.axes else at_batch(size, samples)
+            for dim, size in enumerate(self.like.shape)
+            if dim not in self.axes[1:]
+        )
+
+    def make(self, samples: int, device: torch.device) -> torch.Tensor:
+        """Draw one."""
+        made = _drawn(self.shape(samples), self.like.dtype, device)
+        return made.requires_grad_(self.learns)
+
+
+@dataclass(frozen=True, eq=False)
+class ShareAlone:
+    """What a part computes of a layer.
+
+    Attributes
+    ----------
+    step : Step
+        Whose weights are on the meta device until `LayerShares.fill`.
+    operands : mapping of str to Operand
+        By name, those of the step's that are tensors; what is left is the number of samples.
+    """
+
+    step: Step
+    operands: Mapping[str, Operand]
+
+    def values(self, samples: int, device: torch.device) -> list[torch.Tensor | int]:
+        """What to call the module with."""
+        return [
+            self.operands[name].make(samples, device) if name in self.operands else samples
+            for name in self.step.operands
+        ]
+
+    def text(self, samples: int) -> tuple[str, ...]:
+        """What it computes, in which names make no difference: equal texts take equal time."""
+        known: dict[fx.Node, str] = {}
+        lines = []
+        for node in self.step.module.graph.nodes:
+            operands = fx.map_arg((node.args, dict(node.kwargs)), known.__getitem__)
+            known[node] = f"%{len(known)}"
+            lines.append(f"{self._called(node, samples)} {operands}")
+        return tuple(lines)
+
+    def _called(self, node: fx.Node, samples: int) -> str:
+        if node.op == "placeholder" and node.target in self.operands:
+            one = self.operands[str(node.target)]
+            return f"{one.shape(samples)} {one.like.dtype} {one.learns}"
+        if node.op == "get_attr":
+            value = getattr(self.step.module, str(node.target))
+            return f"{type(value)} {tuple(value.shape)} {value.dtype} {value.requires_grad}"
+        return node.op if node.op in ("placeholder", "output") else str(node.target)
+
+
+class LayerShares:
+    """Makes shares of a model's layers.
+
+    Parameters
+    ----------
+    model : nn.Module
+        What was traced. Weights on the meta device are replaced by random ones, a share at a time.
+    traced, graph : TracedModel, ChannelGraph
+    device : torch.device
+
+    Raises
+    ------
+    PlacementError
+        If the model can't be placed.
+    """
+
+    def __init__(
+        self, model: nn.Module, traced: TracedModel, graph: ChannelGraph, device: torch.device
+    ) -> None:
+        work = flops(graph)
+        trainable = {name for name, value in model.named_parameters() if value.requires_grad}
+        alone = partition_graph(graph, work, 1, 0)
+        facts = NodeFacts(traced, graph)
+        self.graph, self._device = graph, device
+        self._blueprint = Blueprint(facts, alone, work, frozenset(trainable))
+        self._learns = self._blueprint.learns(inputs=False)
+        named = chain(
+            model.named_buffers(remove_duplicate=False),
+            model.named_parameters(remove_duplicate=False),
+        )
+        fixed = {traced.buffers.get(name, name): value for name, value in traced.values.items()}
+        self._state = {**fixed, **dict(named)}
+
+    def share(self, at: int, count: int) -> ShareAlone:
+        """The first `count` tasks of a layer, which has operators."""
+        plan, tasks = self._blueprint, np.arange(count)
+        sources, operands = {}, {}
+        for source in self.graph.sources(self.graph.layers[at]):
+            members = self._read(at, tasks, source)
+            for node in plan.results[source]:
+                layout = plan.layouts[node]
+                name = f"from_{node.name}"
+                sources[node] = Source(layout, ((name, members),))
+                operands[name] = _piece(node, layout, members, self._learns[source])
+        for node, name in plan.draws.items():
+            operands[name] = Operand(first_tensor(node.meta["val"]))
+        step = CutGraph(plan.facts, at, tasks, sources, plan.draws)
+        made = finishing_step(step, plan.results[at], plan.buffer_updates.get(at, {}))
+        for attribute, held in made.slices.items():
+            if isinstance(value := getattr(made.module, attribute), nn.Parameter):
+                value.requires_grad_(held.name in plan.trainable)
+        return ShareAlone(made, operands)
+
+    def fill(self, share: ShareAlone) -> None:
+        """Give it its weights."""
+        module = share.step.module
+        for attribute, held in share.step.slices.items():
+            setattr(module, attribute, self._filled(getattr(module, attribute), held))
+        make_on(module.to(self._device), self._device)
+
+    def _read(self, at: int, tasks: Int64, source: int) -> Int64:
+        """The channels of a layer that tasks of another read, numbered within it."""
+        layer, maker = self.graph.layers[at], self.graph.layers[source]
+        if maker.tasks == 1:
+            return np.arange(maker.channels)
+        found = []
+        for read in layer.reads:
+            groups = np.arange(len(read.channels)) * read.groups // max(1, len(read.channels))
+            found.append(read.channels[np.isin(groups, tasks * read.groups // layer.tasks)])
+        first = self.graph.first_channel[source]
+        channels: Int64 = np.unique(np.concatenate(found)) - first
+        return channels[(channels >= 0) & (channels < maker.channels)]
+
+    def _filled(self, empty: torch.Tensor, held: Slice) -> torch.Tensor:
+        full = self._state.get(held.name)
+        if full is None or full.is_meta:
+            value = _drawn(held.local_shape, empty.dtype, self._device)
+        else:
+            value = held.take(full).to(self._device)
+        if isinstance(empty, nn.Parameter):
+            return nn.Parameter(value, empty.requires_grad)
+        return value
+
+
+def _piece(node: fx.Node, layout: ChannelLayout, members: Int64, learns: bool) -> Operand:
+    like = first_tensor(node.meta["val"])
+    count = len(layout.positions(members))
+    return Operand(like, layout.axes, count, learns and like.is_floating_point())
+
+
+def _drawn(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Numbers from 0 to 1, so that roots and variances are valid; integers, indices, are 0."""
+    floats = dtype.is_floating_point or dtype.is_complex
+    return (torch.rand if floats else torch.zeros)(shape, dtype=dtype, device=device)

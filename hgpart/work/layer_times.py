@@ -1,0 +1,264 @@
+"""Seconds of some shares of layers in some batches -> seconds of any share in any batch.
+
+Half of a layer's filters is not half of its time, nor is half of a batch: each operator has a cost
+of its own besides what it does for each filter and each sample, and kernels for few of them are
+others than for many. So times are measured at some points, numbers of tasks by numbers of samples,
+and straight lines (a fixed cost, and one of each) go from each point to the next: bilinear between
+four of them, exact at each. Below the first points and above the last ones time is in proportion:
+what is less than a task is a part of one, and large batches have no fixed cost left to share. Where
+the points rise, so does all that lies between them, in both directions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from hgpart.errors import ArgumentError, PlanError
+from hgpart.files.json_files import JsonObject, quoted, read_json
+from hgpart.files.writing import replacing
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.work import figures
+from hgpart.work.figures import Work, load_work, measured
+
+FORMAT = "hgpart layer times 1"
+WHAT = "a file of hgpart profile"
+
+Table = tuple[tuple[float, ...], ...]
+
+
+class Pass(Enum):
+    """What a training step does of a layer; its values are what files call it."""
+
+    FORWARD = "forward"
+    MAPS = "maps"  # backward, to the gradients of what the layer reads
+    WEIGHTS = "weights"  # backward, to those of its parameters, besides MAPS
+    UPDATE = "update"  # once a step, whatever the samples
+
+
+@dataclass(frozen=True)
+class ShareTimes:
+    """Seconds of a layer where a part has some of its tasks.
+
+    Attributes
+    ----------
+    tasks : tuple of int
+        How many, ascending; the last is all.
+    seconds : mapping of Pass to tuple of tuples of float
+        A row for each number of tasks, in which one for each number of samples; of the update one
+        alone.
+    """
+
+    tasks: tuple[int, ...]
+    seconds: Mapping[Pass, Table]
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """What each layer of a model takes.
+
+    Attributes
+    ----------
+    samples : tuple of int
+        That were measured, ascending.
+    layers : tuple of ShareTimes or None
+        None of those that compute nothing.
+    source : str
+        Where they come from: device, threads, versions, date.
+    """
+
+    samples: tuple[int, ...]
+    layers: tuple[ShareTimes | None, ...]
+    source: str
+
+    def seconds(self, layer: int, which: Pass, share: float, samples: float) -> float:
+        """How long a part takes for its share of a layer.
+
+        Parameters
+        ----------
+        layer : int
+            Its index.
+        which : Pass
+        share : float
+            Of the layer's tasks, more than 0 and at most 1.
+        samples : float
+            Of the batch or micro-batch, more than 0.
+
+        Raises
+        ------
+        ArgumentError
+            If a number is out of range.
+
+        >>> table = {one: ((1.0, 2.0), (1.5, 3.0)) for one in Pass}
+        >>> table[Pass.UPDATE] = ((0.25,), (1.0,))
+        >>> times = LayerTimes((1, 4), (ShareTimes((4, 8), table),), "by hand")
+        >>> times.seconds(0, Pass.FORWARD, 0.5, 1), times.seconds(0, Pass.FORWARD, 1.0, 4)
+        (1.0, 3.0)
+        >>> times.seconds(0, Pass.FORWARD, 0.75, 2.5), times.seconds(0, Pass.FORWARD, 1.0, 8)
+        (1.875, 6.0)
+        """
+        if not 0 < share <= 1:
+            raise ArgumentError(f"share {share} of a layer: accepted is more than 0, at most 1")
+        if not 0 < samples < math.inf:
+            raise ArgumentError(f"{samples} samples: accepted are more than 0")
+        times = self.layers[layer]
+        if times is None:
+            return 0.0
+        rows = times.seconds[which]
+        if which is Pass.UPDATE:
+            of_tasks = [row[0] for row in rows]
+        else:
+            of_tasks = [_between(self.samples, row, samples) for row in rows]
+        return _between(times.tasks, of_tasks, share * times.tasks[-1])
+
+
+def _between(points: Sequence[int], values: Sequence[float], at: float) -> float:
+    """Straight lines between points; in proportion to the nearest outside."""
+    if at <= points[0] or at >= points[-1]:
+        nearest = 0 if at <= points[0] else -1
+        return values[nearest] * (at / points[nearest])
+    right = bisect_right(points, at)
+    low, high = values[right - 1], values[right]
+    return low + (high - low) * ((at - points[right - 1]) / (points[right] - points[right - 1]))
+
+
+def training_work(times: LayerTimes, graph: ChannelGraph, batch_size: int) -> Work:
+    """What whole layers take in a training step of a batch, as work to be divided.
+
+    Raises
+    ------
+    ArgumentError
+        If the times are not of so many layers, or there is not one sample at least.
+    """
+    seconds = [
+        math.fsum(times.seconds(at, which, 1.0, batch_size) for which in Pass)
+        for at in range(len(times.layers))
+    ]
+    return measured(graph, seconds, f"{times.source}, batch {batch_size}")
+
+
+# ------------------------------------------------------------------ files
+
+
+def save_layer_times(times: LayerTimes, graph: ChannelGraph, path: Path | str) -> None:
+    """Write seconds to a JSON file, one line a layer; all figures are exact.
+
+    Raises
+    ------
+    ArgumentError
+        If they are not those of `graph`.
+    OutputError
+        If the file can't be written.
+    """
+    if len(times.layers) != len(graph.layers):
+        raise ArgumentError(
+            f"times of {len(times.layers)} layers: accepted are those of {len(graph.layers)}"
+        )
+    head = {
+        "format": FORMAT,
+        "source": times.source,
+        "fingerprint": graph.fingerprint,
+        "unit": "s",
+        "samples": times.samples,
+    }
+    layers = [
+        {
+            "layer": layer.name,
+            "tasks": () if shares is None else shares.tasks,
+            **{which.value: () if shares is None else shares.seconds[which] for which in Pass},
+        }
+        for layer, shares in zip(graph.layers, times.layers, strict=True)
+    ]
+    with replacing(path) as file:
+        file.write("{\n")
+        for name, value in head.items():
+            file.write(f'  "{name}": {json.dumps(value)},\n')
+        lines = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
+        file.write(f'  "layers": [\n{lines}\n  ]\n}}\n')
+
+
+def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
+    """Read a file of `save_layer_times`, and check that it belongs to this model.
+
+    Raises
+    ------
+    FormatError
+        If the file can't be read or is malformed, or a time of it is negative, none at all, or less
+        than that of fewer tasks or samples; says which line.
+    PlanError
+        If it holds the times of another model.
+    """
+    head = read_json(path, WHAT, FORMAT)
+    source, fingerprint = head.string("source"), head.string("fingerprint")
+    if fingerprint != graph.fingerprint:
+        raise PlanError(
+            f"{path} holds the times of another model, {quoted(fingerprint)}: accepted are those "
+            f'of this one, "{graph.fingerprint}"; measure them anew'
+        )
+    if head.string("unit") != "s":
+        raise head.wrong("unit", '"s"')
+    samples = _ascending(head, "samples")
+    if not samples:
+        raise head.wrong("samples", "at least one number")
+    layers: list[ShareTimes | None] = []
+    records = head.objects("layers", len(graph.layers))
+    for layer, record in zip(graph.layers, records, strict=True):
+        if record.string("layer") != layer.name:
+            raise record.wrong("layer", json.dumps(layer.name))
+        tasks = _ascending(record, "tasks")
+        if tasks[-1:] != ((layer.tasks,) if layer.operators else ()):
+            last = f"the last one {layer.tasks}" if layer.operators else "none"
+            raise record.wrong("tasks", f"whole numbers, {last}")
+        tables = {
+            which: _table(record, which, len(tasks), 1 if which is Pass.UPDATE else len(samples))
+            for which in Pass
+        }
+        layers.append(ShareTimes(tasks, tables) if tasks else None)
+    return LayerTimes(samples, tuple(layers), source)
+
+
+def load_any_work(path: Path | str, graph: ChannelGraph, batch_size: int) -> Work:
+    """Read the work in a file of `save_work`, or what a batch takes by one of `save_layer_times`.
+
+    Raises
+    ------
+    FormatError, PlanError
+        As `load_work` and `load_layer_times`.
+    """
+    head = read_json(path, f"a file of --save-work, or {WHAT}", figures.FORMAT, FORMAT)
+    if head.string("format") == figures.FORMAT:
+        return load_work(path, graph)
+    return training_work(load_layer_times(path, graph), graph, batch_size)
+
+
+def _ascending(record: JsonObject, name: str) -> tuple[int, ...]:
+    found = record.wholes(name)
+    if any(low >= high for low, high in pairwise([0, *found])):
+        raise record.wrong(name, "ascending whole numbers, at least 1")
+    return tuple(found)
+
+
+def _table(record: JsonObject, which: Pass, rows: int, columns: int) -> Table:
+    """The seconds of a pass, none of them less than that of fewer tasks or samples."""
+    found = record.items(which.value, rows)
+    accepted = f"{rows} lists of {columns} numbers >= 0, none less than the one before or above it"
+    above: list[float] = [0.0] * columns
+    for row in found:
+        if not isinstance(row, list) or len(row) != columns or not all(map(_is_number, row)):
+            raise record.wrong(which.value, accepted)
+        if row != sorted(row) or any(low > high for low, high in zip(above, row, strict=True)):
+            raise record.wrong(which.value, accepted)
+        above = row
+    return tuple(tuple(map(float, row)) for row in found)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max

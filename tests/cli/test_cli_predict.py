@@ -1,0 +1,116 @@
+"""`hgpart predict`: simulated seconds of a plan, alone and beside those of processes."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from toy_times import in_proportion
+from traces import assert_is_trace
+
+from hgpart import load_model, place, predict, schedule
+from hgpart.cli import run
+from hgpart.machines.machine_files import load_machine
+from hgpart.plan import load_plan
+from hgpart.work.layer_times import save_layer_times
+
+SLOW = {"latency": 1e-4, "bandwidth": 1e7}
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch):
+    """One thread a process, and not as if torchrun had started the tests."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A plan, a machine and what layers take."""
+    folder = tmp_path_factory.mktemp("files")
+    arguments = ["partition", "lenet5", "--effort", 0, "--k", 2, "--batch-size", 8]
+    assert run([*map(str, [*arguments, "-o", folder / "plan.json"])]) == 0
+    device = {"kind": "toy", "memory": None, "threads": 1}
+    machine = {"format": "hgpart machine 1", "nodes": [2], "device": device, "inside": SLOW}
+    (folder / "machine.json").write_text(json.dumps(machine))
+    graph = placement_of(folder).blueprint.graph
+    save_layer_times(in_proportion(graph, update=1e-3), graph, folder / "times.json")
+    return folder
+
+
+def placement_of(folder):
+    module, _ = load_model("lenet5", device="meta")
+    plan = load_plan(folder / "plan.json")
+    return place(module.train(), plan, ["meta"] * 2)
+
+
+def hgpart_predict(files, *arguments):
+    options = {f"--{name}": files / f"{name}.json" for name in ("plan", "machine", "times")}
+    named = [text for option in options.items() for text in option]
+    return run(["predict", "lenet5", *map(str, [*named, *arguments])])
+
+
+def test_figures_are_those_of_the_function(files, capfd):
+    assert hgpart_predict(files, "--schedule", "gpipe", "--micro-batches", 4, "--json", "-") == 0
+    found = json.loads(capfd.readouterr().out)
+    placement = placement_of(files)
+    graph, machine = placement.blueprint.graph, load_machine(str(files / "machine.json"))
+    made = schedule(placement, "gpipe", 4, batch_size=8)
+    wanted = predict(placement, made, machine, in_proportion(graph, update=1e-3), 8)
+    assert found["simulated_seconds"] == pytest.approx(wanted.seconds)
+    assert found["simulated_samples_per_second"] == pytest.approx(8 / wanted.seconds)
+    assert found["update_seconds"] == pytest.approx(wanted.update_seconds)
+    assert found["sent_bytes"] == wanted.sent_bytes.sum() > 0
+    parts = found["parts"]
+    assert [part["busy_seconds"] for part in parts] == pytest.approx([*wanted.busy])
+    assert [part["peak_bytes"] for part in parts] == [*wanted.peak_bytes]
+    assert "error" not in found
+
+
+def test_tables_say_that_it_is_simulated(files, capfd, tmp_path):
+    assert hgpart_predict(files, "--micro-batches", 2, "--timeline", tmp_path / "t.json") == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[0].endswith(" samples/s (simulated)")
+    assert "Parts, in a step (simulated)" in shown
+    assert sum("| keeps " in line for line in shown) == 2
+    assert assert_is_trace(tmp_path / "t.json", parts=2)
+
+
+def test_a_stream_is_told_by_the_batch(files, capfd):
+    assert hgpart_predict(files, "--schedule", "async", "--in-flight", 2, "--json", "-") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["simulated_seconds"] * found["simulated_samples_per_second"] == pytest.approx(8)
+    assert found["update_seconds"] == 0
+
+
+@pytest.mark.full
+def test_measured_steps_stand_beside_simulated_ones(files, capfd):
+    assert hgpart_predict(files, "--micro-batches", 2, "--measure", 2, "--json", "-") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["measured_steps"] == 2
+    assert found["error"] == pytest.approx(
+        found["simulated_seconds"] / found["measured_seconds"] - 1
+    )
+    assert math.isfinite(found["error"])
+    assert all(part["measured_busy_seconds"] > 0 for part in found["parts"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--measure", 0), "--measure 0: accepted is 1 or more"),
+        (("--batch-size", 0), "--batch-size 0: accepted is 1 or more"),
+        (("--micro-batches", 9), "9 micro-batches of a batch of 8"),
+        (("--machine", "nowhere"), "nowhere"),
+        (("--times", "plan.json"), "plan.json"),
+    ],
+)
+def test_what_is_wrong_is_one_line(files, capfd, monkeypatch, arguments, said):
+    monkeypatch.chdir(files)
+    assert hgpart_predict(files, *arguments) > 0
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("hgpart: error: ")
+    assert said in err

@@ -1,0 +1,177 @@
+"""Predictions of placed models, by times and links for which there is another way to know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import placements
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from placed_models import model_of, placed
+from toy_times import UNIT, in_proportion
+
+from hgpart import Modelling, Placement, peak_bytes, place
+from hgpart.errors import ArgumentError, PlanError, RunError
+from hgpart.layers.layering import channel_graph
+from hgpart.machines.machine import Link, Machine
+from hgpart.prediction.measured_costs import Overheads
+from hgpart.prediction.predict import predict
+from hgpart.run.scheduling import outlines_here, schedule
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+from hgpart.schedules.simulation import times
+from hgpart.tracing.traced_model import trace
+from hgpart.work.layer_times import LayerTimes
+
+NO_OVERHEADS = Overheads(0.0, 0.0, 0.0)
+NAMES = ["residual", "grouped", "branches", "forked"]
+
+
+def machine_of(k: int, link: Link, **shared: object) -> Machine:
+    """Devices of one node."""
+    from hgpart.machines.machine import Device
+
+    devices = (Device("cpu", None, 1),) * k
+    return Machine("toy", devices, (k,), link, **shared)
+
+
+FAST = Link.of(0.0, 1e18)
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_passes_by_work_alone_are_those_of_outlines(name: str, grain: str) -> None:
+    placement = placed(*model_of(name), grain=grain)
+    made = schedule(placement, "gpipe", 3, backward=False)
+    link = Link.of(1e-6, 1e9)
+    found = predict(
+        *(placement, made, machine_of(3, link), in_proportion(placement.blueprint.graph)),
+        batch_size=6,
+        overheads=NO_OVERHEADS,
+    )
+    costs = Costs(samples=2, work=UNIT, byte=1e-9, message=1e-6)
+    wanted = times([*outlines_here(placement)], made.order, costs)
+    # Where a link carries one message at a time, some wait.
+    assert found.seconds >= max(end for _, end in wanted) * (1 - 1e-9)
+    busy = np.zeros(3)
+    for action, (begin, end) in zip(made.order, wanted, strict=True):
+        busy[action.part] += end - begin
+    assert found.busy == pytest.approx(busy)
+    assert found.busy + found.idle == pytest.approx(np.full(3, found.seconds))
+    assert found.sent_bytes.tolist() == (3 * placement.expected(2).traffic).tolist()
+
+
+def one_device(placement: Placement, samples: int) -> float:
+    """Forward, and backward where there are gradients, of all layers in proportion."""
+    graph = placement.blueprint.graph
+    learns = placement.blueprint.learns(inputs=False)
+    total = 0.0
+    for layer in graph.layers:
+        returns = any(learns[source] for source in graph.sources(layer))
+        total += (
+            layer.macs * layer.tasks * UNIT * samples * (1 + returns + bool(layer.parameter_names))
+        )
+    return total
+
+
+@given(
+    st.sampled_from(["residual", "grouped", "branches"]),
+    *(st.integers(1, 3), st.integers(1, 3), st.integers(0, 99)),
+    *(st.sampled_from(["gpipe", "greedy", "zero-bubble"]), st.sampled_from(["coarse", "fine"])),
+)
+def test_parts_compute_as_much_together_as_one_device(
+    name: str, slices: int, k: int, seed: int, rule: str, grain: str
+) -> None:
+    """However layers, and the batch, are divided, where a share takes its share of the time."""
+    placement = sliced(name, slices, k, seed, grain)
+    made = schedule(placement, rule, 2, batch_size=12)
+    arguments = placement, made, machine_of(k, FAST), in_proportion(placement.blueprint.graph)
+    found = predict(*arguments, batch_size=12, overheads=NO_OVERHEADS)
+    assert found.busy.sum() == pytest.approx(one_device(placement, 12))
+    planned = placement.expected_traffic(micro_batch_sizes(12, 2), backward=True)
+    assert found.sent_bytes.tolist() == (planned.forward_bytes + planned.backward_bytes).tolist()
+    assert found.peak_bytes == peak_bytes(placement, made, 12)
+    together = predict(
+        *(placement, made, machine_of(k, FAST, together=(1.0, 2.0, 3.0)), arguments[-1]),
+        batch_size=12,
+        overheads=NO_OVERHEADS,
+    )
+    assert found.seconds <= together.seconds * (1 + 1e-9)
+    assert together.seconds <= one_device(placement, 12) * (1 + 1e-9) + 1e-9
+
+
+def sliced(name: str, slices: int, k: int, seed: int, grain: str = "coarse") -> Placement:
+    """Single tasks at random."""
+    model, inputs = model_of(name)
+    inputs = tuple(torch.zeros(6, *one.shape[1:], dtype=one.dtype) for one in inputs)
+    traced = trace(model, inputs)
+    modelling = Modelling(grain=grain, batch_size=6, slices=slices)
+    graph = channel_graph(traced)
+    split = placements.of_single_tasks(traced, graph, modelling, k, seed)
+    return place(model, split).train()
+
+
+@given(st.integers(0, 99), st.integers(2, 3))
+def test_what_only_travels_takes_as_long_as_the_busiest_link_at_least(seed: int, k: int) -> None:
+    """Weights, their gradients and maps over slow links, where computing takes no time."""
+    placement = sliced("residual", 2, k, seed)
+    made = schedule(placement, "greedy", 2, batch_size=4)
+    nothing = LayerTimes((1,), (None,) * len(placement.blueprint.graph.layers), "by hand")
+    found = predict(
+        *(placement, made, machine_of(k, Link.of(0.0, 1000.0)), nothing),
+        batch_size=4,
+        overheads=NO_OVERHEADS,
+    )
+    assert found.sent_bytes.max() / 1000 <= found.seconds * (1 + 1e-9)
+    assert found.seconds <= found.sent_bytes.sum() / 1000 * (1 + 1e-9)
+    assert found.busy.tolist() == [0.0] * k
+
+
+def test_what_is_computed_again_takes_its_forward_time_again() -> None:
+    placement = placed(*model_of("residual")).train()
+    made = schedule(placement, "gpipe", 2, batch_size=4, recompute=True)
+    options = machine_of(3, FAST), in_proportion(placement.blueprint.graph), 4, NO_OVERHEADS
+    again = predict(placement, made, *options)
+    plain = predict(placement, made.keeping(range(3)), *options)
+    more = [
+        4 * UNIT * sum(outline.forward[chunk].work for chunk in outline.again)
+        for outline in made.outlines
+    ]
+    assert max(more) > 0
+    assert again.busy - plain.busy == pytest.approx(more)
+
+
+def test_a_stream_is_of_several_batches_with_their_updates() -> None:
+    placement = placed(*model_of("residual"), kind="layers").train()
+    made = schedule(placement, "async", 5, batch_size=4)
+    layer_times = in_proportion(placement.blueprint.graph, update=UNIT)
+    options = machine_of(3, FAST), layer_times, 4, NO_OVERHEADS
+    found = predict(placement, made, *options)
+    step = predict(placement, schedule(placement, "gpipe", 1, batch_size=4), *options)
+    updates = sum(bool(one.parameter_names) for one in placement.blueprint.graph.layers)
+    assert found.busy.sum() == pytest.approx(5 * (step.busy.sum() + updates * UNIT))
+    assert found.samples_per_second == pytest.approx(20 / found.seconds)
+    assert (found.update_seconds, step.update_seconds > 0) == (0.0, True)
+
+
+def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
+    placement = placed(*model_of("residual")).train()
+    made, layer_times = schedule(placement, "gpipe", 2), in_proportion(placement.blueprint.graph)
+    with pytest.raises(ArgumentError, match="a machine of 2 devices for 3 parts"):
+        predict(placement, made, machine_of(2, FAST), layer_times)
+    fewer = replace(layer_times, layers=layer_times.layers[1:])
+    with pytest.raises(PlanError, match="layers: accepted are those of the model's"):
+        predict(placement, made, machine_of(3, FAST), fewer)
+    other = schedule(placed(*model_of("residual"), k=2), "gpipe", 2)
+    with pytest.raises(PlanError, match="a schedule of 2 parts with other chunks"):
+        predict(placement, other, machine_of(3, FAST), layer_times)
+    some = placed(*model_of("residual"), parts=[0]).train()
+    with pytest.raises(RunError, match="holds 1 of 3 parts"):
+        predict(some, made, machine_of(3, FAST), layer_times)
+    stream = sliced("residual", 2, 2, 0)
+    made = schedule(stream, "async", 3, batch_size=4)
+    with pytest.raises(ArgumentError, match="a stream by a plan over slices"):
+        predict(stream, made, machine_of(2, FAST), in_proportion(stream.blueprint.graph))

@@ -1,0 +1,222 @@
+"""Events and clocks beside a simulation that looks at everything in each moment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_outlines import EVEN, halves, pipeline
+from toy_programs import Cut, cuts
+
+from hgpart.errors import ArgumentError
+from hgpart.execution.outlines import outline
+from hgpart.machines.machine import Slowdown
+from hgpart.prediction.actions import jobs_of
+from hgpart.prediction.jobs import Job, Journey, Sharing
+from hgpart.prediction.simulation import simulate
+from hgpart.schedules import make_schedule
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.rules import RULES
+from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.simulation import times
+
+FEW = 1e-9  # seconds that rounding may leave
+
+
+def plainly(
+    jobs: Sequence[Sequence[Job]], journeys: Sequence[Journey], sharing: Sharing
+) -> tuple[list[list[tuple[float, float]]], list[tuple[float, float]]]:
+    """The same from moment to moment: in each, all that goes on does so at its present rate."""
+    now, done, begun = 0.0, [0] * len(jobs), [math.nan] * len(jobs)
+    left = [[job.seconds for job in of_part] for of_part in jobs]
+    spans: list[list[tuple[float, float]]] = [[] for _ in jobs]
+    posted: list[int] = []  # in the order of departure
+    left_of = [journey.seconds for journey in journeys]
+    departed, arrived = [math.nan] * len(journeys), [math.nan] * len(journeys)
+
+    def computing() -> list[int]:
+        found = []
+        for part, of_part in enumerate(jobs):
+            if done[part] < len(of_part):
+                awaits = of_part[done[part]].awaits
+                if all(not math.isnan(arrived[one]) for one in awaits):
+                    found.append(part)
+        return found
+
+    def travelling() -> list[int]:
+        found, busy = [], set()
+        for one in posted:
+            way = journeys[one][:2]
+            if math.isnan(arrived[one]) and not (sharing.queues and way in busy):
+                busy.add(way)
+                found.append(one)
+        return found
+
+    while True:
+        parts, messages = computing(), travelling()
+        if not parts and not messages:
+            return spans, [*zip(departed, arrived, strict=True)]
+        for part in parts:
+            begun[part] = now if math.isnan(begun[part]) else begun[part]
+        for one in messages:
+            departed[one] = now if math.isnan(departed[one]) else departed[one]
+        rates: dict[tuple[str, int], float] = {}
+        for part in parts:
+            node = sharing.nodes[part]
+            beside = sum(sharing.nodes[other] == node for other in parts)
+            sends = any(part in way for way in ends(journeys, messages))
+            bound = jobs[part][done[part]].memory_bound
+            factor = 0.0
+            for slowdown, of in ((sharing.slowdown, 1 - bound), (sharing.memory_bound, bound)):
+                together = [*slowdown.together, *[slowdown.together[-1]] * beside][beside - 1]
+                factor += of * together * (slowdown.while_sending if sends else 1)
+            rates["job", part] = 1 / factor
+        for one in messages:
+            sender, receiver, seconds, both_ways = journeys[one]
+            against = (receiver, sender) in ends(journeys, messages)
+            rates["journey", one] = seconds / both_ways if against and seconds else 1.0
+        waits = {
+            key: (left[key[1]][done[key[1]]] if key[0] == "job" else left_of[key[1]]) / rate
+            for key, rate in rates.items()
+        }
+        step = min(waits.values())
+        now += step
+        for (what, number), rate in rates.items():
+            ends_now = waits[what, number] <= step + FEW / 100
+            if what == "job":
+                left[number][done[number]] -= rate * step
+                if ends_now:
+                    posted += jobs[number][done[number]].sends
+                    spans[number].append((begun[number], now))
+                    done[number], begun[number] = done[number] + 1, math.nan
+            else:
+                left_of[number] -= rate * step
+                if ends_now:
+                    arrived[number] = now
+
+
+def ends(journeys: Sequence[Journey], some: Sequence[int]) -> set[tuple[int, int]]:
+    return {(journeys[one].sender, journeys[one].receiver) for one in some}
+
+
+def schedule_of(cut: Cut, rule: str, micro_batches: int, costs: Costs) -> Schedule:
+    programs = cut.placed.programs
+    work = dict.fromkeys(["layer0", "layer2"], 2.0)
+    outlines = [outline(programs[part], work) for part in range(cut.k)]
+    return make_schedule(outlines, rule, micro_batches, costs)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(cuts(), st.integers(1, 5), st.sampled_from([0.0, 0.3, 10.0]))
+def test_what_slows_nothing_down_takes_as_long_as_actions_and_messages_alone(
+    rule: str, cut: Cut, micro_batches: int, message: float
+) -> None:
+    costs = Costs(work=0.1, message=message)
+    made = schedule_of(cut, rule, micro_batches, costs)
+    planned = jobs_of(made, costs)
+    spans = simulate(planned.jobs, planned.journeys, Sharing(tuple(range(made.k))))
+    assert planned.times(spans) == times(made.outlines, made.order, costs)
+
+
+FACTORS = st.sampled_from([1.0, 1.25, 2.0, 3.0])
+
+
+@st.composite
+def sharings(draw: st.DrawFn, k: int) -> Sharing:
+    nodes = draw(st.lists(st.integers(0, 1), min_size=k, max_size=k))
+    slowdowns = []
+    for _ in range(2):
+        together = draw(st.lists(FACTORS, min_size=0, max_size=2))
+        slowdowns.append(Slowdown((1.0, *together), draw(FACTORS)))
+    return Sharing(tuple(nodes), *slowdowns, draw(st.booleans()))
+
+
+@given(st.data(), cuts(), st.integers(1, 4), st.sampled_from(sorted(RULES)))
+def test_what_is_shared_slows_everything_as_in_a_simulation_from_moment_to_moment(
+    data: st.DataObject, cut: Cut, micro_batches: int, rule: str
+) -> None:
+    costs = Costs(work=1.0, message=0.5)
+    planned = jobs_of(schedule_of(cut, rule, micro_batches, costs), costs)
+    amounts = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
+    bounds = st.sampled_from([0.0, 0.25, 1.0])
+    jobs = [
+        [job._replace(seconds=data.draw(amounts), memory_bound=data.draw(bounds)) for job in each]
+        for each in planned.jobs
+    ]
+    journeys = [
+        one._replace(seconds=seconds, both_ways=seconds * data.draw(FACTORS))
+        for one in planned.journeys
+        for seconds in [data.draw(amounts)]
+    ]
+    sharing = data.draw(sharings(len(jobs)))
+    found = simulate(jobs, journeys, sharing)
+    wanted, travelled = plainly(jobs, journeys, sharing)
+    for part, spans in enumerate(found.jobs):
+        assert [time for span in spans for time in span] == pytest.approx(
+            [time for span in wanted[part] for time in span], abs=FEW
+        )
+    assert [time for span in found.journeys for time in span] == pytest.approx(
+        [time for span in travelled for time in span], abs=FEW
+    )
+
+
+@given(cuts(), st.integers(1, 4), st.data())
+def test_sharing_makes_nothing_faster_than_alone_nor_slower_than_one_after_the_other(
+    cut: Cut, micro_batches: int, data: st.DataObject
+) -> None:
+    costs = Costs(work=1.0, message=0.5)
+    planned = jobs_of(schedule_of(cut, "greedy", micro_batches, costs), costs)
+    alone = simulate(planned.jobs, planned.journeys, Sharing(tuple(range(cut.k))))
+    sharing = data.draw(sharings(cut.k))
+    shared = simulate(planned.jobs, planned.journeys, sharing)
+    computing = sum(job.seconds for of_part in planned.jobs for job in of_part)
+    travelling = sum(journey.both_ways for journey in planned.journeys)
+    both = sharing.slowdown, sharing.memory_bound
+    slowest = max(max(one.together) * one.while_sending for one in both)
+    assert shared.end <= computing * slowest + travelling + FEW
+    if not sharing.queues and slowest == 1:
+        assert shared.end == alone.end
+
+
+def test_two_parts_of_a_node_that_share_a_processor_are_as_slow_as_one() -> None:
+    made = make_schedule(halves(4), "sequential", 1, EVEN)
+    planned = jobs_of(made, EVEN)
+    work = sum(job.seconds for job in planned.jobs[0])
+    alone = simulate(planned.jobs, planned.journeys, Sharing((0, 1), Slowdown((1.0, 2.0))))
+    together = simulate(planned.jobs, planned.journeys, Sharing((0, 0), Slowdown((1.0, 2.0))))
+    assert (alone.end, together.end) == (work, 2 * work)
+
+
+def test_a_link_that_queues_carries_one_message_after_the_other() -> None:
+    jobs = [[Job(1.0, sends=(0, 1))], [Job(0.0, awaits=(1,))]]
+    journeys = [Journey(0, 1, 2.0, 2.0), Journey(0, 1, 3.0, 3.0)]
+    found = simulate(jobs, journeys, Sharing((0, 1), queues=True))
+    assert found.journeys == [(1.0, 3.0), (3.0, 6.0)]
+    assert found.end == 6.0
+    assert simulate(jobs, journeys, Sharing((0, 1))).end == 4.0
+
+
+def test_messages_against_each_other_are_slower_as_long_as_both_travel() -> None:
+    jobs = [[Job(0.0, sends=(0,))], [Job(1.0, sends=(1,))]]
+    journeys = [Journey(0, 1, 2.0, 4.0), Journey(1, 0, 2.0, 4.0)]
+    found = simulate(jobs, journeys, Sharing((0, 1)))
+    assert found.journeys == [(0.0, 3.0), (1.0, 4.0)]  # half as fast from second 1 to 3
+
+
+def test_parts_that_wait_for_ever_are_an_error_of_one_line() -> None:
+    for jobs, journeys in (
+        ([[Job(1.0, awaits=(0,))], []], [Journey(1, 0, 1.0, 1.0)]),
+        ([[Job(1.0, (1,), (0,))], [Job(1.0, (0,), (1,))]], [Journey(0, 1, 1, 1)] * 2),
+    ):
+        with pytest.raises(ArgumentError, match="part 0 waits for ever"):
+            simulate(jobs, journeys, Sharing((0, 1)))
+
+
+def test_nothing_takes_no_time() -> None:
+    made = make_schedule(pipeline(2), "gpipe", 2, EVEN)
+    planned = jobs_of(made, EVEN)
+    assert simulate(planned.jobs, planned.journeys, Sharing((0, 1))).end == 9.0
+    assert simulate([[], []], [], Sharing((0, 1))).end == 0.0
