@@ -33,12 +33,12 @@ def time_layers(
 ) -> LayerTimes:
     """Measure what shares of each layer take in batches of up to `batch_size` samples.
 
-    Of one task, an eighth, a quarter, half and all of a layer's, with all samples, half of them,
-    and so on down to one: each point until it is steady or has run for 50 ms, and all of them for
-    15 s or once. A share is the step that a part of a placement computes, on
-    operands in one piece each; layers that compute the same are measured once. Seconds are made to
-    rise with tasks and samples (`rising`), as measured ones may not. The optimizer is plain
-    gradient descent.
+    Of one task, an eighth, a quarter, half, three quarters and all of a layer's, with all samples,
+    a quarter of them, and so on down to two, and with one: each point until it is steady or has run
+    for 50 ms, and all of them for 15 s or once. A share is the step that a part of a placement
+    computes, on operands in one piece each; layers that compute the same are measured once. Seconds
+    are made to rise with tasks and samples (`rising`), as measured ones may not. The optimizer is
+    plain gradient descent.
 
     Parameters
     ----------
@@ -89,24 +89,24 @@ def time_layers(
 
 
 def _samples(most: int) -> tuple[int, ...]:
-    """All samples, half of them, and so on down to one; ascending.
+    """All samples, a quarter of them, and so on down to two; and one, for which kernels differ.
 
-    >>> _samples(12), _samples(1)
-    ((1, 2, 3, 6, 12), (1,))
+    >>> _samples(32), _samples(12), _samples(1)
+    ((1, 2, 8, 32), (1, 2, 3, 12), (1,))
     """
     found = [most]
-    while found[-1] > 1:
-        found.append(-(-found[-1] // 2))
-    return tuple(reversed(found))
+    while found[-1] > 2:
+        found.append(max(2, -(-found[-1] // 4)))
+    return tuple(sorted({1, *found}))
 
 
 def _counts(tasks: int) -> tuple[int, ...]:
-    """One task, an eighth of them, a quarter, half and all; ascending.
+    """One task, an eighth of them, a quarter, half, three quarters and all; ascending.
 
     >>> _counts(64), _counts(6), _counts(1)
-    ((1, 8, 16, 32, 64), (1, 2, 3, 6), (1,))
+    ((1, 8, 16, 32, 48, 64), (1, 2, 3, 5, 6), (1,))
     """
-    return tuple(sorted({1, *(-(-tasks // parts) for parts in (8, 4, 2, 1))}))
+    return tuple(sorted({1, *(-(-tasks * eighths // 8) for eighths in (1, 2, 4, 6, 8))}))
 
 
 def _timed(

@@ -15,7 +15,7 @@ from hgpart.cli.stages import Stages, traced_model
 def profile(
     model: Model,
     batch_size: Annotated[
-        int, typer.Option(help="The most samples that are measured; half of them, and so on, too.")
+        int, typer.Option(help="The most samples that are measured; down to one are, too.")
     ] = 32,
     device: Annotated[str, typer.Option(help="What computes: cpu, cuda, cuda:0.")] = "cpu",
     threads: Annotated[
