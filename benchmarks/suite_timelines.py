@@ -1,6 +1,6 @@
 """Where the fastest way of the suite is not hgpart's: what the best of hgpart's does with its time.
 
-python benchmarks/suite_timelines.py --minutes 20
+python benchmarks/suite_timelines.py --minutes 20 --only mnist
 
 Goes by what suite.py has measured. Each such plan is run by `hgpart run --backward --timeline`, two
 processes of a thread, three steps after one that does not count, without an update and without
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -49,7 +50,9 @@ def main() -> None:
         cell for run in suite_runs("build/suite_images") for cell in results.cells(run)
     ):
         cell = best_of_ours_where_lost(own)
-        if cell is None or asked.table or (*cell.run.name.split("/"), cell.way) in there:
+        if cell is None or asked.table or not re.search(asked.only, cell.name):
+            continue
+        if (*cell.run.name.split("/"), cell.way) in there:
             continue
         if time.monotonic() - begin > 60 * asked.minutes:
             say(f"{asked.minutes:g} minutes are over")
