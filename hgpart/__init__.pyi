@@ -77,6 +77,7 @@ from .prediction.analytic import gpipe_seconds as gpipe_seconds
 from .prediction.analytic import gpipe_sending_seconds as gpipe_sending_seconds
 from .prediction.analytic import pipedream_seconds as pipedream_seconds
 from .prediction.analytic import sequential_seconds as sequential_seconds
+from .prediction.measured_costs import Overheads as Overheads
 from .prediction.predict import Prediction as Prediction
 from .prediction.predict import predict as predict
 from .run.scheduling import schedule as schedule

@@ -23,21 +23,21 @@ PASSES: Mapping[Direction, tuple[Pass, ...]] = {
 
 @dataclass(frozen=True)
 class Overheads:
-    """What every step and message costs besides, in Python and autograd.
+    """What steps of programs and transfers cost besides, in Python and autograd; estimates.
 
     Attributes
     ----------
     step : float
         Seconds of a step of a part's program, in each pass.
-    message : float
-        Seconds of a message, besides the link's.
+    transfer : float
+        Seconds of a transfer, in the part that sends it and in the one that takes it in.
     byte : float
         Seconds of a byte that a part packs to send it, takes apart when it has come, or adds to a
         gradient of its own.
     """
 
     step: float = 3e-5
-    message: float = 5e-5
+    transfer: float = 5e-5
     byte: float = 2e-10
 
 
@@ -114,8 +114,9 @@ class MeasuredCosts(CostModel):
             return Job(0.0)
         steps = self.steps[part]
         forward = direction is Direction.FORWARD
-        nbytes = (steps.forward_bytes if forward else steps.backward_bytes)[at]
-        return Job(self.overheads.byte * self.sizes[micro_batch] * nbytes, memory_bound=1.0)
+        transfers, nbytes = (steps.forward_moved if forward else steps.backward_moved)[at]
+        copying = self.overheads.byte * self.sizes[micro_batch] * nbytes
+        return together([Job(self.overheads.transfer * transfers), Job(copying, memory_bound=1.0)])
 
     def again_in(self, action: Action) -> Job:
         """What an action computes again of forward chunks."""
@@ -128,13 +129,8 @@ class MeasuredCosts(CostModel):
 
     def update(self, part: int) -> float:
         """Seconds of the optimizer on a part."""
-        largest: dict[int, float] = {}  # of several slices, one has all that the part computes with
-        for share in self.steps[part].shares.values():
-            if share.trains:
-                largest[share.layer] = max(largest.get(share.layer, 0.0), share.share)
-        return sum(
-            self.times.seconds(layer, Pass.UPDATE, share, 1) for layer, share in largest.items()
-        )
+        owned = self.steps[part].owned.items()
+        return sum(self.times.seconds(layer, Pass.UPDATE, share, 1) for layer, share in owned)
 
     def travel(self, action: Action, chunk: Chunk, receiver: int, both_ways: bool = False) -> float:
         """Seconds over the link for the samples of the micro-batch."""
@@ -144,8 +140,7 @@ class MeasuredCosts(CostModel):
 
     def exchange(self, sender: int, receiver: int, nbytes: float, both_ways: bool = False) -> float:
         """Seconds over the link."""
-        link = self.machine.link(sender, receiver)
-        return self.overheads.message + link.seconds_of(nbytes, both_ways)
+        return self.machine.link(sender, receiver).seconds_of(nbytes, both_ways)
 
 
 def together(jobs: Sequence[Job]) -> Job:

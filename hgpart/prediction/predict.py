@@ -8,6 +8,7 @@ import numpy as np
 
 from hgpart.arrays import Float64, Int64
 from hgpart.errors import ArgumentError, PlanError, RunError
+from hgpart.execution.outlines import check_fits
 from hgpart.machines.machine import Machine, Slowdown
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_peak_bytes
@@ -122,17 +123,12 @@ def predict(
         raise PlanError(
             f"times of {len(times.layers)} layers: accepted are those of the model's {layers}"
         )
-    steps = part_steps(placement)
-    chunks = [(len(one.forward), len(one.backward)) for one in steps.values()]
-    if chunks != [(len(one.forward), len(one.backward)) for one in schedule.outlines]:
-        raise PlanError(
-            f"a schedule of {schedule.k} parts with other chunks: accepted is one that was made "
-            f"for this placement of {k}"
-        )
+    check_fits(schedule, placement.programs, k)
     size = placement.partition.modelling.batch_size if batch_size is None else batch_size
     count, is_stream = schedule.micro_batches, schedule.in_flight is not None
     sizes = (size,) * count if is_stream else micro_batch_sizes(size, count)
     again = [outline.again for outline in schedule.outlines]
+    steps = part_steps(placement)
     costs = MeasuredCosts(steps, sizes, again, times, machine, overheads or Overheads())
     planned = jobs_of(schedule, costs, shared_weights(placement, schedule, costs))
     found = simulate(planned.jobs, planned.journeys, sharing_of(machine, k))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,6 +47,20 @@ class LayerShare:
     multiplies: bool
 
 
+class Moved(NamedTuple):
+    """What a chunk packs to send it, or takes apart when it has come.
+
+    Attributes
+    ----------
+    transfers : int
+    nbytes : int
+        For a sample.
+    """
+
+    transfers: int
+    nbytes: int
+
+
 @dataclass(frozen=True, eq=False)
 class PartSteps:
     """The steps of a part's program, in the order in which they run; see `Compute.name`.
@@ -52,21 +69,24 @@ class PartSteps:
     ----------
     forward, backward : tuple of tuple of str
         Of each chunk.
-    forward_bytes, backward_bytes : tuple of int
-        Of each chunk, what it packs to send it, or takes apart when it has come, for a sample.
+    forward_moved, backward_moved : tuple of Moved
+        Of each chunk.
     again : tuple of tuple of int
         Of each backward chunk, the forward chunks that end in it: of these, it computes again what
         is to be computed again.
     shares : mapping of str to LayerShare
         By name; a layer's in several steps is the first one's.
+    owned : mapping of int to float
+        By layer, the share of its parameters that the part's optimizer changes.
     """
 
     forward: tuple[tuple[str, ...], ...]
     backward: tuple[tuple[str, ...], ...]
-    forward_bytes: tuple[int, ...]
-    backward_bytes: tuple[int, ...]
+    forward_moved: tuple[Moved, ...]
+    backward_moved: tuple[Moved, ...]
     again: tuple[tuple[int, ...], ...]
     shares: Mapping[str, LayerShare]
+    owned: Mapping[int, float]
 
 
 def part_steps(placement: Placement) -> dict[int, PartSteps]:
@@ -130,20 +150,39 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
         instructions = (prepared.instructions[at][0] for at in places)
         return tuple(one.name for one in instructions if isinstance(one, Compute))
 
-    def nbytes(places: range, backward: bool) -> int:
+    def moved(places: range, backward: bool) -> Moved:
         found = (prepared.instructions[at][0] for at in places)
-        transfers = [one.transfer for one in found if isinstance(one, Receive | Send)]
-        return sum(nbytes_a_sample(one) for one in transfers if one.differentiable or not backward)
+        transfers = (one.transfer for one in found if isinstance(one, Receive | Send))
+        sizes = [nbytes_a_sample(one) for one in transfers if one.differentiable or not backward]
+        return Moved(len(sizes), sum(sizes))
 
     ends = [places[-1] for places in prepared.forward]
     return PartSteps(
         forward=tuple(map(names, prepared.forward)),
         backward=tuple(map(names, prepared.backward)),
-        forward_bytes=tuple(nbytes(places, False) for places in prepared.forward),
-        backward_bytes=tuple(nbytes(places, True) for places in prepared.backward),
+        forward_moved=tuple(moved(places, False) for places in prepared.forward),
+        backward_moved=tuple(moved(places, True) for places in prepared.backward),
         again=tuple(
             tuple(chunk for chunk, end in enumerate(ends) if end in places)
             for places in prepared.backward
         ),
         shares=of_steps,
+        owned=_owned(placement, part),
     )
+
+
+def _owned(placement: Placement, part: int) -> dict[int, float]:
+    blueprint, slices = placement.blueprint, placement.slices(part)
+    shapes, layers = blueprint.parameter_shapes, blueprint.graph.layers
+    # One that several layers have is the first one's.
+    of_layers = {
+        name: at for at in reversed(range(len(layers))) for name in layers[at].parameter_names
+    }
+    totals, owned = Counter[int](), Counter[int]()
+    for name in blueprint.trainable & of_layers.keys():
+        totals[of_layers[name]] += math.prod(shapes[name])
+    for attribute, parameter in placement.submodule(part).named_parameters():
+        name = slices[attribute].name
+        if name in blueprint.trainable and name in of_layers:
+            owned[of_layers[name]] += parameter.numel()
+    return {at: count / totals[at] for at, count in sorted(owned.items()) if count}

@@ -82,11 +82,16 @@ def shared_weights(placement: Placement, schedule: Schedule, costs: MeasuredCost
         own = dict(_divided(schedule.sequences[part], costs, used, there, back))
         divided.update(own)
         departed = {one for jobs in own.values() for job in jobs for one in job.sends}
-        others = tuple(back[number] for number in held if back[number] not in departed)
+        unused = [number for number in held if back[number] not in departed]
+        others = Job(
+            0.0,
+            awaits=tuple(there[number] for number in unused),
+            sends=tuple(back[number] for number in unused),
+        )
         come = tuple(back[number] for number in owned)
         seconds = costs.overheads.byte * sum(copies.nbytes(copies.weights[one]) for one in owned)
         first[part] = (Job(0.0, sends=tuple(there[number] for number in owned)),)
-        last[part] = (Job(0.0, sends=others), Job(seconds, awaits=come, memory_bound=1.0))
+        last[part] = (others, Job(seconds, awaits=come, memory_bound=1.0))
     return SharedWeights(tuple(journeys), first, last, divided)
 
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import placements
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from placed_models import model_of, placed
+from sliced_placements import sliced
 from toy_times import UNIT, in_proportion
 
-from hgpart import Modelling, Placement, peak_bytes, place
+from hgpart import Placement, peak_bytes
 from hgpart.errors import ArgumentError, PlanError, RunError
-from hgpart.layers.layering import channel_graph
-from hgpart.machines.machine import Link, Machine
+from hgpart.machines.machine import Device, Link, Machine
 from hgpart.prediction.measured_costs import Overheads
 from hgpart.prediction.predict import predict
 from hgpart.run.scheduling import outlines_here, schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.simulation import times
-from hgpart.tracing.traced_model import trace
 from hgpart.work.layer_times import LayerTimes
 
 NO_OVERHEADS = Overheads(0.0, 0.0, 0.0)
@@ -32,8 +29,6 @@ NAMES = ["residual", "grouped", "branches", "forked"]
 
 def machine_of(k: int, link: Link, **shared: object) -> Machine:
     """Devices of one node."""
-    from hgpart.machines.machine import Device
-
     devices = (Device("cpu", None, 1),) * k
     return Machine("toy", devices, (k,), link, **shared)
 
@@ -103,17 +98,6 @@ def test_parts_compute_as_much_together_as_one_device(
     assert together.seconds <= one_device(placement, 12) * (1 + 1e-9) + 1e-9
 
 
-def sliced(name: str, slices: int, k: int, seed: int, grain: str = "coarse") -> Placement:
-    """Single tasks at random."""
-    model, inputs = model_of(name)
-    inputs = tuple(torch.zeros(6, *one.shape[1:], dtype=one.dtype) for one in inputs)
-    traced = trace(model, inputs)
-    modelling = Modelling(grain=grain, batch_size=6, slices=slices)
-    graph = channel_graph(traced)
-    split = placements.of_single_tasks(traced, graph, modelling, k, seed)
-    return place(model, split).train()
-
-
 @given(st.integers(0, 99), st.integers(2, 3))
 def test_what_only_travels_takes_as_long_as_the_busiest_link_at_least(seed: int, k: int) -> None:
     """Weights, their gradients and maps over slow links, where computing takes no time."""
@@ -166,7 +150,7 @@ def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
     with pytest.raises(PlanError, match="layers: accepted are those of the model's"):
         predict(placement, made, machine_of(3, FAST), fewer)
     other = schedule(placed(*model_of("residual"), k=2), "gpipe", 2)
-    with pytest.raises(PlanError, match="a schedule of 2 parts with other chunks"):
+    with pytest.raises(PlanError, match="schedule of 2 parts is for other chunks"):
         predict(placement, other, machine_of(3, FAST), layer_times)
     some = placed(*model_of("residual"), parts=[0]).train()
     with pytest.raises(RunError, match="holds 1 of 3 parts"):

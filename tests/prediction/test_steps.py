@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from placed_models import model_of, placed
+from sliced_placements import sliced
+
+from hgpart.prediction.steps import part_steps
+
+
+@given(
+    st.sampled_from(["residual", "grouped", "branches"]),
+    *(st.integers(1, 3), st.integers(1, 3), st.integers(0, 99)),
+    st.sampled_from(["coarse", "fine"]),
+)
+def test_parts_have_each_layer_once_for_each_sample_and_own_each_parameter_once(
+    name: str, slices: int, k: int, seed: int, grain: str
+) -> None:
+    placement = sliced(name, slices, k, seed, grain)
+    computed, owned = Counter[int](), Counter[int]()
+    for steps in part_steps(placement).values():
+        for step in (one for chunk in steps.forward for one in chunk):
+            if step in steps.shares:
+                share = steps.shares[step]
+                computed[share.layer] += share.share * share.of_batch
+        owned.update(steps.owned)
+    layers = placement.blueprint.graph.layers
+    working = {at for at, layer in enumerate(layers) if layer.operators}
+    assert {at: computed[at] for at in working} == pytest.approx(dict.fromkeys(working, 1.0))
+    learning = {at for at in working if layers[at].parameter_names and layers[at].tied_to == at}
+    assert dict(owned) == pytest.approx(dict.fromkeys(learning, 1.0))
+
+
+def test_chunks_move_what_travels() -> None:
+    """Each transfer is packed by one part and taken apart by another, forward and backward."""
+    placement = placed(*model_of("residual")).train()
+    steps = part_steps(placement)
+    forward = sum(one.nbytes for part in steps.values() for one in part.forward_moved)
+    backward = sum(one.nbytes for part in steps.values() for one in part.backward_moved)
+    assert forward == 2 * placement.expected(1).traffic.sum()
+    assert backward == 2 * placement.expected_gradients(1).traffic.sum()
+    count = sum(one.transfers for part in steps.values() for one in part.forward_moved)
+    assert count == 2 * placement.expected(1).messages.sum()
+
+
+def test_what_is_frozen_is_neither_trained_nor_owned() -> None:
+    model, inputs = model_of("residual")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for steps in part_steps(placed(model, inputs).train()).values():
+        assert not steps.owned
+        assert not any(one.trains or one.returns for one in steps.shares.values())
