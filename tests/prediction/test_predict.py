@@ -47,7 +47,7 @@ def test_forward_passes_by_work_alone_are_those_of_outlines(name: str, grain: st
         batch_size=6,
         overheads=NO_OVERHEADS,
     )
-    costs = Costs(samples=2, work=UNIT, byte=1e-9, message=1e-6)
+    costs = Costs(samples=2, work=UNIT, byte=1e-9, message=1e-6, step=0.0)
     wanted = times([*outlines_here(placement)], made.order, costs)
     # Where a link carries one message at a time, some wait.
     assert found.seconds >= max(end for _, end in wanted) * (1 - 1e-9)

@@ -473,7 +473,7 @@ def test_the_picture_of_a_step_has_all_that_its_parts_do(rule, report):
             ]
             assert sum(stop - start for start, stop in did) == pytest.approx(seconds)
     for part, sequence in enumerate(planned.sequences):  # but for chunks that take no time
-        timed = {str(one) for one in sequence if costs.action(one.direction, planned.chunk(one))}
+        timed = {str(one) for one in sequence if costs.action(one, planned.chunk(one))}
         assert timed <= drawn[part] <= {*map(str, sequence)}
     lightness = {luminance(look["marker"]["color"]) // 8 for look in figure.data}
     assert len(lightness) == len(figure.data)
