@@ -82,9 +82,11 @@ def take_turns(
             on_row(turn)
 
 
-def is_failed(row: Row) -> bool:
+def is_failed(row: object) -> bool:
     """Whether another attempt may succeed."""
-    return row.failed if isinstance(row, NotRun) else row.ended is not None
+    if isinstance(row, NotRun):
+        return row.failed
+    return isinstance(row, Measured) and row.ended is not None
 
 
 def attempted(

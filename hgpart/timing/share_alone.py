@@ -149,6 +149,9 @@ class LayerShares:
             for node in plan.results[source]:
                 layout = plan.layouts[node]
                 name = f"from_{node.name}"
+                if not len(members):  # few tasks may read nothing of a source
+                    sources[node] = Source(layout, ())
+                    continue
                 sources[node] = Source(layout, ((name, members),))
                 operands[name] = _piece(node, layout, members, self._learns[source])
         for node, name in plan.draws.items():

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hgpart.bench import turns
+from hgpart.bench.races import Race
 from hgpart.bench.results import Measured
 from hgpart.bench.row_files import NotRun
 from hgpart.bench.turns import attempted, is_failed, take_turns
@@ -46,3 +47,9 @@ def test_what_fails_in_a_later_round_keeps_the_earlier_ones(monkeypatch) -> None
     assert is_failed(told[-1])
     answers = iter([one])
     assert rounds({"ddp": told[-1]}, 3) == [told[1].and_then(one)]  # --resume tries again
+
+
+def test_a_race_that_was_run_has_not_failed() -> None:
+    """It was asked for what only rows of turns have, and the command ended with a traceback."""
+    assert not is_failed(Race("ddp", ()))
+    assert is_failed(NotRun("ddp", "", failed=True))
