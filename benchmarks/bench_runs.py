@@ -73,9 +73,9 @@ class Cell:
 
     @property
     def reason(self) -> str | None:
-        """Why it has no figures, if that is known."""
+        """Why it has no figures, or no further turn, if that is known."""
         if self.turns:
-            return None
+            return None if self.row is None else self.row.get("ended")
         if self.row is not None:
             return str(self.row["why"])
         return self.why or (f"no turn ended in {self.over:g} s" if self.over else None)
@@ -87,7 +87,7 @@ class Cell:
             return 0.0
         if self.reason is not None and asked.retry:
             return asked.cell_seconds
-        if self.row is not None and not self.turns:
+        if self.row is not None and (not self.turns or self.reason is not None):
             return 0.0
         enough = self.why is None and self.over < asked.cell_seconds
         return max(0.0, asked.cell_seconds - self.spent) if enough else 0.0

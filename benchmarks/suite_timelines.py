@@ -5,10 +5,11 @@ python benchmarks/suite_timelines.py --minutes 20 --only mnist
 Goes by what suite.py has measured. Each such plan is run by `hgpart run --backward --timeline`, two
 processes of a thread, three steps after one that does not count, without an update and without
 reading images. Each part's actions are divided, by the events of its timeline, into computing,
-waiting for messages in forward and in backward passes, and the end of the step (the last gradients
-that others have of its weights); the rest of the step is between actions. Beside them is half of
-what one process takes: computing is more than that where work is unequal, where shares of layers
-take longer than their share of the time, and where a step of many small ones pays for each.
+sending messages, waiting for them in forward and in backward passes, and the end of the step (the
+last gradients that others have of its weights, and adding them up); the rest of the step is between
+actions. All are medians. Beside them is half of what the whole model takes as one part, by the same
+command: computing is more than that where work is unequal, where shares of layers take longer than
+their share of the time, and where a step of many small ones pays for each.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any
 
 from bench_runs import ROOT, Cell, Results, options, print_markdown, say
@@ -30,12 +31,12 @@ from suite import OURS, by_run, suite_runs
 
 from hgpart import channel_graph, example_inputs, flops, load_model, save_plan, trace
 from hgpart.bench.plans import Subject, layout_of
-from hgpart.bench.ways.way import way_of
+from hgpart.bench.ways.way import Way, way_of
 
 STEPS = 3
 COLUMNS = (
-    *("data", "net", "way", "part", "step_seconds", "computing", "waiting_forward"),
-    *("waiting_backward", "end_of_step", "between", "half_of_one_process"),
+    *("data", "net", "way", "part", "step_seconds", "computing", "sending", "waiting_forward"),
+    *("waiting_backward", "end_of_step", "between", "half_of_one_part"),
 )
 
 
@@ -58,7 +59,7 @@ def main() -> None:
             say(f"{asked.minutes:g} minutes are over")
             break
         say(cell.name)
-        rows += rows_of(cell, own)
+        rows += rows_of(cell)
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
@@ -79,29 +80,29 @@ def best_of_ours_where_lost(own: Iterable[Cell]) -> Cell | None:
     return ours[0] if ours and ours[0] is not measured[0] else None
 
 
-def rows_of(cell: Cell, own: Iterable[Cell]) -> list[dict[str, Any]]:
+def rows_of(cell: Cell) -> list[dict[str, Any]]:
     """A row for each part."""
     data, net = cell.run.name.split("/")
-    single = next((one.median for one in own if one.way == "single"), None)
     head = {"data": data, "net": net, "way": cell.way}
-    half = "-" if single is None else f"{single / 2:.3f}"
+    (whole,) = parts_of(cell, way_of("layerwise"), 1)
+    half = whole["computing"] / 2
     return [
         {**head, **{name: f"{value:.3f}" for name, value in part.items()}, "part": f"{number}"}
-        | {"half_of_one_process": half}
-        for number, part in enumerate(parts_of(cell))
+        | {"half_of_one_part": f"{half:.3f}"}
+        for number, part in enumerate(parts_of(cell, way_of(cell.way), cell.run.processes))
     ]
 
 
-def parts_of(cell: Cell) -> list[dict[str, float]]:
-    """Seconds of a step that each part spends with what."""
-    run, way = cell.run, way_of(cell.way)
+def parts_of(cell: Cell, way: Way, k: int) -> list[dict[str, float]]:
+    """Seconds of a step that each of k parts spends with what."""
+    run = cell.run
     model, own_shape = load_model(run.model, device="meta")
     shape = run.input_shape or own_shape
     assert shape is not None
     traced = trace(model, example_inputs(model, shape))
     graph = channel_graph(traced)
     subject = Subject(
-        *(run.model, shape, traced, graph, flops(graph), run.batch_size, run.processes), 0.1, 0
+        *(run.model, shape, traced, graph, flops(graph), run.batch_size, k), eps=0.1, seed=0
     )
     with tempfile.TemporaryDirectory() as folder:
         plan, timeline = Path(folder) / "plan.json", Path(folder) / "timeline.json"
@@ -118,11 +119,11 @@ def parts_of(cell: Cell) -> list[dict[str, float]]:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        return read(json.loads(timeline.read_text())["traceEvents"], run.processes)
+        return read(json.loads(timeline.read_text())["traceEvents"], k)
 
 
 def read(events: Iterable[dict[str, Any]], parts: int) -> list[dict[str, float]]:
-    """Means over the steps, in seconds."""
+    """Medians of the steps, in seconds."""
     timed = [event for event in events if event["ph"] == "X"]
     steps: list[list[dict[str, float]]] = []
     for step in range(STEPS):
@@ -131,7 +132,7 @@ def read(events: Iterable[dict[str, Any]], parts: int) -> list[dict[str, float]]
         end = max(event["ts"] + event["dur"] for event in own)
         steps.append([part_of_step(own, part + 1, end - begin) for part in range(parts)])
     return [
-        {name: fmean(step[part][name] for step in steps) / 1e6 for name in steps[0][part]}
+        {name: median(step[part][name] for step in steps) / 1e6 for name in steps[0][part]}
         for part in range(parts)
     ]
 
@@ -141,13 +142,15 @@ def part_of_step(events: Iterable[dict[str, Any]], track: int, step: float) -> d
     own = [event for event in events if event["tid"] == track]
     running = [event for event in own if event["cat"] == "run"]
     last = max(event["ts"] + event["dur"] for event in running)
-    waits = {"waiting_forward": 0.0, "waiting_backward": 0.0, "end_of_step": 0.0}
+    waits = {"waiting_forward": 0.0, "waiting_backward": 0.0, "end_of_step": 0.0, "sending": 0.0}
     for event in own:
-        if event["cat"] == "wait":
+        if event["cat"] == "send":
+            waits["sending"] += event["dur"]
+        elif event["cat"] == "wait":
             is_forward = event["args"]["direction"] == "forward"
             name = "waiting_forward" if is_forward else "waiting_backward"
             waits["end_of_step" if event["ts"] >= last else name] += event["dur"]
-    inside = waits["waiting_forward"] + waits["waiting_backward"]
+    inside = waits["waiting_forward"] + waits["waiting_backward"] + waits["sending"]
     computing = sum(event["dur"] for event in running) - inside
     between = step - computing - sum(waits.values())
     return {"step_seconds": step, "computing": computing, **waits, "between": between}

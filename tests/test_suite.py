@@ -146,3 +146,16 @@ def test_seconds_that_a_cell_may_still_have(
     cell = suite.Cell(run, "ddp", row, spent, over, why)
     assert cell.left(ASKED) == left
     assert cell.left(Namespace(**{**vars(ASKED), "retry": True})) == again
+
+
+def test_a_way_that_failed_in_a_later_turn_says_so_and_is_not_tried_again(
+    suite: ModuleType,
+) -> None:
+    runs = importlib.import_module("bench_runs")
+    run = runs.Run("mnist/toy", "toy", ("ddp",), 4, 1.0)
+    row = {"rounds": 1, "median_seconds": 2.0, "ended": "rank 1 was ended by SIGKILL"}
+    cell = runs.Cell(run, "ddp", row, spent=1.0)
+    assert (cell.median, cell.reason) == (2.0, row["ended"])
+    assert cell.left(ASKED) == 0.0
+    assert cell.left(Namespace(**{**vars(ASKED), "retry": True})) == ASKED.cell_seconds
+    assert runs.Cell(run, "ddp", {**row, "ended": None}, spent=1.0).left(ASKED) == 9.0

@@ -99,13 +99,13 @@ def _end_with_parent() -> None:
 
 
 def _failure(error: BaseException) -> Failure:
+    while error.__cause__ is not None and not isinstance(error, HgpartError):
+        error = error.__cause__  # which torch's pipelining has wrapped
     why = " ".join(str(error).split())
     if isinstance(error, RunError):
         return Failure(why, is_refusal=False, is_noticed=True)
     if isinstance(error, HgpartError):
         return Failure(why, is_refusal=True)
-    while error.__cause__ is not None:  # torch's pipelining says what at the end of the chain
-        error = error.__cause__
     said = TORCHS_PLACE.sub("", first_line(error))
     return Failure(
         f"{type(error).__name__}: {said}",

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from hgpart.bench.plans import Subject
-from hgpart.bench.results import summed_losses
+from hgpart.bench.results import LARGEST, summed_losses
 from hgpart.bench.row_files import NotRun, figure, rows_json, rows_of_file
 from hgpart.bench.session import Session
 from hgpart.bench.turns import attempted
@@ -120,11 +120,12 @@ class Races:
         return next((point for point in race.points if point.accuracy >= self.until), None)
 
     def speed_up(self, race: Race) -> float | None:
-        """Over one process, where both had the accuracy."""
+        """Over one process, where both had the accuracy; it may be of the file gone on from."""
         own = self.finish(race)
-        for one in self.run:
-            if one.way == SINGLE and (found := self.finish(one)) is not None and own is not None:
-                return found.seconds / own.seconds
+        for one in (*self.rows, *self.besides):
+            if isinstance(one, Race) and one.way == SINGLE:
+                found = self.finish(one)
+                return None if found is None or own is None else found.seconds / own.seconds
         return None
 
 
@@ -262,14 +263,21 @@ def races_done(path: Path | str, races: Races) -> dict[str, Race | NotRun]:
 def _row(record: JsonObject) -> Race:
     points = record.items("points")
     if not points or not all(
-        isinstance(point, list)
-        and len(point) == len(fields(Point))
-        and None not in map(figure, point)
+        isinstance(point, list) and len(point) == len(fields(Point)) and _is_point(*point)
         for point in points
     ):
-        raise record.wrong("points", "lists of steps, seconds, loss and accuracy")
+        raise record.wrong(
+            "points", "lists of steps, seconds, loss (null where it was no number) and accuracy"
+        )
     found = (
-        Point(int(steps), seconds, math.nan if loss is None else loss, accuracy)
+        Point(steps, float(seconds), math.nan if loss is None else float(loss), float(accuracy))
         for steps, seconds, loss, accuracy in points
     )
     return Race(record.string("way"), tuple(found))
+
+
+def _is_point(steps: object, seconds: object, loss: object, accuracy: object) -> bool:
+    is_whole = type(steps) is int and 0 < steps <= LARGEST
+    known = [figure(one) for one in (seconds, accuracy)]
+    is_known = all(one is not None and math.isfinite(one) for one in known)
+    return is_whole and is_known and figure(loss) is not None

@@ -167,10 +167,12 @@ def measured(way: Way, warm_up: Sequence[Lap], timed: Sequence[Lap], threads: in
     """What a way's processes did in a round: first steps whose time does not count, then others.
 
     The time of the first of the others does not count either, as one process may begin it before
-    another one; nor that of as many as a stream has in flight, which all begin with the first one.
+    another one; nor of a stream that of as many as fill it, which begin with the first one, and of
+    as many as are left when no further one begins.
     """
     at_work = [lap for lap in timed if lap.ends]
-    ends = [[*lap.ends[way.scheduling.most_in_flight - 1 :]] for lap in at_work]
+    partly = way.scheduling.most_in_flight - 1
+    ends = [[*lap.ends[partly : len(lap.ends) - partly]] for lap in at_work]
     if not way.is_free:
         ends = [[max(each) for each in zip(*ends, strict=True)]]
     steps = [[after - before for before, after in pairwise(own)] for own in ends]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -82,12 +83,14 @@ def _json(value: object) -> str:
 def figure(value: object) -> float | None:
     """A number of a file, NaN where that has null; None for anything else.
 
-    >>> figure(2), figure(None), figure("2")
-    (2.0, nan, None)
+    >>> figure(2), figure(None), figure("2"), figure(10**400)
+    (2.0, nan, None, None)
     """
     if value is None:
         return math.nan
-    return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
+    if type(value) is int:
+        return float(value) if abs(value) <= sys.float_info.max else None
+    return value if isinstance(value, float) else None
 
 
 def rows_of_file(

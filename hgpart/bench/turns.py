@@ -70,7 +70,7 @@ def take_turns(
             def run(layout: Layout, way: Way = way) -> Measured:
                 with Session(way, job, layout) as session:
                     warm_up = session.learn(WARM_UP)
-                    timed = session.learn(steps + way.scheduling.most_in_flight)
+                    timed = session.learn(steps + 2 * way.scheduling.most_in_flight - 1)
                 return measured(way, warm_up, timed, job.threads)
 
             turn: Row = attempted(way, subject, job, layouts, run)

@@ -57,9 +57,10 @@ class PartFigures:
         has copies of because other parts have it in other slices of the batch, and bytes of their
         gradients, too.
     exchange_bytes : int
-        Of messages that wait in the part's memory where it is a process: gradients of its
-        parameters from other parts that have copies of them, and weights of copies that do not
-        arrive where they belong. 0 where it is not known yet what other processes hold.
+        Of messages that are in the part's memory where it is a process: gradients of its
+        parameters from other parts that have copies of them, weights of copies that do not arrive
+        where they belong, and what departs of several tensors at once, which is copied for that. 0
+        where it is not known yet what other processes hold.
     index_bytes : int
         Lists of channels that the part gathers and scatters by.
     gradient_bytes : int
@@ -429,10 +430,9 @@ def _exchanged(placement: Placement, part: int) -> int:
     here = len(placement.programs) == placement.k
     if len(placement.shares) == 1 or not (here or placement.shares_state):
         return 0
-    copies = placement.copies
-    return sum(
-        copies.nbytes(one)
-        for one in copies.weights
-        if one.owner == part != one.holder
-        or (one.holder == part != one.owner and copies.memory(one) is None)
-    )
+    copies, total = placement.copies, 0
+    for one in copies.weights:
+        if one.owner != one.holder and part in (one.owner, one.holder):
+            arrives = one.owner == part or copies.memory(one) is None
+            total += (arrives + (len(one.elements) > 1)) * copies.nbytes(one)
+    return total

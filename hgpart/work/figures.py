@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,9 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, PlanError
-from hgpart.files.json_files import quoted, read_json
+from hgpart.files.json_files import JsonObject, quoted, read_json
 from hgpart.files.writing import replacing
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.channel_graph import ChannelGraph, Layer
 
 FEMTOSECONDS = 10**15
 LARGEST_TOTAL = 2**63 - 1  # units of all tasks together: sums are int64
@@ -105,6 +105,31 @@ def _total(per_task: Sequence[int], graph: ChannelGraph) -> int:
 # ------------------------------------------------------------------ files
 
 
+def records_of_layers(
+    head: JsonObject, graph: ChannelGraph, what: str
+) -> Iterator[tuple[Layer, JsonObject]]:
+    """Each layer with what a file holds of it, which is `what` of this model.
+
+    Raises
+    ------
+    FormatError
+        If it has other layers.
+    PlanError
+        If it is of another model.
+    """
+    fingerprint = head.string("fingerprint")
+    if fingerprint != graph.fingerprint:
+        raise PlanError(
+            f"{head.path} holds the {what} of another model, {quoted(fingerprint)}: accepted is a "
+            f'file of this one, "{graph.fingerprint}"; measure it anew'
+        )
+    records = head.objects("layers", len(graph.layers))
+    for layer, record in zip(graph.layers, records, strict=True):
+        if record.string("layer") != layer.name:
+            raise record.wrong("layer", json.dumps(layer.name))
+        yield layer, record
+
+
 def save_work(work: Work, graph: ChannelGraph, path: Path | str) -> None:
     """Write the work of each layer to a JSON file, one line a layer.
 
@@ -159,17 +184,8 @@ def load_work(path: Path | str, graph: ChannelGraph) -> Work:
     """
     head = read_json(path, "a file of save_work", FORMAT)
     source, unit, units = head.string("source"), head.string("unit"), head.whole("units", 1)
-    fingerprint = head.string("fingerprint")
-    if fingerprint != graph.fingerprint:
-        raise PlanError(
-            f"{path} holds the work of another model, {quoted(fingerprint)}: accepted is that of "
-            f'this one, "{graph.fingerprint}"; measure it anew'
-        )
     per_task: list[int] = []
-    records = head.objects("layers", len(graph.layers))
-    for layer, record in zip(graph.layers, records, strict=True):
-        if record.string("layer") != layer.name:
-            raise record.wrong("layer", json.dumps(layer.name))
+    for layer, record in records_of_layers(head, graph, "work"):
         if record.whole("tasks") != layer.tasks:
             raise record.wrong("tasks", str(layer.tasks))
         per_task.append(record.whole("per_task", 0, LARGEST_TOTAL))

@@ -22,12 +22,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hgpart.errors import ArgumentError, PlanError
-from hgpart.files.json_files import JsonObject, quoted, read_json
+from hgpart.errors import ArgumentError
+from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import replacing
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.work import figures
-from hgpart.work.figures import Work, load_work, measured
+from hgpart.work.figures import Work, load_work, measured, records_of_layers
 
 FORMAT = "hgpart layer times 1"
 WHAT = "a file of hgpart profile"
@@ -197,22 +197,14 @@ def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
         If it holds the times of another model.
     """
     head = read_json(path, WHAT, FORMAT)
-    source, fingerprint = head.string("source"), head.string("fingerprint")
-    if fingerprint != graph.fingerprint:
-        raise PlanError(
-            f"{path} holds the times of another model, {quoted(fingerprint)}: accepted are those "
-            f'of this one, "{graph.fingerprint}"; measure them anew'
-        )
+    source = head.string("source")
     if head.string("unit") != "s":
         raise head.wrong("unit", '"s"')
     samples = _ascending(head, "samples")
     if not samples:
         raise head.wrong("samples", "at least one number")
     layers: list[ShareTimes | None] = []
-    records = head.objects("layers", len(graph.layers))
-    for layer, record in zip(graph.layers, records, strict=True):
-        if record.string("layer") != layer.name:
-            raise record.wrong("layer", json.dumps(layer.name))
+    for layer, record in records_of_layers(head, graph, "times"):
         tasks = _ascending(record, "tasks")
         if tasks[-1:] != ((layer.tasks,) if layer.operators else ()):
             last = f"the last one {layer.tasks}" if layer.operators else "none"

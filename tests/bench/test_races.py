@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -50,8 +51,43 @@ def test_a_file_holds_what_can_be_gone_on_from(tmp_path) -> None:
     assert json.loads(path.read_text())["rows"][0]["steps"] == 10
     with pytest.raises(PlanError, match=r"its until is 0.9, this one's 0.8"):
         races_done(path, replace(EMPTY, until=0.8))
-    content = json.loads(path.read_text())
-    content["rows"][0]["points"] = [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        [1, 2],
+        [None, 1.0, 2.0, 0.5],
+        [math.nan, 1.0, 2.0, 0.5],
+        [1.5, 1.0, 2.0, 0.5],
+        [1, None, 2.0, 0.5],
+        [1, 1.0, 2.0, None],
+        [1, 1.0, 10**400, 0.5],
+        [1, 1.0, "2", 0.5],
+        [True, 1.0, 2.0, 0.5],
+    ],
+)
+def test_a_file_that_was_changed_is_refused_with_its_line(tmp_path, point) -> None:
+    """Null, which is the loss of a training that diverged, was taken for any figure."""
+    path = tmp_path / "race.json"
+    content = json.loads(races_json(by_way(ROWS, ["ddp"], EMPTY)))
+    content["rows"][0]["points"] = [point]
     path.write_text(json.dumps(content, indent=1))
     with pytest.raises(FormatError, match=r'race.json.*"points"'):
         races_done(path, EMPTY)
+
+
+def test_a_loss_that_is_no_number_is_null_in_a_file(tmp_path) -> None:
+    path = tmp_path / "race.json"
+    diverged = Race("ddp", (Point(10, 1.0, math.nan, 0.1),))
+    path.write_text(races_json(by_way({"ddp": diverged}, ["ddp"], EMPTY)))
+    assert (
+        json.loads(path.read_text(), parse_constant=pytest.fail)["rows"][0]["points"][0][2] is None
+    )
+    found = races_done(path, EMPTY)["ddp"]
+    assert math.isnan(found.points[0].loss)
+
+
+def test_one_process_may_be_of_the_file_that_was_gone_on_from() -> None:
+    resumed = by_way(ROWS, ["ddp"], EMPTY)
+    assert resumed.speed_up(FAST) == 4.0

@@ -50,12 +50,12 @@ def test_a_step_lasts_until_the_last_process_has_ended_it() -> None:
     assert row.peak_bytes == (7, 7)
 
 
-def test_steps_that_a_stream_begins_with_the_first_one_do_not_count() -> None:
-    timed = [lap(0.0, 5.0, 6.0, 7.0, 9.0, losses=(1.0,) * 4, sent=8)]
+def test_steps_that_fill_a_stream_and_those_that_are_left_do_not_count() -> None:
+    timed = [lap(0.0, 5.0, 6.0, 7.0, 9.0, 9.5, losses=(1.0,) * 5, sent=10)]
     row = measured(way_of("coarse:async"), [], timed, threads=1)  # two in flight
     assert row.seconds == (1.0, 2.0)
-    assert row.sent_bytes == 2.0  # of all four
-    assert len(row.losses) == 4
+    assert row.sent_bytes == 2.0  # of all five
+    assert len(row.losses) == 5
 
 
 def test_processes_that_do_not_wait_count_by_their_rates_and_a_server_not_at_all() -> None:

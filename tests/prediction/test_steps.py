@@ -1,3 +1,5 @@
+"""What the steps of parts compute, and what parts own."""
+
 from __future__ import annotations
 
 from collections import Counter

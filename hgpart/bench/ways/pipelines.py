@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, pipeline
+from torch.nn.modules.batchnorm import _NormBase
 
 from hgpart.bench.ways.job import Job, loss_of
 from hgpart.bench.ways.layout import Head
@@ -19,6 +20,7 @@ from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.errors import PlacementError, first_line, is_out_of_memory
 from hgpart.run.processes.connection import connect
 
+CHANGED = "a leaf Variable that requires grad is being used in an in-place operation"
 RULES = {"pipeline-gpipe": ScheduleGPipe, "pipeline-1f1b": Schedule1F1B}
 
 
@@ -26,11 +28,11 @@ RULES = {"pipeline-gpipe": ScheduleGPipe, "pipeline-1f1b": Schedule1F1B}
 def pipelined(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Iterator[Worker]:
     """Be the process of one stage."""
     with connect(job.workers, timeout=job.timeout):
-        yield Stage(way, job, _stage(way, job, layout, rank), rank)
+        yield Stage(way, job, *_stage(way, job, layout, rank), rank)
 
 
-def _stage(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Any:
-    """What torch makes of a stage; the others are let go of."""
+def _stage(way: Way, job: Job, layout: Sequence[Head], rank: int) -> tuple[Any, set[str]]:
+    """What torch makes of a stage, and what earlier ones have; these are let go of."""
     example = job.batches().images(0, range(job.batch_size // way.scheduling.micro_batches))
     model = job.new_model()
     try:
@@ -44,7 +46,9 @@ def _stage(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Any:
             f"torch's pipelining makes {pipe.num_stages} stages of it, for {job.workers} processes"
         )
     check_readers(pipe.split_gm, model)
-    return pipe.build_stage(rank, torch.device("cpu"))
+    earlier = [*pipe.split_gm.children()][:rank]
+    known = {name for stage in earlier for name in stage.state_dict()}
+    return pipe.build_stage(rank, torch.device("cpu")), known
 
 
 def _split(traced: fx.GraphModule, heads: Sequence[Head]) -> fx.GraphModule:
@@ -63,14 +67,18 @@ def check_readers(stages: fx.GraphModule, model: nn.Module) -> None:
     """Refuse what pipelining can't train: what has its gradients from several stages."""
     alike: dict[Tensor, set[str]] = {}
     for key, parameter in model.named_parameters(remove_duplicate=False):
-        alike.setdefault(parameter, set()).add(key)
-    held = {stage: {*dict(one.named_parameters())} for stage, one in stages.named_children()}
+        if parameter.requires_grad:
+            alike.setdefault(parameter, set()).add(key)
+    for name, norm in model.named_modules():
+        if isinstance(norm, _NormBase) and norm.running_mean is not None:
+            alike[norm.running_mean] = {f"{name}.running_mean"}
+    held = {stage: {*one.state_dict()} for stage, one in stages.named_children()}
     for own in alike.values():
         several = [stage for stage, theirs in held.items() if own & theirs]
         if several[1:]:
             raise PlacementError(
                 f"{len(several)} stages ({', '.join(several)}) have {min(own)}: torch's pipelining "
-                "gives each a copy, and does not add up their gradients"
+                "gives each a copy that learns by itself"
             )
     for node in stages.graph.nodes:
         readers = [user for user in node.users if user.op == "call_module"]
@@ -90,9 +98,10 @@ def check_readers(stages: fx.GraphModule, model: nn.Module) -> None:
 class Stage:
     """A Worker that has one stage."""
 
-    def __init__(self, way: Way, job: Job, stage: Any, rank: int) -> None:
+    def __init__(self, way: Way, job: Job, stage: Any, known: set[str], rank: int) -> None:
         self._first, self._last = rank == 0, rank == job.workers - 1
         self._module: nn.Module = stage.submod
+        self._known = known  # in the state of earlier stages
         self._batches, self._size = job.batches(), job.batch_size
         count = way.scheduling.micro_batches
         self._schedule: Any = RULES[way.name](stage, count, loss_fn=loss_of)
@@ -108,18 +117,29 @@ class Stage:
             if self._last:
                 losses: list[Tensor] = []
                 labels = self._batches.labels(step, range(self._size))
-                self._schedule.step(*images, target=labels, losses=losses)
+                self._run(target=labels, losses=losses, images=images)
                 found.append(torch.stack(losses).mean().item())
             else:
-                self._schedule.step(*images)
+                self._run(images=images)
             if self._optimizer is not None:
                 self._optimizer.step()
             tick()
         return found
 
+    def _run(self, images: Sequence[Tensor], **options: Any) -> None:
+        try:
+            self._schedule.step(*images, **options)
+        except RuntimeError as error:
+            if CHANGED not in str(error.__cause__):
+                raise
+            raise PlacementError(
+                "torch's pipelining can't train a stage that changes in place what it has received"
+            ) from error
+
     def state(self) -> Mapping[str, Tensor]:
-        """The stage's own."""
-        return self._module.state_dict()
+        """The stage's own, but for what an earlier one shows."""
+        own = self._module.state_dict().items()
+        return {name: value for name, value in own if name not in self._known}
 
     def sent_bytes(self) -> int | None:
         """What libraries send is counted by the system."""

@@ -291,12 +291,13 @@ class _Rows:
         as_json: Callable[[Any], str],
     ) -> None:
         self._empty, self._rows, self._order, self.as_json = empty, dict(before), order, as_json
+        self._told: dict[str, Any] = {}
 
     def add(self, row: Any, path: Path | None) -> None:
         """Keep a row, in the place of the one that its way had."""
         from hgpart.files.writing import replacing
 
-        self._rows[row.way] = row
+        self._rows[row.way] = self._told[row.way] = row
         if path is not None and not (path.exists() and not path.is_file()):
             with replacing(path) as file:  # a pipe would get each of the versions
                 file.write(self.as_json(self.record))
@@ -310,10 +311,10 @@ class _Rows:
 
     @property
     def failed(self) -> list[str]:
-        """Ways of which something went wrong."""
+        """Ways of which something went wrong now."""
         from hgpart.bench.turns import is_failed
 
-        return [row.way for row in self.record.rows if is_failed(row)]
+        return [row.way for row in self._told.values() if is_failed(row)]
 
 
 @contextmanager

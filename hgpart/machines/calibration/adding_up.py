@@ -10,9 +10,9 @@ from torch import distributed as dist
 
 from hgpart.machines.calibration.links import LONGEST, MOST_MESSAGES, ROUND_BYTES, SIZES
 from hgpart.machines.calibration.steady import rising, steady
-from hgpart.machines.calibration.wire import wait_for
 from hgpart.machines.machine import AllReduce
 from hgpart.run.processes.connection import Connection
+from hgpart.work.devices import wait_for
 
 
 def all_reduce(connection: Connection, on_size: Callable[[], None] = lambda: None) -> AllReduce:

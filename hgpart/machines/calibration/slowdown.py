@@ -18,9 +18,10 @@ import torch
 from torch.nn import functional
 
 from hgpart.machines.calibration.steady import steady
-from hgpart.machines.calibration.wire import Wire, wait_for
+from hgpart.machines.calibration.wire import Wire
 from hgpart.machines.machine import Link, Slowdown
 from hgpart.run.processes.connection import Connection
+from hgpart.work.devices import wait_for
 
 COMPUTING = 0.15  # seconds that a figure of a round takes
 FEWEST, MOST = 4, 7  # rounds

@@ -10,6 +10,7 @@ import torch
 from torch import distributed as dist
 
 from hgpart.run.processes.connection import Connection
+from hgpart.work.devices import wait_for
 
 Result = TypeVar("Result")
 
@@ -80,9 +81,3 @@ class Wire:
 
     def _guarded(self, call: Callable[[], Result]) -> Result:
         return self._connection.guard(call, self._doing, self._peer)
-
-
-def wait_for(device: torch.device) -> None:
-    """Return when a device has done all that it was given."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

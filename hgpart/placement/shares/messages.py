@@ -38,16 +38,19 @@ def buckets_of(graph: ChannelGraph, shapes: Shapes, names: Collection[str]) -> d
     A message costs as much as many bytes do, and gradients of a bucket depart together: so there
     are neither many messages nor is all left for the end.
     """
-    found: dict[str, str] = {}
-    bucket, size, last = "", BUCKET, ""
-    for name, layer in layers_of(graph, names).items():
+    layers = layers_of(graph, names)
+    found, bucket_of = dict[str, str](), dict[str, str]()  # of layers, those before with tied ones
+    bucket, size = "", BUCKET
+    for name, layer in layers.items():
         found[name] = layer
         if not is_large(shapes[name]):
-            if size >= BUCKET and layer != last:
-                bucket, size = layer, 0
-            found[name], last = bucket, layer
+            if layer not in bucket_of:
+                if size >= BUCKET:
+                    bucket, size = layer, 0
+                bucket_of[layer] = bucket
+            found[name] = bucket_of[layer]
             size += math.prod(shapes[name])
-    order = {layer: at for at, layer in enumerate(dict.fromkeys(layers_of(graph, names).values()))}
+    order = {layer: at for at, layer in enumerate(dict.fromkeys(layers.values()))}
     return dict(sorted(found.items(), key=lambda item: order[item[1]]))
 
 

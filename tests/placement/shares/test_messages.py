@@ -16,6 +16,32 @@ from hgpart.placement.shares import messages
 Shapes = dict[str, tuple[int, ...]]
 
 
+class Tied(nn.Module):
+    """Its fifth layer has the first one's weight, and a bias of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Conv2d(4, 4, 3, padding=1) for _ in range(7)))
+        self.layers[4].weight = self.layers[0].weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def test_a_tied_layer_opens_no_bucket_of_an_earlier_one(monkeypatch) -> None:
+    """Its bias opened one of the first layer's name, with which layers behind went, too."""
+    model = Tied()
+    shapes = {name: tuple(one.shape) for name, one in model.named_parameters()}
+    graph = channel_graph(trace(model, torch.empty(2, 4, 4, 4)))
+    monkeypatch.setattr(messages, "SMALL", 100)
+    monkeypatch.setattr(messages, "BUCKET", 8)
+    found = messages.buckets_of(graph, shapes, shapes)
+    of_bias = [found[f"layers.{at}.bias"] for at in range(7)]
+    assert of_bias[4] == of_bias[0]  # as the layers are one
+    assert [of_bias.count(bucket) for bucket in dict.fromkeys(of_bias)] == [3, 2, 2]
+    assert of_bias[5] == of_bias[6] == "layers.5"
+
+
 @pytest.fixture(scope="module")
 def net() -> tuple[ChannelGraph, Shapes]:
     layers = [nn.Conv2d(4, 4, 3, padding=1) for _ in range(5)]

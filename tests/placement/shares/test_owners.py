@@ -73,8 +73,9 @@ def test_each_task_belongs_to_a_part_that_has_it(name, slices, k, grain, seed):
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
-def test_by_data_parallelism_each_part_has_its_share(k, monkeypatch):
-    monkeypatch.setattr(messages, "SMALL", 2**14)  # larger ones need no memory besides
+@pytest.mark.parametrize("small", [2**14, messages.SMALL])
+def test_by_data_parallelism_each_part_has_its_share(k, small, monkeypatch):
+    monkeypatch.setattr(messages, "SMALL", small)
     model, inputs = wide()
     placement = place(model, by_data_parallelism(model, inputs, k))
     total = sum(one.nbytes for one in model.parameters())
@@ -85,10 +86,15 @@ def test_by_data_parallelism_each_part_has_its_share(k, monkeypatch):
     report = placement.report()
     for figures, own in zip(report.parts, shares, strict=True):
         assert figures.parameter_bytes == own
-        # Copies of all else, with gradients of theirs; and what arrives for its own, and is small.
+        # Copies of all else, with gradients of theirs; gradients that arrive for its own.
         assert figures.buffer_bytes == 2 * (total - own)
-        small = sum(one.nbytes for layer in model[4:] for one in layer.parameters())
-        assert 0 <= figures.exchange_bytes - (k - 1) * own <= small
+        together = [one for one in model.parameters() if one.numel() < small]
+        size = sum(one.nbytes for one in together)
+        if len(together) == len([*model.parameters()]):
+            # All in one message: weights that depart, those that arrive, gradients that depart.
+            assert figures.exchange_bytes == 2 * ((k - 1) * own + total - own)
+        else:
+            assert 0 <= figures.exchange_bytes - (k - 1) * own <= 2 * k * size
 
 
 def test_small_layers_and_those_of_few_tasks_stay_whole():
