@@ -148,7 +148,7 @@ def test_seconds_that_a_cell_may_still_have(
     assert cell.left(Namespace(**{**vars(ASKED), "retry": True})) == again
 
 
-def test_a_way_that_failed_in_a_later_turn_says_so_and_is_not_tried_again(
+def test_a_way_that_failed_in_a_later_turn_is_not_tried_again(
     suite: ModuleType,
 ) -> None:
     runs = importlib.import_module("bench_runs")
