@@ -110,6 +110,11 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def unfinished_folder(folder: Path, step: int) -> Path:
+    """Where the parts of a checkpoint are written, until it is whole."""
+    return folder / f".step-{step:06d}.unfinished"
+
+
 def begin(folder: Path, step: int) -> Path:
     """Make the folder that the parts of a checkpoint are written into, for `publish`.
 
@@ -118,7 +123,7 @@ def begin(folder: Path, step: int) -> Path:
     CheckpointError
         If it can't be made.
     """
-    unfinished = folder / f".step-{step:06d}.unfinished"
+    unfinished = unfinished_folder(folder, step)
     with _written(folder):
         for left in folder.glob(".step-*"):  # by a training that was ended while it wrote
             shutil.rmtree(left)
@@ -430,8 +435,11 @@ def _sha256(path: Path) -> str:
 def _remove(path: Path) -> None:
     """Take a checkpoint's name away first, so that there is never half of one."""
     hidden = path.with_name(f".{path.name}.removed")
-    path.replace(hidden)
-    shutil.rmtree(hidden)
+    try:
+        path.replace(hidden)
+        shutil.rmtree(hidden)
+    finally:  # interrupted in its midst, too
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -21,6 +21,7 @@ from hgpart.run.training.checkpoints import (
     newest,
     part_file,
     publish,
+    unfinished_folder,
     write_part,
 )
 
@@ -80,9 +81,10 @@ def save(
     CheckpointError
         If it can't be written; those that are there stay.
     """
-    unfinished = begin(checkpointing.folder, len(losses)) if learner.first else None
-    unfinished = learner.gather(unfinished)[0]  # made before anyone writes
+    unfinished = unfinished_folder(checkpointing.folder, len(losses))
     try:
+        made = begin(checkpointing.folder, len(losses)) if learner.first else None
+        unfinished = learner.gather(made)[0]  # made before anyone writes
         parts: dict[int, list[Held]] = {}
         for part, held, tensor in learner.held():
             state = optimizers[part].state.get(tensor, {}) if part in optimizers else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -325,6 +326,21 @@ def test_nothing_is_removed_before_the_new_one_is_there(tmp_path, monkeypatch):
     assert [path for path in files_of(tmp_path) if path.name[0] != "."] == kept
     again = simple(tmp_path, 30)
     assert files_of(tmp_path) == [kept[1], again]  # and what was left behind is gone
+
+
+def test_an_interrupt_while_an_old_one_is_removed_leaves_nothing_of_it(tmp_path, monkeypatch):
+    kept = [simple(tmp_path, step) for step in (10, 20)]
+    remove = shutil.rmtree
+
+    def interrupted(path, ignore_errors=False):
+        if not ignore_errors:
+            raise KeyboardInterrupt
+        remove(path, ignore_errors=True)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simple(tmp_path, 30)
+    assert files_of(tmp_path) == [kept[1], tmp_path / "step-000030"]
 
 
 def test_one_that_was_refused_gives_way(tmp_path):
