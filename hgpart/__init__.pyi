@@ -1,3 +1,4 @@
+from .freed_memory import keep_freed_memory as keep_freed_memory
 from .machines.machine import Device as Device
 from .machines.machine import Link as Link
 from .machines.machine import Machine as Machine

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import multiprocessing
 import os
 import re
@@ -32,6 +30,7 @@ from hgpart.bench.ways.placed import placed
 from hgpart.bench.ways.way import APART, PIPELINES, SERVERS, SINGLE, Way
 from hgpart.bench.ways.worker import Failure, Hire, Lap, Learn, Worker, apart, single
 from hgpart.errors import HgpartError, RunError, first_line
+from hgpart.freed_memory import give_back_freed_memory, keep_freed_memory
 from hgpart.run.processes.connection import TORCHS_PLACE
 
 PLACE_IN_MEMORY = Path("/proc/self")  # Linux's accounts of this process
@@ -62,13 +61,14 @@ def work(
     # A lock that torch makes while it traces, and loses with the process, would be complained of.
     multiprocessing.set_start_method("fork", force=True)
     os.environ.update(environment)
+    keep_freed_memory()  # of all ways alike: ways are compared, not allocators
     torch.set_num_threads(job.threads)
     torch.manual_seed(job.seed)
     _say_nothing()
     status = 1
     try:
         with HIRES.get(way.name, placed)(way, job, layout, rank) as worker:
-            _give_back_memory()
+            give_back_freed_memory()  # what was needed to begin is in no step's peak
             orders.send(None)
             _serve(worker, orders, _Steps(steps_ended, rank))
         status = 0
@@ -170,16 +170,6 @@ def _written_bytes() -> int | None:
         said = re.search(r"^wchar: (\d+)$", (PLACE_IN_MEMORY / "io").read_text(), re.MULTILINE)
         return int(said[1])  # type: ignore[index]
     return None
-
-
-def _give_back_memory() -> None:
-    """Let go of what was needed to begin, as tracing is, so that it is in no step's peak.
-
-    glibc keeps what is freed for what comes; see malloc_trim(3).
-    """
-    gc.collect()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _forget_peak() -> None:

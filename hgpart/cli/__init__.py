@@ -32,6 +32,7 @@ from hgpart.cli.commands.train import train
 from hgpart.cli.commands.verify import verify
 from hgpart.cli.processes import started_as_rank
 from hgpart.errors import HgpartError, ModelError, OutputError, first_line, is_out_of_memory
+from hgpart.freed_memory import keep_freed_memory
 from hgpart.terminal import say
 
 INTERRUPTED = 130  # 128 + the signal, as shells say it
@@ -143,6 +144,7 @@ def _failed(message: str, status: int) -> int:
 
 def main() -> None:
     """Run the `hgpart` command with the process's arguments."""
+    keep_freed_memory()
     status = run(sys.argv[1:])
     if status == INTERRUPTED or started_as_rank():
         # Threads may still be at work: of a comparison's strategies, which an exit waits for; of

@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING
 
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, OutputError, RunError
+from hgpart.freed_memory import keep_freed_memory
 from hgpart.terminal import printable
 
 if TYPE_CHECKING:
@@ -258,6 +259,7 @@ def begin() -> None:
     """
     _, launcher, terminal, program = sys.argv[:4]
     _end_with(int(launcher))
+    keep_freed_memory()
     if terminal and os.environ["RANK"] == "0":
         buffer: IO[bytes] = sys.stderr.buffer
         sys.stderr = _PassedOn(buffer, line_buffering=True)
