@@ -23,7 +23,7 @@ def links(draw: st.DrawFn) -> Link:
 
 @st.composite
 def slowdowns(draw: st.DrawFn) -> Slowdown:
-    return Slowdown((1.0, *draw(st.lists(factors, max_size=3))), draw(factors))
+    return Slowdown((1.0, *draw(st.lists(factors, max_size=3))))
 
 
 devices = st.builds(
@@ -50,7 +50,7 @@ def machines(draw: st.DrawFn) -> Machine:
         pairs=pairs,
         all_reduce=draw(st.none() | st.just(AllReduce(reduced.sizes, reduced.seconds))),
         together=slowdown.together,
-        while_sending=slowdown.while_sending,
         memory_bound=draw(st.none() | slowdowns()),
+        handling=draw(st.floats(0, 1e-6)),
         note=draw(st.text(max_size=5)),
     )

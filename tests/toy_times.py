@@ -12,7 +12,8 @@ def in_proportion(graph: ChannelGraph, update: float = 0.0) -> LayerTimes:
     """Backward takes twice as long as forward; the update of any layer as long as any other's."""
     found = []
     for layer in graph.layers:
-        once = ((layer.macs * layer.tasks * UNIT,),)
-        seconds = {which: once for which in Pass} | {Pass.UPDATE: ((update,),)}
+        once = layer.macs * layer.tasks * UNIT
+        seconds = {which: ((once,),) for which in Pass}
+        seconds |= {Pass.BACKWARD: ((2 * once,),), Pass.UPDATE: ((update,),)}
         found.append(ShareTimes((layer.tasks,), seconds) if layer.operators else None)
     return LayerTimes((1,), tuple(found), "by hand")

@@ -159,8 +159,6 @@ class Slowdown:
     together : tuple of float
         At ``[n-1]``, while n devices of its node compute, which is 1 while it alone does; of more
         than there are numbers, the last one.
-    while_sending : float
-        While a message of it travels, beside the same while none does.
 
     Raises
     ------
@@ -169,11 +167,10 @@ class Slowdown:
     """
 
     together: tuple[float, ...] = (1.0,)
-    while_sending: float = 1.0
 
     def __post_init__(self) -> None:
         """Check."""
-        for factor in (*self.together, self.while_sending):
+        for factor in self.together:
             if not 1 <= factor < math.inf:
                 raise ArgumentError(f"{factor} times as long: accepted is 1 or more")
         if self.together[:1] != (1.0,):
@@ -181,6 +178,14 @@ class Slowdown:
                 f"times as long together {list(self.together)}: accepted is 1 for one device, then "
                 "those for two and more"
             )
+
+    def of(self, computing: int) -> float:
+        """While so many compute.
+
+        >>> Slowdown((1.0, 1.5)).of(3)
+        1.5
+        """
+        return self.together[min(computing, len(self.together)) - 1]
 
 
 @dataclass(frozen=True)
@@ -200,10 +205,12 @@ class Machine:
     all_reduce : AllReduce or None
         Of all devices, where it is known.
     together : tuple of float
-    while_sending : float
         As of `Slowdown`, for convolutions, where the time of a CNN goes.
     memory_bound : Slowdown or None
         The same for what does little more than read and write maps, as norms do, if it is known.
+    handling : float
+        Seconds of computing that a byte of a message costs the device that sends it, and the one
+        that receives it.
     note : str
         Where the figures come from.
 
@@ -221,13 +228,15 @@ class Machine:
     pairs: Mapping[tuple[int, int], Link] = field(default_factory=dict)
     all_reduce: AllReduce | None = None
     together: tuple[float, ...] = (1.0,)
-    while_sending: float = 1.0
     memory_bound: Slowdown | None = None
+    handling: float = 0.0
     note: str = ""
 
     def __post_init__(self) -> None:
         """Check."""
-        Slowdown(self.together, self.while_sending)
+        Slowdown(self.together)
+        if not 0 <= self.handling < math.inf:
+            raise ArgumentError(f"handling {self.handling}: accepted is 0 s a byte or more")
         if not self.nodes or min(self.nodes) < 1 or sum(self.nodes) != self.k:
             raise ArgumentError(
                 f"nodes of {list(self.nodes)} devices: accepted are {self.k} in all, and 1 or more "

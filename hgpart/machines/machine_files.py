@@ -20,8 +20,9 @@ fields may be left out:
   other one is as fast.
 - ``"all_reduce"``: ``"sizes"`` and ``"seconds"``, of all devices.
 - ``"together": [1, 1.2]``: how many times as long computing takes while one and while two devices
-  of a node compute, and so on; ``"while_sending": 1.1``, while a message of the device travels.
-  ``"memory_bound"`` has the same two for norms and the like.
+  of a node compute, and so on. ``"memory_bound"`` is an object with the same of norms and the like.
+- ``"handling": 5e-10``: seconds of computing that a byte of a message costs the device that sends
+  it, and the one that receives it.
 - ``"name"`` and ``"note"``, for who reads it.
 """
 
@@ -89,8 +90,8 @@ def machine_of(head: JsonObject) -> Machine:
         pairs=_pairs(head, sum(nodes)) if "pairs" in fields else {},
         all_reduce=_all_reduce(head.object("all_reduce")) if "all_reduce" in fields else None,
         together=slowdown.together,
-        while_sending=slowdown.while_sending,
         memory_bound=_slowdown(head.object("memory_bound")) if "memory_bound" in fields else None,
+        handling=_handling(head),
         note=head.string("note") if "note" in fields else "",
     )
 
@@ -145,13 +146,17 @@ def _all_reduce(of: JsonObject) -> AllReduce:
 
 def _slowdown(of: JsonObject) -> Slowdown:
     together = tuple(of.numbers("together")) if "together" in of.fields else (1.0,)
-    while_sending = of.number("while_sending") if "while_sending" in of.fields else 1.0
-    if while_sending < 1:
-        raise of.wrong("while_sending", "1 or more")
     try:
-        return Slowdown(together, while_sending)
+        return Slowdown(together)
     except ArgumentError as error:
         raise of.wrong("together", f"1, then 1 or more ({error})") from None
+
+
+def _handling(head: JsonObject) -> float:
+    handling = head.number("handling") if "handling" in head.fields else 0.0
+    if handling < 0:
+        raise head.wrong("handling", "0 s a byte or more")
+    return handling
 
 
 # ------------------------------------------------------------------ writing
@@ -177,8 +182,8 @@ def machine_json(machine: Machine) -> str:
         "note": machine.note,
         "nodes": machine.nodes,
         "together": machine.together,
-        "while_sending": machine.while_sending,
         "memory_bound": machine.memory_bound and asdict(machine.memory_bound),
+        "handling": machine.handling,
         "inside": asdict(machine.inside),
         "between": machine.between and asdict(machine.between),
         "all_reduce": machine.all_reduce and asdict(machine.all_reduce),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,8 +20,10 @@ from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
+M = TypeVar("M", bound=nn.Module)
 
-def skeleton(model: nn.Module) -> nn.Module:
+
+def skeleton(model: M) -> M:
     """A copy of a model without its weights: the floating tensors of its state are on meta."""
     kept = {
         id(tensor): _without_storage(tensor)

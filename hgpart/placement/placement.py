@@ -525,7 +525,7 @@ class Placement(nn.Module):
             As in `check_batch`, for each micro-batch; if there are other inputs than the model's,
             or one requires a gradient.
         """
-        schedule = schedule_for_mode(schedule or self._plain_schedule(), loss_fn is not None)
+        schedule = schedule_for_mode(schedule or self.plain_schedule(), loss_fn is not None)
         batch_size = self._batch_size(inputs)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
         batches = self.divided(inputs, sizes)
@@ -742,7 +742,8 @@ class Placement(nn.Module):
                 return len(value)
         raise PlacementError("no input has samples: accepted are inputs with a batch among them")
 
-    def _plain_schedule(self) -> Schedule:
+    def plain_schedule(self) -> Schedule:
+        """What a step goes by where none is asked for: the whole batch at once."""
         if self.training not in self._plain:
             outlines = [outline(self.programs[part], {}) for part in sorted(self.programs)]
             self._plain[self.training] = make_schedule(outlines, "sequential", 1, Costs())

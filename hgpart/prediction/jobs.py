@@ -58,8 +58,8 @@ class Sharing:
     nodes : tuple of int
         The node of each part, numbered from 0.
     slowdown, memory_bound : Slowdown
-        Of computing, and of what does little more than read and write: while other parts of the
-        node compute, and while a message of the part travels, which it sends or receives.
+        Of computing, and of what does little more than read and write, while other parts of the
+        node compute.
     queues : bool
         Whether a link carries one message at a time each way, and the others wait.
     """
@@ -69,31 +69,21 @@ class Sharing:
     memory_bound: Slowdown = NO_SLOWDOWN
     queues: bool = False
 
-    def factor(self, computing: int, sending: int, memory_bound: float) -> float:
+    def factor(self, computing: int, memory_bound: float) -> float:
         """How many times as long a job takes.
 
         Parameters
         ----------
         computing : int
             Parts of its node that compute, itself among them.
-        sending : int
-            Messages of its part that travel.
         memory_bound : float
             Of its seconds, the share that is.
 
-        >>> Sharing((0, 0), Slowdown((1.0, 1.5), 2.0)).factor(2, sending=1, memory_bound=0.0)
-        3.0
+        >>> Sharing((0, 0), Slowdown((1.0, 1.5))).factor(2, memory_bound=0.0)
+        1.5
         """
-        found = _factor(self.slowdown, computing, sending)
-        if not memory_bound:
-            return found
-        other = _factor(self.memory_bound, computing, sending)
-        return found + memory_bound * (other - found)
-
-
-def _factor(slowdown: Slowdown, computing: int, sending: int) -> float:
-    together = slowdown.together[min(computing, len(slowdown.together)) - 1]
-    return together * (slowdown.while_sending if sending else 1.0)
+        found = self.slowdown.of(computing)
+        return found + memory_bound * (self.memory_bound.of(computing) - found)
 
 
 class Span(NamedTuple):

@@ -13,12 +13,11 @@ from hgpart.schedules.outline import Chunk
 from hgpart.schedules.schedule import Action, Direction
 from hgpart.work.layer_times import LayerTimes, Pass
 
-PASSES: Mapping[Direction, tuple[Pass, ...]] = {
-    Direction.FORWARD: (Pass.FORWARD,),
-    Direction.BACKWARD: (Pass.MAPS, Pass.WEIGHTS),
-    Direction.MAPS: (Pass.MAPS,),
-    Direction.WEIGHTS: (Pass.WEIGHTS,),
-}
+_Key = tuple[int, Direction, int, int, bool]
+ADDING = {Pass.BACKWARD, Pass.WEIGHTS}  # to gradients of weights
+# Of an update, which reads weights and gradients and writes weights; what is added to gradients is
+# in the caches still.
+OF_UPDATE = 2 / 3
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Overheads:
 
     step: float = 3e-5
     transfer: float = 5e-5
-    byte: float = 2e-10
+    byte: float = 4e-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +56,8 @@ class MeasuredCosts(CostModel):
     machine : Machine
         Whose device of a number has the part of that number.
     overheads : Overheads
+    is_stream : bool
+        Whether `sizes` are those of batches of a stream.
     """
 
     steps: Mapping[int, PartSteps]
@@ -65,7 +66,10 @@ class MeasuredCosts(CostModel):
     times: LayerTimes
     machine: Machine
     overheads: Overheads = Overheads()
-    _known: dict[tuple[int, Direction, int, int], Job] = field(default_factory=dict, init=False)
+    is_stream: bool = False
+    _known: dict[tuple[int, Direction, int, int, bool], Job] = field(
+        default_factory=dict, init=False
+    )
 
     def action(self, action: Action, chunk: Chunk) -> float:
         """The seconds of all steps of a chunk."""
@@ -74,7 +78,7 @@ class MeasuredCosts(CostModel):
     def job(self, action: Action) -> Job:
         """The same, and how much of them is memory-bound."""
         part, direction, micro_batch, at = action
-        key = part, direction, at, self.sizes[micro_batch]
+        key = part, direction, at, self.sizes[micro_batch], micro_batch > 0
         if key not in self._known:
             if direction is Direction.UPDATE:
                 self._known[key] = Job(self.update(part), memory_bound=1.0)
@@ -97,15 +101,40 @@ class MeasuredCosts(CostModel):
         return [self._job(shares.get(name), action, samples) for name in self.names(action)]
 
     def _job(self, share: LayerShare | None, action: Action, samples: float) -> Job:
-        seconds, overhead = 0.0, self.overheads.step
         if share is None:
-            return Job(overhead)
-        wanted = {Pass.FORWARD: True, Pass.MAPS: share.returns, Pass.WEIGHTS: share.trains}
-        for which in PASSES[action.direction]:
-            if wanted[which]:
-                of_batch = share.of_batch * samples
-                seconds += self.times.seconds(share.layer, which, share.share, of_batch)
-        return together([Job(overhead), Job(seconds, memory_bound=float(not share.multiplies))])
+            return Job(self.overheads.step)
+        of_batch = share.of_batch * samples
+        trains = share.trains and not (self._waits_for_all and share.is_product(of_batch))
+        passes = _passes(action.direction, share.returns, trains)
+        seconds = sum(
+            self.times.seconds(share.layer, which, share.share, of_batch) for which in passes
+        )
+        if self._waits_for_all and action.micro_batch and not ADDING.isdisjoint(passes):
+            # To the gradients of the first micro-batch others are added.
+            seconds += OF_UPDATE * self.times.seconds(share.layer, Pass.UPDATE, share.share, 1)
+        return Job(seconds, memory_bound=float(not share.multiplies))
+
+    @property
+    def _waits_for_all(self) -> bool:
+        """Whether gradients of large matrices are computed for all micro-batches at once."""
+        return not self.is_stream and len(self.sizes) > 1
+
+    def products(self, part: int) -> Job:
+        """What a part computes at the end of a step, for all of its micro-batches."""
+        if not self._waits_for_all:
+            return Job(0.0)
+        steps, samples = self.steps[part], max(self.sizes)
+        names = {name for chunk in steps.backward for name in chunk} & steps.shares.keys()
+        late = [one for one in map(steps.shares.__getitem__, sorted(names)) if one.trains]
+        return Job(
+            sum(
+                self.times.seconds(
+                    one.layer, Pass.WEIGHTS, one.share, one.of_batch * sum(self.sizes)
+                )
+                for one in late
+                if one.is_product(one.of_batch * samples)
+            )
+        )
 
     def moved_in(self, action: Action) -> Job:
         """What an action takes to pack what it sends, and to take apart what has come."""
@@ -115,8 +144,12 @@ class MeasuredCosts(CostModel):
         steps = self.steps[part]
         forward = direction is Direction.FORWARD
         transfers, nbytes = (steps.forward_moved if forward else steps.backward_moved)[at]
-        copying = self.overheads.byte * self.sizes[micro_batch] * nbytes
-        return together([Job(self.overheads.transfer * transfers), Job(copying, memory_bound=1.0)])
+        return Job(self.handled(transfers, self.sizes[micro_batch] * nbytes))
+
+    def handled(self, transfers: int, nbytes: float) -> float:
+        """Seconds that transfers cost the part that sends them, or that takes them in."""
+        each_byte = self.overheads.byte + self.machine.handling
+        return self.overheads.transfer * transfers + each_byte * nbytes
 
     def again_in(self, action: Action) -> Job:
         """What an action computes again of forward chunks."""
@@ -141,6 +174,20 @@ class MeasuredCosts(CostModel):
     def exchange(self, sender: int, receiver: int, nbytes: float, both_ways: bool = False) -> float:
         """Seconds over the link."""
         return self.machine.link(sender, receiver).seconds_of(nbytes, both_ways)
+
+
+def _passes(direction: Direction, returns: bool, trains: bool) -> tuple[Pass, ...]:
+    """What is measured of what a step does in a direction.
+
+    >>> _passes(Direction.BACKWARD, returns=True, trains=False)
+    (<Pass.MAPS: 'maps'>,)
+    """
+    if direction is Direction.FORWARD:
+        return (Pass.FORWARD,)
+    if direction is Direction.BACKWARD and returns and trains:
+        return (Pass.BACKWARD,)
+    maps = (Pass.MAPS,) * (returns and direction is not Direction.WEIGHTS)
+    return maps + (Pass.WEIGHTS,) * (trains and direction is not Direction.MAPS)
 
 
 def together(jobs: Sequence[Job]) -> Job:

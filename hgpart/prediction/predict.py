@@ -129,9 +129,9 @@ def predict(
     sizes = (size,) * count if is_stream else micro_batch_sizes(size, count)
     again = [outline.again for outline in schedule.outlines]
     steps = part_steps(placement)
-    costs = MeasuredCosts(steps, sizes, again, times, machine, overheads or Overheads())
+    costs = MeasuredCosts(steps, sizes, again, times, machine, overheads or Overheads(), is_stream)
     planned = jobs_of(schedule, costs, shared_weights(placement, schedule, costs))
-    found = simulate(planned.jobs, planned.journeys, sharing_of(machine, k))
+    found = simulate(planned.jobs, planned.journeys, sharing_of(machine, k, times))
     return Prediction(
         seconds=found.end,
         batch_size=size,
@@ -144,10 +144,21 @@ def predict(
     )
 
 
-def sharing_of(machine: Machine, k: int) -> Sharing:
-    """What the first k devices of a machine share: processors by node, and each link."""
-    slowdown = Slowdown(machine.together, machine.while_sending)
+def sharing_of(machine: Machine, k: int, times: LayerTimes) -> Sharing:
+    """What the first k devices of a machine share: processors by node, and each link.
+
+    Where devices of a node slow each other down, steps of the model do so as much as was measured
+    of them at least.
+    """
+    slowdown = Slowdown(machine.together)
     memory_bound = machine.memory_bound or slowdown
+    if len(machine.together) > 1:
+        slowdown, memory_bound = (
+            Slowdown(
+                tuple(max(one.of(n), times.together(n)) for n in range(1, max(machine.nodes) + 1))
+            )
+            for one in (slowdown, memory_bound)
+        )
     return Sharing(machine.node_of[:k], slowdown, memory_bound, queues=True)
 
 

@@ -87,19 +87,17 @@ class _Part:
         When it will be done, as events say.
     version : int
         Of that event: others are out of date.
-    sending : int
-        Messages that it sends or receives.
     missing : set of int
         Journeys that it waits for.
     """
 
-    __slots__ = ("begun", "clock", "due", "job", "missing", "sending", "version")
+    __slots__ = ("begun", "clock", "due", "job", "missing", "version")
 
     def __init__(self) -> None:
         self.job: Job | None = None
         self.clock, self.begun = _Clock(0.0), 0.0
         self.due: float | None = None
-        self.version, self.sending = 0, 0
+        self.version = 0
         self.missing: set[int] = set()
 
 
@@ -163,7 +161,7 @@ class _Simulation:
         if part.job is None:
             return
         computing = self._computing[self._sharing.nodes[at]]
-        factor = self._sharing.factor(computing, part.sending, part.job.memory_bound)
+        factor = self._sharing.factor(computing, part.job.memory_bound)
         part.clock.go(1 / factor, now)
         due = max(now, part.clock.when(part.job.seconds))
         if due != part.due:
@@ -219,7 +217,6 @@ class _Simulation:
         together.append(journey)
         self._clocks[journey] = _Clock(now)
         self.travelled[journey] = Span(now, now)
-        self._count_sending(sender, receiver, 1, now)
         self._go(journey, bool(against), now)
         if len(together) == 1:
             for other in against:
@@ -242,7 +239,6 @@ class _Simulation:
         together.remove(journey)
         del self._clocks[journey]
         self.travelled[journey] = Span(self.travelled[journey].begin, now)
-        self._count_sending(sender, receiver, -1, now)
         if not together:
             for other in self._under_way.get((receiver, sender), []):
                 self._go(other, False, now)
@@ -254,9 +250,3 @@ class _Simulation:
             missing.remove(journey)
             if not missing:
                 self._begin(receiver, now)
-
-    def _count_sending(self, sender: int, receiver: int, more: int, now: float) -> None:
-        """Tell both that a message of theirs travels, or that it does not any more."""
-        for at in (sender, receiver):
-            self.parts[at].sending += more
-            self._settle(at, now)

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hgpart.arrays import Float64
-from hgpart.execution.instructions import Compute, Receive, Send, prepare
+from hgpart.execution.instructions import Compute, Receive, Send, matrices, prepare
 from hgpart.execution.outlines import nbytes_a_sample
+from hgpart.execution.weights.gradients import SEVERAL
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
 from hgpart.placement.building.blueprint import Blueprint
@@ -37,6 +38,8 @@ class LayerShare:
         Whether they are computed of what it reads.
     multiplies : bool
         Whether it has multiply-accumulates; else it does little more than read and write.
+    matrix_bytes, row_bytes : int
+        Of matrices that samples are multiplied by, and of what it reads and makes of a sample.
     """
 
     layer: int
@@ -45,6 +48,14 @@ class LayerShare:
     trains: bool
     returns: bool
     multiplies: bool
+    matrix_bytes: int = 0
+    row_bytes: int = 0
+
+    def is_product(self, samples: float) -> bool:
+        """Whether the gradients of its weights wait for all micro-batches; see `Product`."""
+        if not self.returns or not self.matrix_bytes:
+            return False
+        return self.matrix_bytes >= SEVERAL * samples * self.row_bytes
 
 
 class Moved(NamedTuple):
@@ -127,6 +138,8 @@ def _of_part(
         name = blueprint.names[at]
         first = next((one for one in (f"{name}_partial", f"{name}_before_0") if one in steps), name)
         layer = graph.layers[at]
+        step = dict(program.module.named_children()).get(first)
+        of_step = [] if step is None else [*matrices(step)]
         found[first] = LayerShare(
             layer=at,
             share=float(shares[at]),
@@ -134,6 +147,8 @@ def _of_part(
             trains=not blueprint.trainable.isdisjoint(layer.parameter_names),
             returns=any(learns[source] for source in graph.sources(layer)),
             multiplies=layer.macs > 0,
+            matrix_bytes=sum(one.nbytes for one in of_step),
+            row_bytes=sum(one.element_size() * sum(one.shape) for one in of_step),
         )
     return found
 

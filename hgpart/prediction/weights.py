@@ -8,7 +8,7 @@ in the batch, these depart. At the end the owners add up what has come.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -61,7 +61,10 @@ def shared_weights(placement: Placement, schedule: Schedule, costs: MeasuredCost
         If it is of a stream, whose parts share weights.
     """
     if len(placement.shares) == 1 or not schedule.backward:
-        return SharedWeights((), {}, {}, {one: (costs.job(one),) for one in schedule.order})
+        alone = {one: (costs.job(one),) for one in schedule.order}
+        late = {part: costs.products(part) for part in range(placement.k) if schedule.backward}
+        behind = {part: (job,) for part, job in late.items() if job.seconds}
+        return SharedWeights((), {}, behind, alone)
     if schedule.in_flight is not None:
         raise ArgumentError(
             "a stream by a plan over slices of the batch: accepted is a schedule of a step, as "
@@ -74,24 +77,33 @@ def shared_weights(placement: Placement, schedule: Schedule, costs: MeasuredCost
     journeys = [_journey(placement, costs, number, False) for number in numbers]
     journeys += [_journey(placement, costs, number, True) for number in numbers]
     first, last = dict[int, tuple[Job, ...]](), dict[int, tuple[Job, ...]]()
+
+    def handled(some: Sequence[int]) -> float:
+        """Seconds of a part that sends weights or gradients, or takes them in."""
+        nbytes = sum(copies.nbytes(copies.weights[one]) for one in some)
+        return costs.handled(0, nbytes)
+
     divided: dict[Action, tuple[Job, ...]] = {}
     for part in range(placement.k):
         held = [number for number in numbers if copies.weights[number].holder == part]
         owned = [number for number in numbers if copies.weights[number].owner == part]
         used = _weights_of_steps(placement, part, {*held})
-        own = dict(_divided(schedule.sequences[part], costs, used, there, back))
+        own = dict(_divided(schedule.sequences[part], costs, used, there, back, handled))
         divided.update(own)
-        departed = {one for jobs in own.values() for job in jobs for one in job.sends}
+        jobs_of_steps = [job for jobs in own.values() for job in jobs]
+        awaited = {one for job in jobs_of_steps for one in job.awaits}
+        departed = {one for job in jobs_of_steps for one in job.sends}
         unused = [number for number in held if back[number] not in departed]
+        arriving = [number for number in unused if there[number] not in awaited]
         others = Job(
-            0.0,
+            handled(unused) + handled(arriving),
             awaits=tuple(there[number] for number in unused),
             sends=tuple(back[number] for number in unused),
         )
         come = tuple(back[number] for number in owned)
-        seconds = costs.overheads.byte * sum(copies.nbytes(copies.weights[one]) for one in owned)
-        first[part] = (Job(0.0, sends=tuple(there[number] for number in owned)),)
-        last[part] = (others, Job(seconds, awaits=come, memory_bound=1.0))
+        departing = Job(handled(owned), sends=tuple(there[number] for number in owned))
+        first[part] = (departing,)
+        last[part] = (costs.products(part), others, Job(handled(owned), awaits=come))
     return SharedWeights(tuple(journeys), first, last, divided)
 
 
@@ -123,6 +135,7 @@ def _divided(
     used: Mapping[str, Sequence[int]],
     there: Mapping[int, int],
     back: Mapping[int, int],
+    handled: Callable[[Sequence[int]], float],
 ) -> Iterator[tuple[Action, tuple[Job, ...]]]:
     """The actions of a part, in as many jobs as there are waits for weights and departures."""
     uses = Counter[int]()
@@ -141,18 +154,20 @@ def _divided(
         since = [costs.again_in(action)]
         for name, job in zip(names, costs.jobs_of_steps(action), strict=True):
             numbers = used.get(name, ())
-            new = tuple(there[number] for number in numbers if number not in came)
+            new = [number for number in numbers if number not in came]
             came.update(numbers)
             if new:
                 found.append(together(since)._replace(awaits=awaits))
-                awaits, since = new, []
+                awaits, since = tuple(there[number] for number in new), [Job(handled(new))]
             since.append(job)
-            departing: tuple[int, ...] = ()
+            departing: list[int] = []
             if action.direction in LATER:
                 uses.subtract(numbers)
-                departing = tuple(back[number] for number in numbers if not uses[number])
+                departing = [number for number in numbers if not uses[number]]
             if departing:
-                found.append(together(since)._replace(awaits=awaits, sends=departing))
+                since.append(Job(handled(departing)))
+                sends = tuple(back[number] for number in departing)
+                found.append(together(since)._replace(awaits=awaits, sends=sends))
                 awaits, since = (), []
         since.append(costs.moved_in(action))
         yield action, (*found, together(since)._replace(awaits=awaits))

@@ -12,7 +12,7 @@ from rich.console import Console
 from hgpart.layers.channel_graph import WHOLE, ChannelGraph, Layer, Read
 from hgpart.report.tables import even_decimals, print_table, ruled_table
 from hgpart.work.figures import Work
-from hgpart.work.layer_times import LayerTimes, Pass
+from hgpart.work.layer_times import WHOLE_STEP, LayerTimes, Pass
 
 MAX_NAMED_LAYERS = 3  # of those that a layer reads
 
@@ -110,11 +110,14 @@ def print_layer_times(
     """Print what all of each layer takes with all samples, pass by pass, and half of its tasks."""
     measured = [at for at, shares in enumerate(times.layers) if shares is not None]
 
-    def milliseconds(at: int, share: float) -> list[float]:
-        return [1e3 * times.seconds(at, which, share, batch_size) for which in Pass]
+    def milliseconds(at: int, share: float) -> dict[Pass, float]:
+        return {which: 1e3 * times.seconds(at, which, share, batch_size) for which in Pass}
+
+    def of_step(found: dict[Pass, float]) -> float:
+        return math.fsum(found[which] for which in WHOLE_STEP)
 
     whole = {at: milliseconds(at, 1.0) for at in measured}
-    total = math.fsum(map(math.fsum, whole.values()))
+    total = math.fsum(map(of_step, whole.values()))
     shape = " x ".join(map(str, input_shape))
     console.print(
         f"{name} at {shape}: {total / 1e3:.4g} s a training step of {batch_size} samples, "
@@ -123,10 +126,10 @@ def print_layer_times(
     table = ruled_table(
         ["layer", "tasks", *(which.value for which in Pass), "share", "half the tasks"]
     )
-    columns = [even_decimals([row[number] for row in whole.values()]) for number in range(4)]
+    columns = [even_decimals([row[which] for row in whole.values()]) for which in Pass]
     for at, *figures in zip(measured, *columns, strict=True):
-        layer, all_of_it = graph.layers[at], math.fsum(whole[at])
-        half = math.fsum(milliseconds(at, 0.5)) if layer.tasks > 1 else None
+        layer, all_of_it = graph.layers[at], of_step(whole[at])
+        half = of_step(milliseconds(at, 0.5)) if layer.tasks > 1 else None
         table.add_row(
             layer.name,
             f"{layer.tasks:,}",
@@ -135,4 +138,8 @@ def print_layer_times(
             "-" if half is None else f"{half / all_of_it:.0%}",
         )
     console.print()
-    print_table(console, "Layers (ms, on their own; what half of the tasks take of that)", table)
+    print_table(
+        console,
+        "Layers (ms; backward at once, or maps, then weights; half the tasks, of a step)",
+        table,
+    )

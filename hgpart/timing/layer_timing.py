@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from rich.progress import TaskProgressColumn, TimeRemainingColumn
 from torch import nn
 
+from hgpart.arrays import Float64
 from hgpart.errors import ArgumentError, ModelError, first_line
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.terminal import progress_bar
@@ -14,13 +19,15 @@ from hgpart.timing.passes import TimedShare
 from hgpart.timing.rising import rising
 from hgpart.timing.share_alone import LayerShares
 from hgpart.timing.steady import steady_seconds
+from hgpart.timing.step_timing import StepTimes, time_steps
+from hgpart.timing.whole_model import whole_model
 from hgpart.tracing.batches import has_dynamic_batch
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.devices import device_named, measured_on
 from hgpart.work.layer_times import LayerTimes, Pass, ShareTimes
 
 ENOUGH = 0.05  # seconds of a point, after which it is not run again
-REPEATING = 15.0  # the same of all points
+REPEATING = 6.0  # the same of all points
 
 
 def time_layers(
@@ -33,17 +40,21 @@ def time_layers(
 ) -> LayerTimes:
     """Measure what shares of each layer take in batches of up to `batch_size` samples.
 
-    Of one task, an eighth, a quarter, half, three quarters and all of a layer's, with all samples,
-    a quarter of them, and so on down to two, and with one: each point until it is steady or has run
-    for 50 ms, and all of them for 15 s or once. A share is the step that a part of a placement
-    computes, on operands in one piece each; layers that compute the same are measured once. Seconds
-    are made to rise with tasks and samples (`rising`), as measured ones may not. The optimizer is
-    plain gradient descent.
+    Whole layers are measured in steps of the whole model, with all samples, a quarter of them, and
+    so on down to two, and with one, as long as a step takes no more than 8 s; on a CPU once more
+    while other processes go through such steps on the cores that are left. Shares of a layer are
+    measured on their own, with all but the most samples: one task, an eighth, a quarter, half,
+    three quarters and all of them, each until it is steady or has run for 50 ms, and all for 6 s
+    or once. What they take relative to all tasks, on their own too, is what they take of the whole
+    layer. Layers that compute the same have the same shares. Seconds are made to rise with tasks
+    and samples (`rising`), as measured ones may not. The optimizer is plain gradient descent.
+
+    Where memory has no room for a whole step, seconds are those of layers on their own.
 
     Parameters
     ----------
     model : nn.Module
-        What was traced. Weights on the meta device are replaced by random ones, a share at a time.
+        What was traced. It is measured with random weights.
     traced : TracedModel
     graph : ChannelGraph
         Of `traced`.
@@ -67,25 +78,93 @@ def time_layers(
     where = device_named(device)
     fixed = not has_dynamic_batch(traced)
     samples = (traced.batch_size,) if fixed else _samples(batch_size)
-    shares = LayerShares(model, traced, graph, where)
+    with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
+        bar = progress.add_task("profile steps", total=1.0)
+
+        def tell(what: str, done: float) -> None:
+            progress.update(bar, description=f"profile {what}", completed=done)
+
+        steps = None
+        whole = whole_model(model, traced, graph, samples, where)
+        if whole is not None:
+            with _named("the whole model", where, samples[-1]):
+                steps = time_steps(whole, lambda what: tell(what, 0.0))
+            samples = steps.samples
+        shares = LayerShares(model, traced, graph, where)
+        alone = _alone(shares, samples[: max(1, len(samples) - (steps is not None))], where, tell)
+    layers = tuple(
+        None if one is None else _in_steps(one, at, steps) for at, one in enumerate(alone)
+    )
+    most = f"batches of {samples[-1]}" if fixed else f"batches of up to {samples[-1]}"
+    said = "" if steps is not None else ", layers on their own"
+    return LayerTimes(
+        samples,
+        layers,
+        f"profile {measured_on(where, most + said)}",
+        neighbours=0 if steps is None else steps.neighbours,
+        beside=1.0 if steps is None else steps.beside,
+    )
+
+
+def _alone(
+    shares: LayerShares,
+    samples: Sequence[int],
+    device: torch.device,
+    tell: Callable[[str, float], None],
+) -> list[_Alone | None]:
+    """What shares of each layer take on their own; those that compute the same, once."""
+    layers = shares.graph.layers
     texts: dict[int, tuple[str, ...]] = {}
-    for at, layer in enumerate(graph.layers):
+    for at, layer in enumerate(layers):
         if layer.operators:
             texts[at] = shares.share(at, layer.tasks).text(samples[-1])
     first = {text: at for at, text in reversed(texts.items())}
-    counts = {text: _counts(graph.layers[at].tasks) for text, at in first.items()}
+    counts = {text: _counts(layers[at].tasks) for text, at in first.items()}
     points = len(samples) * sum(map(len, counts.values()))
     enough = min(ENOUGH, REPEATING / max(1, points))
-    known: dict[tuple[str, ...], ShareTimes] = {}
-    with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
-        bar = progress.add_task("profile", total=len(first))
-        for text, at in reversed(first.items()):
-            progress.update(bar, description=f"profile {graph.layers[at].name}")
-            known[text] = _timed(shares, at, counts[text], samples, where, enough)
-            progress.advance(bar)
-    found = tuple(known[texts[at]] if at in texts else None for at in range(len(graph.layers)))
-    most = f"batches of {samples[-1]}" if fixed else f"batches of up to {samples[-1]}"
-    return LayerTimes(samples, found, f"profile {measured_on(where, most)}")
+    known: dict[tuple[str, ...], _Alone] = {}
+    for text, at in reversed(first.items()):
+        tell(layers[at].name, len(known) / len(first))
+        known[text] = _timed(shares, at, counts[text], samples, device, enough)
+    return [known[texts[at]] if at in texts else None for at in range(len(layers))]
+
+
+@dataclass(frozen=True, eq=False)
+class _Alone:
+    """A layer on its own.
+
+    Attributes
+    ----------
+    counts : tuple of int
+        Of its tasks.
+    table : float64 array, shape (counts, samples, 4)
+        Seconds of forward, maps, weights and update.
+    """
+
+    counts: tuple[int, ...]
+    table: Float64
+
+
+def _in_steps(alone: _Alone, at: int, steps: StepTimes | None) -> ShareTimes:
+    """What shares of a layer take in steps, in which all of it takes what was measured there."""
+    forward, maps, weights, update = np.moveaxis(alone.table, 2, 0)
+    tables = {
+        Pass.FORWARD: forward,
+        Pass.BACKWARD: maps + weights,
+        Pass.MAPS: maps,
+        Pass.WEIGHTS: weights,
+        Pass.UPDATE: update,
+    }
+    if steps is not None:
+        for which, table in tables.items():
+            whole = steps.seconds[which][at]
+            columns = np.minimum(np.arange(len(whole)), table.shape[1] - 1)
+            of_all = np.maximum(table[-1], 1e-12)
+            tables[which] = (table / of_all)[:, columns] * whole
+    # An update has no samples.
+    tables[Pass.UPDATE] = np.median(tables[Pass.UPDATE], axis=1, keepdims=True)
+    seconds = {which: tuple(map(tuple, rising(tables[which]).tolist())) for which in Pass}
+    return ShareTimes(alone.counts, seconds)
 
 
 def _samples(most: int) -> tuple[int, ...]:
@@ -113,27 +192,29 @@ def _timed(
     shares: LayerShares,
     at: int,
     counts: tuple[int, ...],
-    samples: tuple[int, ...],
+    samples: Sequence[int],
     device: torch.device,
     enough: float,
-) -> ShareTimes:
+) -> _Alone:
     """Measure a layer; each point for as many seconds as are enough."""
-    table = np.zeros((len(counts), len(samples), len(Pass)))
+    table = np.zeros((len(counts), len(samples), 4))
     for row, count in enumerate(counts):
-        try:
+        with _named(f"layer {shares.graph.layers[at].name!r}", device, samples[-1]):
             share = shares.share(at, count)
             shares.fill(share)
             for column, size in enumerate(samples):
                 run = TimedShare(share, size, device).run
                 table[row, column] = steady_seconds(run, enough)
-        except (RuntimeError, IndexError) as error:
-            why = first_line(error) or type(error).__name__
-            raise ModelError(
-                f"can't profile layer {shares.graph.layers[at].name!r} on {device} in batches of "
-                f"up to {samples[-1]}: {why}"
-            ) from error
-    table[:, :, -1] = np.median(table[:, :, -1], axis=1, keepdims=True)  # an update has no samples
-    seconds = {which: rising(table[:, :, number]) for number, which in enumerate(Pass)}
-    seconds[Pass.UPDATE] = seconds[Pass.UPDATE][:, :1]
-    rows = {which: tuple(map(tuple, one.tolist())) for which, one in seconds.items()}
-    return ShareTimes(counts, rows)
+    return _Alone(counts, table)
+
+
+@contextmanager
+def _named(what: str, device: torch.device, most: int) -> Iterator[None]:
+    """Say what it was that could not be measured."""
+    try:
+        yield
+    except (RuntimeError, IndexError) as error:
+        why = first_line(error) or type(error).__name__
+        raise ModelError(
+            f"can't profile {what} on {device} in batches of up to {most}: {why}"
+        ) from error

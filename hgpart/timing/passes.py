@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -12,7 +13,17 @@ from hgpart.execution.weights.gradients import add_map_gradients
 from hgpart.timing.share_alone import ShareAlone
 from hgpart.work.devices import wait_for
 
-clock = time.perf_counter
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """A clock that shows when a device has done what it was given before."""
+    if device.type == "cpu":
+        return time.perf_counter
+
+    def now() -> float:
+        wait_for(device)
+        return time.perf_counter()
+
+    return now
 
 
 class TimedShare:
@@ -29,7 +40,7 @@ class TimedShare:
     """
 
     def __init__(self, share: ShareAlone, samples: int, device: torch.device) -> None:
-        self._module, self._device = share.step.module, device
+        self._module, self._now = share.step.module, clock_of(device)
         self._values = share.values(samples, device)
         self._leaves = [
             value for value in self._values if isinstance(value, Tensor) and value.requires_grad
@@ -40,10 +51,11 @@ class TimedShare:
 
     def run(self) -> tuple[float, ...]:
         """Go through it once; seconds of forward, maps, weights and update."""
-        begin = self._now()
+        now = self._now
+        begin = now()
         with torch.enable_grad():
             made = self._module(*self._values)
-        forward = self._now() - begin
+        forward = now() - begin
         outputs = made if isinstance(made, (tuple, list)) else (made,)
         heads = [get_gradient_edge(one) for one in outputs if one.requires_grad]
         if not heads:
@@ -51,21 +63,17 @@ class TimedShare:
         if not self._gradients:
             self._gradients = [torch.ones_like(one) for one in outputs if one.requires_grad]
         del made, outputs  # no one holds them in a runtime
-        begin = self._now()
+        begin = now()
         left = add_map_gradients(heads, self._gradients, self._leaves)
-        maps = self._now()
+        maps = now()
         for one in left:
             one.add()
-        weights = self._now()
+        weights = now()
         if self._optimizer is not None:
             self._optimizer.step()
-        end = self._now()
+        end = now()
         for leaf in self._leaves:
             leaf.grad = None
         if self._optimizer is not None:
             self._optimizer.zero_grad()
         return forward, maps - begin, weights - maps, end - weights
-
-    def _now(self) -> float:
-        wait_for(self._device)
-        return clock()

@@ -25,6 +25,7 @@ from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.step_graph import Source
 from hgpart.placement.cutting.steps import Step, finishing_step
 from hgpart.placement.mode_programs import make_on
+from hgpart.timing.made_up import drawn
 from hgpart.tracing.batches import at_batch
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import first_tensor
@@ -61,7 +62,7 @@ class Operand:
 
     def make(self, samples: int, device: torch.device) -> torch.Tensor:
         """Draw one."""
-        made = _drawn(self.shape(samples), self.like.dtype, device)
+        made = drawn(self.shape(samples), self.like.dtype, device)
         return made.requires_grad_(self.learns)
 
 
@@ -186,7 +187,7 @@ class LayerShares:
     def _filled(self, empty: torch.Tensor, held: Slice) -> torch.Tensor:
         full = self._state.get(held.name)
         if full is None or full.is_meta:
-            value = _drawn(held.local_shape, empty.dtype, self._device)
+            value = drawn(held.local_shape, empty.dtype, self._device)
         else:
             value = held.take(full).to(self._device)
         if isinstance(empty, nn.Parameter):
@@ -198,9 +199,3 @@ def _piece(node: fx.Node, layout: ChannelLayout, members: Int64, learns: bool) -
     like = first_tensor(node.meta["val"])
     count = len(layout.positions(members))
     return Operand(like, layout.axes, count, learns and like.is_floating_point())
-
-
-def _drawn(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Numbers from 0 to 1, so that roots and variances are valid; integers, indices, are 0."""
-    floats = dtype.is_floating_point or dtype.is_complex
-    return (torch.rand if floats else torch.zeros)(shape, dtype=dtype, device=device)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import date
+from pathlib import Path
 
 import torch
 
 from hgpart.cores import processor
 from hgpart.errors import ArgumentError
+
+GROUP, LIMITS = Path("/sys/fs/cgroup"), ("memory.max", "memory.current")
 
 
 def device_named(name: str) -> torch.device:
@@ -32,6 +36,21 @@ def wait_for(device: torch.device) -> None:
     """Return when a device has done all that it was given."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+def memory_left(device: torch.device) -> int:
+    """Bytes that a device has free, as far as that is known."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    left = [2**62]
+    if device.type == "cpu":
+        with suppress(OSError, ValueError):  # on Linux only
+            lines = Path("/proc/meminfo").read_text().splitlines()
+            left += [2**10 * int(line.split()[1]) for line in lines if "MemAvailable" in line]
+        with suppress(OSError, ValueError):  # in a container only, or there it is "max"
+            most, used = (int((GROUP / name).read_text()) for name in LIMITS)
+            left.append(most - used)
+    return min(left)
 
 
 def measured_on(device: torch.device, what: str) -> str:

@@ -29,7 +29,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.work import figures
 from hgpart.work.figures import Work, load_work, measured, records_of_layers
 
-FORMAT = "hgpart layer times 1"
+FORMAT = "hgpart layer times 2"
 WHAT = "a file of hgpart profile"
 
 Table = tuple[tuple[float, ...], ...]
@@ -39,9 +39,13 @@ class Pass(Enum):
     """What a training step does of a layer; its values are what files call it."""
 
     FORWARD = "forward"
-    MAPS = "maps"  # backward, to the gradients of what the layer reads
-    WEIGHTS = "weights"  # backward, to those of its parameters, besides MAPS
+    BACKWARD = "backward"  # to all gradients at once
+    MAPS = "maps"  # backward, to the gradients of what the layer reads alone
+    WEIGHTS = "weights"  # backward, to those of its parameters when MAPS is done
     UPDATE = "update"  # once a step, whatever the samples
+
+
+WHOLE_STEP = (Pass.FORWARD, Pass.BACKWARD, Pass.UPDATE)
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,18 @@ class LayerTimes:
         None of those that compute nothing.
     source : str
         Where they come from: device, threads, versions, date.
+    neighbours : int
+        Processes that fill the cores of that device besides; 0 where it has nothing to share.
+    beside : float
+        How many times as long a step takes while these go through steps, too: they share caches,
+        memory and power.
     """
 
     samples: tuple[int, ...]
     layers: tuple[ShareTimes | None, ...]
     source: str
+    neighbours: int = 0
+    beside: float = 1.0
 
     def seconds(self, layer: int, which: Pass, share: float, samples: float) -> float:
         """How long a part takes for its share of a layer.
@@ -119,6 +130,15 @@ class LayerTimes:
             of_tasks = [_between(self.samples, row, samples) for row in rows]
         return _between(times.tasks, of_tasks, share * times.tasks[-1])
 
+    def together(self, processes: int) -> float:
+        """How many times as long computing takes while so many processes share its cores.
+
+        >>> LayerTimes((1,), (), "by hand", neighbours=3, beside=1.6).together(2)
+        1.2
+        """
+        others = min(max(0, processes - 1), self.neighbours)
+        return 1.0 + (self.beside - 1.0) * others / self.neighbours if others else 1.0
+
 
 def _between(points: Sequence[int], values: Sequence[float], at: float) -> float:
     """Straight lines between points; in proportion to the nearest outside."""
@@ -139,7 +159,7 @@ def training_work(times: LayerTimes, graph: ChannelGraph, batch_size: int) -> Wo
         If the times are not of so many layers, or there is not one sample at least.
     """
     seconds = [
-        math.fsum(times.seconds(at, which, 1.0, batch_size) for which in Pass)
+        math.fsum(times.seconds(at, which, 1.0, batch_size) for which in WHOLE_STEP)
         for at in range(len(times.layers))
     ]
     return measured(graph, seconds, f"{times.source}, batch {batch_size}")
@@ -167,6 +187,8 @@ def save_layer_times(times: LayerTimes, graph: ChannelGraph, path: Path | str) -
         "source": times.source,
         "fingerprint": graph.fingerprint,
         "unit": "s",
+        "neighbours": times.neighbours,
+        "beside": times.beside,
         "samples": times.samples,
     }
     layers = [
@@ -203,6 +225,9 @@ def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
     samples = _ascending(head, "samples")
     if not samples:
         raise head.wrong("samples", "at least one number")
+    neighbours, beside = head.whole("neighbours", 0), head.number("beside")
+    if beside < 1:
+        raise head.wrong("beside", "1 or more")
     layers: list[ShareTimes | None] = []
     for layer, record in records_of_layers(head, graph, "times"):
         tasks = _ascending(record, "tasks")
@@ -214,7 +239,7 @@ def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
             for which in Pass
         }
         layers.append(ShareTimes(tasks, tables) if tasks else None)
-    return LayerTimes(samples, tuple(layers), source)
+    return LayerTimes(samples, tuple(layers), source, neighbours, beside)
 
 
 def load_any_work(path: Path | str, graph: ChannelGraph, batch_size: int) -> Work:

@@ -110,7 +110,8 @@ def test_every_two_devices_have_a_link(machine: Machine) -> None:
         (lambda: machine(nodes=(1, 1)), "no link between 2 nodes: accepted is one"),
         (lambda: machine(pairs={(0, 2): FAST}), "from 0 to 2: accepted are two of the 2 devices"),
         (lambda: machine(pairs={(1, 1): FAST}), "from 1 to 1"),
-        (lambda: machine(while_sending=0.5), "0.5 times as long"),
+        (lambda: machine(together=(1.0, 0.5)), "0.5 times as long"),
+        (lambda: machine(handling=-1.0), "handling -1.0: accepted is 0 s a byte or more"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(made: Any, message: str) -> None:

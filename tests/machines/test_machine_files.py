@@ -59,7 +59,7 @@ def test_everything_said(tmp_path: Path) -> None:
         pairs=[{"from": 1, "to": 0, **LINK}],
         all_reduce={"sizes": [4, 8], "seconds": [1, 2]},
         together=[1, 1.5],
-        while_sending=1.25,
+        handling=1e-9,
         memory_bound={"together": [1, 2]},
     )
     assert load_machine(path) == Machine(
@@ -71,7 +71,7 @@ def test_everything_said(tmp_path: Path) -> None:
         pairs={(1, 0): Link.of(1e-6, 1e9)},
         all_reduce=AllReduce((4, 8), (1.0, 2.0)),
         together=(1.0, 1.5),
-        while_sending=1.25,
+        handling=1e-9,
         memory_bound=Slowdown((1.0, 2.0)),
     )
 
@@ -106,7 +106,7 @@ def test_a_name_is_as_good_as_a_file() -> None:
         ({"pairs": [{"from": 0, "to": 1, **LINK}] * 2}, 4, "each pair once"),
         ({"all_reduce": {"sizes": [1], "seconds": [1]}}, 4, "those of all-reduces .1 times"),
         ({"together": [2]}, 4, r'"together": 1, then 1 or more'),
-        ({"while_sending": 0.5}, 4, '"while_sending": 1 or more'),
+        ({"handling": -1}, 4, '"handling": 0 s a byte or more'),
         ({"memory_bound": {"together": [1, 0]}}, 4, '"together": 1, then 1 or more'),
     ],
 )

@@ -67,12 +67,11 @@ def plainly(
         for part in parts:
             node = sharing.nodes[part]
             beside = sum(sharing.nodes[other] == node for other in parts)
-            sends = any(part in way for way in ends(journeys, messages))
             bound = jobs[part][done[part]].memory_bound
             factor = 0.0
             for slowdown, of in ((sharing.slowdown, 1 - bound), (sharing.memory_bound, bound)):
                 together = [*slowdown.together, *[slowdown.together[-1]] * beside][beside - 1]
-                factor += of * together * (slowdown.while_sending if sends else 1)
+                factor += of * together
             rates["job", part] = 1 / factor
         for one in messages:
             sender, receiver, seconds, both_ways = journeys[one]
@@ -130,7 +129,7 @@ def sharings(draw: st.DrawFn, k: int) -> Sharing:
     slowdowns = []
     for _ in range(2):
         together = draw(st.lists(FACTORS, min_size=0, max_size=2))
-        slowdowns.append(Slowdown((1.0, *together), draw(FACTORS)))
+        slowdowns.append(Slowdown((1.0, *together)))
     return Sharing(tuple(nodes), *slowdowns, draw(st.booleans()))
 
 
@@ -175,7 +174,7 @@ def test_sharing_makes_nothing_faster_than_alone_nor_slower_than_one_after_the_o
     computing = sum(job.seconds for of_part in planned.jobs for job in of_part)
     travelling = sum(journey.both_ways for journey in planned.journeys)
     both = sharing.slowdown, sharing.memory_bound
-    slowest = max(max(one.together) * one.while_sending for one in both)
+    slowest = max(max(one.together) for one in both)
     assert shared.end <= computing * slowest + travelling + FEW
     if not sharing.queues and slowest == 1:
         assert shared.end == alone.end

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from placed_models import model_of, placed
 from sliced_placements import sliced
+from torch import nn
 
+from hgpart.execution import step_run
 from hgpart.prediction.steps import part_steps
+from hgpart.run.scheduling import schedule
 
 
 @given(
@@ -55,3 +59,22 @@ def test_what_is_frozen_is_neither_trained_nor_owned() -> None:
     for steps in part_steps(placed(model, inputs).train()).values():
         assert not steps.owned
         assert not any(one.trains or one.returns for one in steps.shares.values())
+
+
+@pytest.mark.parametrize("kind", ["random", "layers"])
+@pytest.mark.parametrize("micro_batches", [2, 4])
+def test_products_are_those_of_the_runtime(
+    kind: str, micro_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Matrices whose gradients wait for the end of a step are told by what they are in it."""
+    model = nn.Sequential(nn.Linear(8, 96), nn.ReLU(), nn.Linear(96, 160), nn.Linear(160, 6))
+    placement = placed(model, [torch.zeros(4, 8)], kind=kind, k=2).train()
+    made = schedule(placement, "gpipe", micro_batches, batch_size=4)
+    added = []
+    monkeypatch.setattr(step_run, "add_products", added.append)
+    placement.step([torch.rand(4, 8)], None, lambda made, _: made.mean(), made)
+    wanted = 0
+    for steps in part_steps(placement).values():
+        shares = [steps.shares[name] for chunk in steps.backward for name in chunk]
+        wanted += sum(one.is_product(4 // micro_batches) for one in shares if one.trains)
+    assert len(added) == wanted > 0

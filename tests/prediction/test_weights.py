@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from sliced_placements import sliced
@@ -9,7 +12,7 @@ from toy_times import in_proportion
 
 from hgpart.machines.machine import Device, Link, Machine
 from hgpart.prediction.actions import jobs_of
-from hgpart.prediction.measured_costs import MeasuredCosts
+from hgpart.prediction.measured_costs import MeasuredCosts, Overheads
 from hgpart.prediction.steps import part_steps
 from hgpart.prediction.weights import shared_weights
 from hgpart.run.scheduling import schedule
@@ -24,12 +27,14 @@ def test_weights_and_their_gradients_travel_once(
     slices: int, k: int, seed: int, micro_batches: int, rule: str
 ) -> None:
     placement = sliced("residual", slices, k, seed)
-    made = schedule(placement, rule, micro_batches, batch_size=6)
+    made = schedule(placement, rule, micro_batches, batch_size=12)
     link = Link.of(1e-6, 1e9)
     machine = Machine("toy", (Device("cpu"),) * k, (k,), link)
     times = in_proportion(placement.blueprint.graph)
-    sizes = (6 // micro_batches,) * micro_batches
-    costs = MeasuredCosts(part_steps(placement), sizes, [()] * k, times, machine)
+    sizes = (12 // micro_batches,) * micro_batches
+    costs = MeasuredCosts(
+        part_steps(placement), sizes, [()] * k, times, machine, Overheads(byte=0.0)
+    )
     found = shared_weights(placement, made, costs)
     planned = jobs_of(made, costs, found)
     sent = [one for jobs in planned.jobs for job in jobs for one in job.sends]
@@ -52,3 +57,15 @@ def test_weights_and_their_gradients_travel_once(
         assert abs(sum(job.seconds for job in pieces) - costs.job(action).seconds) < 1e-12
         if action.direction is Direction.FORWARD and len(pieces) > 1:
             assert not any(job.sends for job in pieces)
+    # A byte that is sent or taken in costs its part as much, whatever it is of; maps are counted
+    # by the sample, of which slices may have one more or less.
+    handled = replace(costs, overheads=Overheads(byte=1e-9))
+    dearer = jobs_of(made, handled, shared_weights(placement, made, handled))
+    for part in range(k):
+        more = sum(job.seconds for job in dearer.jobs[part])
+        more -= sum(job.seconds for job in planned.jobs[part])
+        nbytes = sum(
+            matrix[part].sum() + matrix[:, part].sum()
+            for matrix in (traffic.forward_bytes, traffic.backward_bytes)
+        )
+        assert math.isclose(more, 1e-9 * nbytes, rel_tol=0.01)

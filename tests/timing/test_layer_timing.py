@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from builtin_graphs import IMAGES, each_model
@@ -15,8 +16,9 @@ from torch import nn
 from hgpart.errors import ArgumentError, ModelError
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
-from hgpart.timing import layer_timing
+from hgpart.timing import layer_timing, step_timing
 from hgpart.timing.layer_timing import time_layers
+from hgpart.timing.step_timing import StepTimes
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 from hgpart.work.layer_times import Pass
 from hgpart.zoo import load_model
@@ -42,7 +44,15 @@ def once(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return run()
 
     monkeypatch.setattr(layer_timing, "steady_seconds", run_once)
+    monkeypatch.setattr(step_timing, "MOST", 1)
+    monkeypatch.setattr(step_timing, "room_for", lambda device: 0)
     return told
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no memory for a whole model."""
+    monkeypatch.setattr(layer_timing, "whole_model", lambda *what: None)
 
 
 @pytest.mark.parametrize("name", each_model(quick=("lenet5",)))
@@ -57,7 +67,7 @@ def test_every_layer_of_every_model_can_be_measured(name: str, once: list[float]
         seconds = [times.seconds(at, which, 1.0, 1) for which in Pass]
         assert all(0 <= one < math.inf for one in seconds)
         assert (seconds[0] > 0) == bool(layer.operators)
-        assert (seconds[3] > 0) >= (layer.kind not in ("parameter",) and layer.parameters > 0)
+        assert (seconds[-1] > 0) >= (layer.kind not in ("parameter",) and layer.parameters > 0)
 
 
 def test_equal_layers_are_measured_once(once: list[float]) -> None:
@@ -68,10 +78,12 @@ def test_equal_layers_are_measured_once(once: list[float]) -> None:
     assert first is not None and linear is not None
     assert first.tasks == (1, 2, 3, 4)
     assert linear.tasks == (1, 2, 3, 5, 8, 10)
-    assert others[0] is others[1] is others[2] is not first
-    assert len(once) == (4 + 4 + 6) * len(times.samples)
+    assert all(one is not None and one.tasks == (1, 2, 3, 4) for one in others)
+    assert times.samples == (1, 2)
+    assert len(once) == 4 + 4 + 6  # but for two samples
 
 
+@pytest.mark.usefixtures("alone")
 def test_points_are_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counted:
         def __init__(self, share: Any, samples: int, device: torch.device) -> None:
@@ -90,10 +102,36 @@ def test_points_are_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
         for samples in (1, 2.5, 6):
             found = [times.seconds(1, which, share, samples) for which in Pass]
             scale = 16 * 28 * share
-            expected = [scale * samples, 2 * scale * samples, 3 * scale * samples, 5 * scale]
+            expected = [scale * samples * one for one in (1, 2 + 3, 2, 3)]
+            expected.append(5 * scale)
             assert found == pytest.approx(expected)
 
 
+def test_whole_layers_take_what_they_take_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares on their own take a quarter of a second for each quarter of the tasks."""
+    model, traced, graph = prepared(nn.Sequential(nn.Conv2d(3, 4, 3)), 3, 8, 8)
+
+    class Counted:
+        def __init__(self, share: Any, samples: int, device: torch.device) -> None:
+            self.run = lambda: (len(share.step.module.get_parameter("weight")) / 4,) * 4
+
+    in_steps = {
+        which: np.outer([0.0, 1.0, 0.0], [8.0 + at, 16.0 + at]) for at, which in enumerate(Pass)
+    }
+    steps = StepTimes((2, 6), in_steps, neighbours=3, beside=1.5)
+    monkeypatch.setattr(layer_timing, "TimedShare", Counted)
+    monkeypatch.setattr(layer_timing, "steady_seconds", lambda run, enough: run())
+    monkeypatch.setattr(layer_timing, "time_steps", lambda whole, tell: steps)
+    times = time_layers(model, traced, graph, batch_size=6)
+    assert (times.samples, times.neighbours, times.beside) == ((2, 6), 3, 1.5)
+    for at, which in enumerate(Pass):
+        for share in (0.25, 0.5, 1.0):
+            found = [times.seconds(1, which, share, samples) for samples in (2, 6)]
+            several = [8 + at, 16 + at] if which is not Pass.UPDATE else [12 + at] * 2
+            assert found == pytest.approx([share * one for one in several])
+
+
+@pytest.mark.usefixtures("alone")
 def test_what_falls_is_made_to_rise(monkeypatch: pytest.MonkeyPatch) -> None:
     durations = iter([[float(at % 3)] * 4 for at in range(100)])
     monkeypatch.setattr(layer_timing, "steady_seconds", lambda run, enough: tuple(next(durations)))
@@ -133,15 +171,15 @@ def test_the_source_says_where_it_was_measured(once: list[float]) -> None:
     )
 
 
-def test_all_points_together_are_not_repeated_for_longer_than_15_s(
+def test_all_points_together_are_not_repeated_for_longer_than_6_s(
     once: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     what = prepared(nn.Sequential(nn.Linear(3, 2)), 3)
     time_layers(*what, batch_size=2)
-    assert once == [layer_timing.ENOUGH] * 4
-    monkeypatch.setattr(layer_timing, "REPEATING", 0.1)
+    assert once == [layer_timing.ENOUGH] * 2
+    monkeypatch.setattr(layer_timing, "REPEATING", 0.05)
     time_layers(*what, batch_size=2)
-    assert once[4:] == [0.025] * 4
+    assert once[2:] == [0.025] * 2
 
 
 class Terminal(io.StringIO):
@@ -189,6 +227,6 @@ def test_a_layer_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("can't allocate memory:\nall of it")
 
     monkeypatch.setattr(layer_timing, "steady_seconds", run_out)
-    said = "can't profile layer '0' on cpu in batches of up to 2: can't allocate memory:"
+    said = "can't profile layer '0' on cpu in batches of up to 1: can't allocate memory:"
     with pytest.raises(ModelError, match=f"^{re.escape(said)}$"):
         time_layers(*prepared(nn.Sequential(nn.Linear(3, 2)), 3), batch_size=2)

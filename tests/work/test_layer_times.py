@@ -66,13 +66,14 @@ def layer_times(draw: st.DrawFn) -> LayerTimes:
     samples = tuple(sorted(draw(st.sets(st.integers(1, 40), min_size=1, max_size=4))))
     shares = [draw(share_times(len(samples), tasks)) for tasks in (8, 3)]
     source = draw(st.text(st.characters(codec="utf-8"), max_size=5))
-    return LayerTimes(samples, (None, *shares, None), source)
+    neighbours, beside = draw(st.integers(0, 7)), draw(st.floats(1, 9))
+    return LayerTimes(samples, (None, *shares, None), source, neighbours, beside)
 
 
 passes = st.sampled_from(Pass)
 some_share, some_samples = st.floats(1e-3, 1), st.floats(0.1, 100)
 
-TABLE = {which: ((1.0, 2.0), (3.0, 4.5)) for which in (Pass.FORWARD, Pass.MAPS, Pass.WEIGHTS)}
+TABLE = {which: ((1.0, 2.0), (3.0, 4.5)) for which in Pass if which is not Pass.UPDATE}
 TIMES = LayerTimes(
     (2, 6),
     (
@@ -163,7 +164,7 @@ def test_what_is_no_share_or_no_batch(share: float, samples: float, message: str
 
 def test_a_layers_work_is_what_all_of_it_takes_in_a_step() -> None:
     work = training_work(TIMES, GRAPH, 6)
-    first, second = 3 * 4.5 + 0.75, 3 * 2.0
+    first, second = 2 * 4.5 + 0.75, 2 * 2.0
     assert work.per_task.tolist() == [
         0, round(first / 8 * FEMTOSECONDS), round(second / 3 * FEMTOSECONDS), 0
     ]  # fmt: skip
@@ -179,7 +180,7 @@ def test_work_comes_from_either_file(tmp_path: Path) -> None:
     assert found.per_task.tolist() == expected.per_task.tolist()
     assert found.source == expected.source
     of_shares.write_text('{"format": "hgpart plan 1"}')
-    accepted = r'accepted: "format": "hgpart work 1" or "hgpart layer times 1"'
+    accepted = r'accepted: "format": "hgpart work 1" or "hgpart layer times 2"'
     with pytest.raises(FormatError, match=accepted):
         load_any_work(of_shares, GRAPH, 3)
 
@@ -214,11 +215,12 @@ def test_the_file_is_for_people_too(saved: Path) -> None:
         "layer": "0",
         "tasks": [1, 8],
         "forward": [[1.0, 2.0], [3.0, 4.5]],
+        "backward": [[1.0, 2.0], [3.0, 4.5]],
         "maps": [[1.0, 2.0], [3.0, 4.5]],
         "weights": [[1.0, 2.0], [3.0, 4.5]],
         "update": [[0.5], [0.75]],
     }
-    assert len(saved.read_text().splitlines()) == 13  # one line for each layer
+    assert len(saved.read_text().splitlines()) == 15  # one line for each layer
 
 
 def test_saving_needs_the_times_of_the_graph(tmp_path: Path) -> None:
@@ -244,30 +246,32 @@ def test_the_times_of_another_model(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ("hgpart layer times 1", "hgpart layer times 9", 2, 'found "format": "hgpart layer ti'),
+        ("hgpart layer times 2", "hgpart layer times 9", 2, 'found "format": "hgpart layer ti'),
         ('"source": "a test"', '"source": 5', 3, 'found "source": 5; accepted: "source": a text'),
         ('"unit": "s"', '"unit": "ms"', 5, 'accepted: "unit": "s"'),
-        ('"samples": [2, 6]', '"samples": []', 6, "at least one number"),
-        ('"samples": [2, 6]', '"samples": [0, 6]', 6, "ascending whole numbers, at least 1"),
-        ('"samples": [2, 6]', '"samples": [6, 2]', 6, "ascending whole numbers, at least 1"),
-        ('"samples": [2, 6]', '"samples": [2.5, 6]', 6, "whole numbers"),
-        ('"samples": [2, 6]', '"samples": [2, 6, 8]', 9, "2 lists of 3 numbers >= 0"),
-        ('"tasks": [1, 8]', '"tasks": [1, 9]', 9, "whole numbers, the last one 8"),
-        ('"tasks": [1, 8]', '"tasks": [8, 1]', 9, "ascending whole numbers"),
-        ('"tasks": [1, 8]', '"tasks": []', 9, "whole numbers, the last one 8"),
-        ('"tasks": [1, 8]', '"tasks": [1, 4, 8]', 9, '"forward": a list of 3'),
-        ('"layer": "input", "tasks": []', '"layer": "input", "tasks": [1]', 8, "none"),
-        ('[[0.5], [0.75]]', "[[0.5], [0.25]]", 9, "none less than the one before or above it"),
-        ('[[0.5], [0.75]]', "[[-0.5], [0.25]]", 9, "2 lists of 1 numbers >= 0"),
-        ('[[0.5], [0.75]]', "[[0.5], [NaN]]", 9, 'found "update": a list of 2'),
-        ('[[0.5], [0.75]]', "[[0.5], [Infinity]]", 9, 'found "update": a list of 2'),
-        ('[[0.5], [0.75]]', "[[0.5], [true]]", 9, 'found "update": a list of 2'),
-        ('[[0.5], [0.75]]', "[[0.5], 0.75]", 9, 'found "update": a list of 2'),
-        ('[[0.5], [0.75]]', "[[0.5], [0.75, 1]]", 9, "2 lists of 1 numbers"),
-        ('[[0.5], [0.75]]', "[[0.5]]", 9, '"update": a list of 2'),
-        ('[[0.5], [0.75]]', "{}", 9, '"update": a list of 2'),
-        ('"forward": [[1.0, 2.0]], ', "", 10, 'found no "forward"'),
-        ('"layer": "tasks"', '"layer": "other"', 10, 'accepted: "layer": "tasks"'),
+        ('"samples": [2, 6]', '"samples": []', 8, "at least one number"),
+        ('"samples": [2, 6]', '"samples": [0, 6]', 8, "ascending whole numbers, at least 1"),
+        ('"samples": [2, 6]', '"samples": [6, 2]', 8, "ascending whole numbers, at least 1"),
+        ('"samples": [2, 6]', '"samples": [2.5, 6]', 8, "whole numbers"),
+        ('"samples": [2, 6]', '"samples": [2, 6, 8]', 11, "2 lists of 3 numbers >= 0"),
+        ('"tasks": [1, 8]', '"tasks": [1, 9]', 11, "whole numbers, the last one 8"),
+        ('"tasks": [1, 8]', '"tasks": [8, 1]', 11, "ascending whole numbers"),
+        ('"tasks": [1, 8]', '"tasks": []', 11, "whole numbers, the last one 8"),
+        ('"tasks": [1, 8]', '"tasks": [1, 4, 8]', 11, '"forward": a list of 3'),
+        ('"layer": "input", "tasks": []', '"layer": "input", "tasks": [1]', 10, "none"),
+        ('[[0.5], [0.75]]', "[[0.5], [0.25]]", 11, "none less than the one before or above it"),
+        ('[[0.5], [0.75]]', "[[-0.5], [0.25]]", 11, "2 lists of 1 numbers >= 0"),
+        ('[[0.5], [0.75]]', "[[0.5], [NaN]]", 11, 'found "update": a list of 2'),
+        ('[[0.5], [0.75]]', "[[0.5], [Infinity]]", 11, 'found "update": a list of 2'),
+        ('[[0.5], [0.75]]', "[[0.5], [true]]", 11, 'found "update": a list of 2'),
+        ('[[0.5], [0.75]]', "[[0.5], 0.75]", 11, 'found "update": a list of 2'),
+        ('[[0.5], [0.75]]', "[[0.5], [0.75, 1]]", 11, "2 lists of 1 numbers"),
+        ('[[0.5], [0.75]]', "[[0.5]]", 11, '"update": a list of 2'),
+        ('[[0.5], [0.75]]', "{}", 11, '"update": a list of 2'),
+        ('"forward": [[1.0, 2.0]], ', "", 12, 'found no "forward"'),
+        ('"layer": "tasks"', '"layer": "other"', 12, 'accepted: "layer": "tasks"'),
+        ('"neighbours": 0', '"neighbours": -1', 6, 'found "neighbours": -1'),
+        ('"beside": 1.0', '"beside": 0.5', 7, 'accepted: "beside": 1 or more'),
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_named_with_its_line(
@@ -284,7 +288,7 @@ def test_a_wrong_field_is_named_with_its_line(
 
 def test_a_row_that_falls(saved: Path) -> None:
     saved.write_text(saved.read_text().replace("[3.0, 4.5]", "[3.0, 2.5]"))
-    with pytest.raises(FormatError, match=r"line 9: .* none less than the one before"):
+    with pytest.raises(FormatError, match=r"line 11: .* none less than the one before"):
         load_layer_times(saved, GRAPH)
 
 

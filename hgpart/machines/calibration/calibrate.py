@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations, count
 
 from hgpart.machines.calibration.adding_up import all_reduce
+from hgpart.machines.calibration.handling import handling
 from hgpart.machines.calibration.here import device_here, first_of_node, how_measured
 from hgpart.machines.calibration.links import SIZES, link_between
 from hgpart.machines.calibration.slowdown import MOST, convolution, norm, slowdown
@@ -44,7 +45,7 @@ def calibrate(
     device = device_here(connection.device, threads, counts[first_of_node()])
     devices = connection.gather(device)
     ranks = [*combinations(range(connection.k), 2)]
-    all_steps = (len(ranks) + 1) * len(SIZES) + 2 * (MOST + 1)
+    all_steps = (len(ranks) + 1) * len(SIZES) + 3 * (MOST + 1)
 
     def steps(what: str, begin: int) -> Callable[[], None]:
         done = count(begin)
@@ -60,11 +61,14 @@ def calibrate(
     reduced = all_reduce(connection, steps("all-reduce", begin))
     slowdowns = []
     for at, operation in enumerate((convolution, norm)):
-        on_round = steps(f"slow-down of a {operation.__name__}", all_steps - (2 - at) * (MOST + 1))
-        made = operation(connection.device)
-        slowdowns.append(
-            slowdown(connection, nodes, lambda one, other: pairs[one, other], made, on_round)
-        )
+        on_round = steps(f"slow-down of a {operation.__name__}", all_steps - (3 - at) * (MOST + 1))
+        slowdowns.append(slowdown(connection, nodes, operation(connection.device), on_round))
+    handled = handling(
+        connection,
+        lambda one, other: pairs[one, other],
+        convolution(connection.device),
+        steps("what messages cost", all_steps - MOST - 1),
+    )
     node = [at for at, size in enumerate(nodes) for _ in range(size)]
     within = [link for (one, other), link in pairs.items() if node[one] == node[other]]
     across = [link for (one, other), link in pairs.items() if node[one] != node[other]]
@@ -78,8 +82,8 @@ def calibrate(
         pairs=pairs,
         all_reduce=reduced,
         together=slowdowns[0].together,
-        while_sending=slowdowns[0].while_sending,
         memory_bound=slowdowns[1],
+        handling=handled,
         note=how_measured("nccl" if connection.nccl else "gloo"),
     )
 

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from rich.console import Console
 
-from hgpart.machines.machine import Link, Machine
+from hgpart.machines.machine import Link, Machine, Slowdown
 from hgpart.report.tables import even_decimals, print_table, ruled_table
 
 MOST_PAIRS = 28  # that have a row each: those of 8 devices
@@ -65,13 +65,18 @@ def _print_links(machine: Machine, console: Console) -> None:
 
 
 def _print_slowdowns(machine: Machine, console: Console) -> None:
-    kinds = [("convolution", machine.together, machine.while_sending)]
+    kinds = [("convolution", Slowdown(machine.together))]
     if machine.memory_bound is not None:
-        norms = machine.memory_bound
-        kinds.append(("norm", norms.together, norms.while_sending))
-    table = ruled_table(["while", *(name for name, _, _ in kinds)])
-    for count in range(2, max(len(together) for _, together, _ in kinds) + 1):
-        figures = [together[min(count, len(together)) - 1] for _, together, _ in kinds]
-        table.add_row(f"{count} devices of a node compute", *(f"{one:.2f}" for one in figures))
-    table.add_row("a message travels", *(f"{sending:.2f}" for _, _, sending in kinds))
-    print_table(console, "Computing takes so many times as long", table)
+        kinds.append(("norm", machine.memory_bound))
+    most = max(len(kind.together) for _, kind in kinds)
+    if most > 1:
+        table = ruled_table(["while", *(name for name, _ in kinds)])
+        for count in range(2, most + 1):
+            figures = (f"{kind.of(count):.2f}" for _, kind in kinds)
+            table.add_row(f"{count} devices of a node compute", *figures)
+        print_table(console, "Computing takes so many times as long", table)
+        console.print()
+    console.print(
+        f"Messages take {1e9 * machine.handling:.2f} s of computing a GB, of the device that sends "
+        "and of the one that receives"
+    )

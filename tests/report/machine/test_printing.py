@@ -20,8 +20,8 @@ MACHINE = Machine(
     pairs={(0, 1): Link.of(1e-4, 1e9, both_ways=5e8)},
     all_reduce=AllReduce((0, 2**26), (0.001, 0.065)),
     together=(1.0, 1.25),
-    while_sending=1.125,
-    memory_bound=Slowdown((1.0, 2.0), 1.5),
+    memory_bound=Slowdown((1.0, 2.0)),
+    handling=8e-10,
     note="as measured",
 )
 
@@ -44,14 +44,14 @@ def test_links_slowdowns_and_devices() -> None:
     assert [*map(float, row(text, "0 to 1"))] == pytest.approx(figures, rel=1e-3)
     assert "2 devices: 1 ms of 1 KiB, 2 ms of 1 MiB, 65 ms of 64 MiB" in text
     assert row(text, "2 devices of a node compute") == ["1.25", "2.00"]
-    assert row(text, "a message travels") == ["1.12", "1.50"]
+    assert "Messages take 0.80 s of computing a GB, of the device that sends and of" in text
     assert "1 x CPU one, 1 thread, 2.0 GB\n1 x CPU two, 4 threads\nas measured\n" in text
 
 
 def test_what_is_not_known_is_not_printed() -> None:
     text = printed(replace(MACHINE, all_reduce=None, memory_bound=None, note=""))
     assert "All-reduce" not in text
-    assert row(text, "a message travels") == ["1.12"]
+    assert row(text, "2 devices of a node compute") == ["1.25"]
     assert text.endswith("4 threads\n")
 
 
