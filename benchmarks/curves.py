@@ -36,9 +36,9 @@ from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import Learner, RankModel, WholeModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.training.data import Data, load_data
 from hgpart.run.training.loop import accuracy
+from hgpart.schedule_wanted import Scheduling
 
 BATCH, EVERY, GOAL, K, EPS = 16, 20, 0.97, 2, 0.1
 RATES = {"lr": 0.02, "momentum": 0.9}

@@ -23,8 +23,8 @@ from placed_models import model_of
 
 import hgpart
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.verifying import Verification, verify
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 
 RESULTS = Path(__file__).parent / "results" / "schedule_equality.csv"

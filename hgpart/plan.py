@@ -25,6 +25,8 @@ from hgpart.partition.problem.checks import FASTEST, SLOWEST
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import Objective, objective_named, over_links
 from hgpart.partition.problem.problem import Problem
+from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules.rules import MOST_IN_FLIGHT
 from hgpart.work.figures import Work
 
 FORMAT = "hgpart plan 1"
@@ -58,6 +60,9 @@ class Plan:
     blocks : Blocks
     parts : int32 array
         Part of each vertex of the blocks' hypergraph.
+    scheduling : Scheduling or None
+        By which rule its steps are best run, where it was made for one; the batch is then the
+        modelling's.
     """
 
     model: str
@@ -81,6 +86,23 @@ class Plan:
     lower_bound_bytes: int
     blocks: Blocks
     parts: Int32
+    scheduling: Scheduling | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a schedule that it can't keep, or that its batches are too small for."""
+        if self.scheduling is None:
+            return
+        if self.scheduling.file is not None:
+            raise ArgumentError(
+                f"a plan with the schedule of {self.scheduling.name}: accepted is one by a rule"
+            )
+        self.scheduling.sizes(self.modelling.batch_size)
+
+    def batch_size_of_steps(self, asked: int | None, otherwise: int) -> int:
+        """Samples of a step: what is asked for, or the plan's where it says how to run them."""
+        if asked is not None:
+            return asked
+        return otherwise if self.scheduling is None else self.modelling.batch_size
 
 
 def make_plan(
@@ -89,8 +111,9 @@ def make_plan(
     work: Work,
     model: str,
     input_shape: Sequence[int],
+    scheduling: Scheduling | None = None,
 ) -> Plan:
-    """Put together the plan for a partition of a model."""
+    """Put together the plan for a partition of a model, and the schedule of its steps if any."""
     return Plan(
         model=model,
         input_shape=tuple(input_shape),
@@ -113,6 +136,7 @@ def make_plan(
         lower_bound_bytes=partition.lower_bound,
         blocks=partition.model.blocks,
         parts=partition.parts,
+        scheduling=scheduling,
     )
 
 
@@ -224,6 +248,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "work_source": plan.work.source,
         "work_unit": plan.work.unit,
         "work_units": plan.work.units,
+        **_schedule_fields(plan.scheduling),
         "parts": _runs(plan.parts),
         "layer_count": len(plan.blocks.rows),
     }
@@ -322,7 +347,38 @@ def load_plan(path: Path | str) -> Plan:
         lower_bound_bytes=head.whole("lower_bound_bytes"),
         blocks=Blocks(tuple(rows), tuple(columns)),
         parts=parts.astype(np.int32),
+        scheduling=_scheduling(head, modelling.batch_size),
     )
+
+
+def _schedule_fields(scheduling: Scheduling | None) -> dict[str, object]:
+    """Said of plans that are for one; a number of batches in flight where it was asked for."""
+    if scheduling is None:
+        return {}
+    found = {
+        "rule": scheduling.rule,
+        "micro_batches": scheduling.micro_batches,
+        "in_flight": scheduling.in_flight,
+        "stash": scheduling.stash,
+        "recompute": scheduling.recompute,
+    }
+    return {"schedule": found}
+
+
+def _scheduling(head: JsonObject, batch_size: int) -> Scheduling | None:
+    if head.fields.get("schedule") is None:
+        return None
+    record = head.object("schedule")
+    in_flight = None
+    if record.fields.get("in_flight") is not None:
+        in_flight = record.whole("in_flight", 1, MOST_IN_FLIGHT)
+    rule = record.string("rule")
+    micro_batches = record.whole("micro_batches", 1, batch_size)
+    stash, recompute = record.flag("stash"), record.flag("recompute")
+    try:
+        return Scheduling(rule, micro_batches, in_flight, stash, recompute)
+    except ArgumentError as error:
+        raise record.wrong("rule", str(error)) from None
 
 
 def _objective(head: JsonObject, k: int) -> Objective:

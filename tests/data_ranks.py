@@ -28,10 +28,10 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import PlacedModel, RankModel
 from hgpart.run.processes.connection import Connection, connect
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import schedule, schedule_among
 from hgpart.run.training.data import Data
 from hgpart.run.training.loop import TrainingOptions, train
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 
 SECONDS = 200  # that all may take

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, graph_of, modellings
 from torch import nn
 
-from hgpart.errors import FormatError, HgpartError, OutputError, PlanError
+from hgpart.errors import ArgumentError, FormatError, HgpartError, OutputError, PlanError
 from hgpart.hypergraph.blocks import divide
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate
@@ -29,6 +30,7 @@ from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
 from hgpart.partition.problem.problem import Problem
 from hgpart.plan import LARGEST_RUNS, Plan, load_plan, make_plan, restore, save_plan
+from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work, flops
 
@@ -59,6 +61,7 @@ def partition_of(
 GRAPH, WORK = chain([8, 4], [80, 40], [3, 2])
 PARTITION = partition_of(GRAPH, WORK, Modelling(), 1)
 PLAN = make_plan(PARTITION, GRAPH, WORK, "file.py:make", (3, 8, 8))
+SCHEDULED = replace(PLAN, scheduling=Scheduling("1f1b", 4, recompute=True))
 
 
 @pytest.fixture
@@ -94,6 +97,9 @@ def plain(value: Any) -> Any:
     st.integers(1, 3),
     st.booleans(),
     st.sampled_from(["slice", "batch"]),
+    st.sampled_from(
+        [None, Scheduling("1f1b", 3, recompute=True), Scheduling("async", in_flight=4, stash=False)]
+    ),
 )
 def test_any_plan_comes_back_whole(
     tmp_path: Path,
@@ -107,6 +113,7 @@ def test_any_plan_comes_back_whole(
     slices: int,
     training: bool,
     norms: str,
+    scheduling: Scheduling | None,
 ) -> None:
     graph, work = graph_and_work
     speeds = speeds and tuple(speeds)
@@ -115,7 +122,7 @@ def test_any_plan_comes_back_whole(
     partition = replace(partition, objective=objective, memory=memory, interrupted=interrupted)
     if partition.model.hypergraph.vertices < PARTS:
         return
-    plan = make_plan(partition, graph, work, 'timm:ä\n"x"', (3, 8, 8))
+    plan = make_plan(partition, graph, work, 'timm:ä\n"x"', (3, 8, 8), scheduling)
     save_plan(plan, tmp_path / "plan.json")
     loaded = load_plan(tmp_path / "plan.json")
     assert plain(loaded) == plain(plan)
@@ -188,6 +195,54 @@ def test_the_file_is_compact_and_for_people_too(saved: Path) -> None:
     assert content["volume_bytes"] == PARTITION.evaluation.volume
     assert content["layers"][1] == {"work": 10, "rows": [1, 8], "columns": [1, 1]}
     assert len(saved.read_text().splitlines()) == 32 + len(GRAPH.layers) + 3
+
+
+# ------------------------------------------------------------------ a schedule
+
+
+def test_a_plan_without_a_schedule_says_nothing_of_one(saved: Path) -> None:
+    assert "schedule" not in json.loads(saved.read_text())
+    assert load_plan(saved).scheduling is None
+
+
+def test_what_is_asked_for_goes_before_what_the_plan_says(tmp_path: Path) -> None:
+    planned = SCHEDULED.scheduling
+    assert scheduling_of(None, None, planned=planned) == planned
+    assert scheduling_of(None, 2, planned=planned) == Scheduling("1f1b", 2, recompute=True)
+    assert scheduling_of("gpipe", None, planned=planned) == Scheduling("gpipe")
+    assert scheduling_of(None, None) == Scheduling()
+    sizes = [plan.batch_size_of_steps(None, otherwise=7) for plan in (PLAN, SCHEDULED)]
+    assert sizes == [7, SCHEDULED.modelling.batch_size]
+    assert SCHEDULED.batch_size_of_steps(5, otherwise=7) == 5
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("rule", "fast", "accepted are sequential"),
+        ("rule", None, '"rule": a text'),
+        ("micro_batches", 33, "a whole number from 1 to 32"),
+        ("micro_batches", True, "a whole number from 1 to 32"),
+        ("in_flight", 0, "a whole number from 1 to 1000"),
+        ("in_flight", 2, "batches in flight by 1f1b"),
+        ("stash", False, "--no-stash by 1f1b"),
+        ("recompute", 1, "true or false"),
+    ],
+)
+def test_a_wrong_schedule_is_one_line(tmp_path: Path, field: str, value: Any, message: str) -> None:
+    path = tmp_path / "plan.json"
+    save_plan(SCHEDULED, path)
+    content = json.loads(path.read_text())
+    content["schedule"][field] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(FormatError, match=re.escape(message)) as error:
+        load_plan(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_plan_refuses_a_schedule_that_it_can_not_keep() -> None:
+    with pytest.raises(ArgumentError, match="33 micro-batches of a batch of 32"):
+        replace(PLAN, scheduling=Scheduling("gpipe", 33))
 
 
 # ------------------------------------------------------------------ another model

@@ -170,17 +170,17 @@ MicroBatches = Annotated[
     int | None,
     typer.Option(
         help="That a batch is divided into, so that no part need wait for another; left out, those "
-        "of the schedule's file, or else 1."
+        "of the schedule's file or of the plan, or else 1."
     ),
 ]
 ScheduleRule = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--schedule",
         metavar="RULE|FILE",
         help="When each part does what: sequential, gpipe, 1f1b, zero-bubble, greedy, or a file of "
         "'hgpart show --schedule RULE -o FILE'; async is training without a stop, each part "
-        "updating its weights by itself.",
+        "updating its weights by itself. Left out, the plan's if it has one, or else greedy.",
     ),
 ]
 InFlight = Annotated[

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hgpart.placement import Placement
     from hgpart.plan import Plan
     from hgpart.run.processes.connection import Connection
-    from hgpart.run.schedule_wanted import Scheduling
+    from hgpart.schedule_wanted import Scheduling
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from hgpart.arrays import Int64
 from hgpart.execution.totals import Timing
 from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, ruled_table
 from hgpart.run.measuring import Measurement
-from hgpart.run.schedule_wanted import Scheduling
+from hgpart.schedule_wanted import Scheduling
 
 STALE = "stale: updates of its part that a forward pass was without, in the mean and at most"
 

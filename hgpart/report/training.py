@@ -20,8 +20,8 @@ from hgpart.report.running import (
     staleness_fields,
 )
 from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, ruled_table
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.training.loop import TrainingResult
+from hgpart.schedule_wanted import Scheduling
 
 CURVE_ROWS = 10
 BAR = 40  # characters of the largest loss

@@ -21,8 +21,8 @@ from hgpart.placement.accounting import known_peak_bytes
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import wanted_among, wanted_schedule
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.schedule import Schedule
 
 LossFunction = Callable[[Any, Any], Tensor]  # of results and targets: a mean over samples

@@ -19,8 +19,8 @@ from hgpart.placement import Placement
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import Learner, Loss, PlacedModel, RankModel, timeline_of
 from hgpart.run.processes.connection import Connection
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import costs_of
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import LONGEST
 from hgpart.schedules.simulation import bubble
 

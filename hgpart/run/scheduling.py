@@ -19,7 +19,7 @@ from hgpart.placement import Placement
 from hgpart.placement.accounting import peaks_by, worth_again
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.schedule_wanted import Scheduling
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules import check_micro_batches, check_rule, make_schedule
 from hgpart.schedules.costs import CostModel, Costs
 from hgpart.schedules.outline import Outline

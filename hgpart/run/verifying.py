@@ -22,8 +22,8 @@ from hgpart.placement.expected import float_type
 from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.run.learner import held_by_parts
 from hgpart.run.reference import accumulated
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import wanted_schedule
+from hgpart.schedule_wanted import Scheduling
 
 # The parts add the same terms in another order, so results differ by rounding: by the type's
 # epsilon (2e-16, 1e-7), times what the layers make of it. These leave room for a factor of half

@@ -11,8 +11,8 @@ from traces import assert_covers, assert_is_trace
 
 from hgpart.report.timeline import write_timeline
 from hgpart.run.measuring import measure
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import costs_of, schedule
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.simulation import bubble
 

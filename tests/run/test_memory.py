@@ -25,9 +25,9 @@ from hgpart.placement.accounting import peak_bytes
 from hgpart.report.running import RunReport, print_run, run_json
 from hgpart.run.learner import PlacedModel
 from hgpart.run.measuring import mean_square, measure
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 from hgpart.tracing.traced_model import trace
 

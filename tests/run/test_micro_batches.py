@@ -13,9 +13,9 @@ from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError, PlanError
 from hgpart.execution.step_run import StepRun
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import load_schedule, outlines_here, schedule
 from hgpart.run.verifying import verify
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import save_schedule

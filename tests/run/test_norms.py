@@ -10,9 +10,9 @@ from placed_models import Counts, Twice, batch_of, model_of, placed
 from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 
 

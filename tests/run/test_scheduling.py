@@ -12,8 +12,8 @@ from placed_models import model_of, placed
 from hgpart.errors import RunError
 from hgpart.execution.threads.workers import Workers
 from hgpart.placement import Placement
-from hgpart.run.schedule_wanted import scheduling_of
 from hgpart.run.scheduling import schedule, schedule_among, wanted_among
+from hgpart.schedule_wanted import scheduling_of
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule_files import save_schedule
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from hgpart.errors import ArgumentError
-from hgpart.run.schedule_wanted import Scheduling
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES, STREAMS
 
 MOST_PROCESSES = 64  # of one machine

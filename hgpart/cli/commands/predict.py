@@ -27,8 +27,7 @@ from hgpart.cli.placing import Placing, progress
 from hgpart.cli.processes import start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
-from hgpart.run.schedule_wanted import Scheduling, scheduling_of
-from hgpart.schedules.rules import DEFAULT
+from hgpart.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
     from hgpart.report.prediction.record import PredictionReport
@@ -54,7 +53,7 @@ def predict(
         int | None, typer.Option(help="Samples of a step; those of the plan when left out.")
     ] = None,
     micro_batches: MicroBatches = None,
-    schedule: ScheduleRule = DEFAULT,
+    schedule: ScheduleRule = None,
     in_flight: InFlight = None,
     recompute: Recompute = False,
     measure: Annotated[
@@ -87,8 +86,10 @@ def predict(
         from hgpart.run.processes.connection import check_timeout
     checked_unit(unit)
     check_timeout(timeout)
-    scheduling = scheduling_of(schedule, micro_batches, in_flight, recompute=recompute)
     loaded = load_plan(plan)
+    scheduling = scheduling_of(
+        *(schedule, micro_batches, in_flight), recompute=recompute, planned=loaded.scheduling
+    )
     placing = Placing(model, loaded, ("cpu",) * loaded.k, None, seed=0)
     samples = batch_size or loaded.modelling.batch_size
     scheduling.sizes(samples)

@@ -38,8 +38,7 @@ from hgpart.cli.processes import (
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
 from hgpart.run.processes.transports import check_carries, check_transport
-from hgpart.run.schedule_wanted import Scheduling, scheduling_of
-from hgpart.schedules.rules import DEFAULT
+from hgpart.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
@@ -59,7 +58,7 @@ def run(
         bool, typer.Option("--backward", help="A backward pass in each step, too.")
     ] = False,
     micro_batches: MicroBatches = None,
-    schedule: ScheduleRule = DEFAULT,
+    schedule: ScheduleRule = None,
     norms: StepNorms = "micro-batch",
     in_flight: InFlight = None,
     no_stash: NoStash = False,
@@ -93,15 +92,18 @@ def run(
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     checked_unit(unit)
     check_timeout(timeout)
-    scheduling = scheduling_of(
-        *(schedule, micro_batches, in_flight), stash=not no_stash, recompute=recompute
-    )
     loaded = load_plan(plan)
+    scheduling = scheduling_of(
+        *(schedule, micro_batches, in_flight),
+        stash=not no_stash,
+        recompute=recompute,
+        planned=loaded.scheduling,
+    )
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, norms=norms)
     samples = batch_size or loaded.modelling.batch_size
     scheduling.sizes(samples)
     if scheduling.is_stream and not backward:
-        raise ArgumentError(f"--schedule {schedule} without --backward: accepted is with it")
+        raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")
     wanted = _Run(placing, steps, samples, backward, scheduling, unit, json, timeline)
     if one_process:
         report = wanted.steps_of(placing.here(), None, "threads")

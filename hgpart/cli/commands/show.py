@@ -26,7 +26,7 @@ from hgpart.cli.options import (
 from hgpart.cli.outputs import check_outputs, check_page_package, show_report
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import ArgumentError
-from hgpart.run.schedule_wanted import Scheduling, scheduling_of
+from hgpart.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,7 +54,8 @@ def show(
         typer.Option(
             metavar="RULE|FILE",
             help="Draw what each part does when in a step of training: sequential, gpipe, 1f1b, "
-            "zero-bubble, greedy, or a file of -o; or with some batches, async.",
+            "zero-bubble, greedy, or a file of -o; or with some batches, async. The plan's, if it "
+            "has one, when left out.",
         ),
     ] = None,
     micro_batches: MicroBatches = None,
@@ -84,23 +85,23 @@ def show(
     check_outputs({"--json": json, "--output": output, **files})
     if html is not None:
         check_page_package()
-    needing = {"--micro-batches": micro_batches, "--in-flight": in_flight, "--output": output}
-    for option, value in needing.items():
-        if schedule is None and value is not None:
-            raise ArgumentError(
-                f"{option} {value} without a schedule to draw: accepted with --schedule RULE"
-            )
-    if schedule is None and recompute:
-        raise ArgumentError("--recompute without a schedule: accepted with --schedule RULE")
-    scheduling = None
     if schedule is not None:
-        scheduling = scheduling_of(schedule, micro_batches, in_flight, recompute=recompute)
+        scheduling_of(schedule, micro_batches, in_flight, recompute=recompute)
     with Stages() as stage:
         with stage("import"):
             from hgpart.plan import load_plan
         unit = checked_unit(unit)
         with stage("read"):
             loaded = load_plan(plan)
+        scheduling = None
+        if schedule is not None or loaded.scheduling is not None:
+            scheduling = scheduling_of(
+                *(schedule, micro_batches, in_flight),
+                recompute=recompute,
+                planned=loaded.scheduling,
+            )
+        else:
+            _check_undrawn(micro_batches, in_flight, output, recompute)
         if scheduling is not None:
             scheduling.sizes(loaded.modelling.batch_size)
         loaded = replace(loaded, model=model or _trusted_model(loaded, plan, trust))
@@ -130,6 +131,20 @@ def show(
             save_schedule(output, planned[0])
         if json != "-":
             print(f"\n{draw_schedule(*planned)}holds at most {_each(peaks, unit)} {unit}")
+
+
+def _check_undrawn(
+    micro_batches: int | None, in_flight: int | None, output: Path | None, recompute: bool
+) -> None:
+    """Refuse what is said of a schedule, where there is none."""
+    needing = {"--micro-batches": micro_batches, "--in-flight": in_flight, "--output": output}
+    for option, value in needing.items():
+        if value is not None:
+            raise ArgumentError(
+                f"{option} {value} without a schedule to draw: accepted with --schedule RULE"
+            )
+    if recompute:
+        raise ArgumentError("--recompute without a schedule: accepted with --schedule RULE")
 
 
 def _planned(

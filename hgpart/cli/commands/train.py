@@ -35,8 +35,7 @@ from hgpart.cli.processes import check_one_clock, device_of_each, start_ranks, s
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
 from hgpart.run.processes.transports import check_carries, check_transport
-from hgpart.run.schedule_wanted import Scheduling, scheduling_of
-from hgpart.schedules.rules import DEFAULT
+from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.terminal import warn
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def train(
     context: typer.Context,
     model: Model,
     plan: PlanFile,
-    steps: Annotated[int, typer.Option(help="In all, with those of a checkpoint.")],
+    steps: Annotated[int, typer.Option(help="In all, with those of a checkpoint.")] = 100,
     data: Annotated[
         str,
         typer.Option(
@@ -61,7 +60,12 @@ def train(
             help="Random images, scikit-learn's handwritten digits, or a folder for each class.",
         ),
     ] = "synthetic",
-    batch_size: Annotated[int, typer.Option(help="Samples of a step.")] = 32,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples of a step; left out, the plan's where that has a schedule, or else 32."
+        ),
+    ] = None,
     optimizer: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
     lr: Annotated[
         float | None,
@@ -80,7 +84,7 @@ def train(
     ] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     micro_batches: MicroBatches = None,
-    schedule: ScheduleRule = DEFAULT,
+    schedule: ScheduleRule = None,
     norms: StepNorms = "micro-batch",
     in_flight: InFlight = None,
     no_stash: NoStash = False,
@@ -130,9 +134,12 @@ def train(
             from hgpart.run.training.resuming import Checkpointing
         checked_unit(unit)
         check_timeout(timeout)
+        with stage("read"):
+            loaded = load_plan(plan)
+        samples = loaded.batch_size_of_steps(batch_size, otherwise=32)
         options = TrainingOptions(
             steps=steps,
-            batch_size=batch_size,
+            batch_size=samples,
             optimizer=optimizer,
             lr=lr,
             momentum=momentum,
@@ -140,11 +147,12 @@ def train(
             seed=seed,
         )
         scheduling = scheduling_of(
-            *(schedule, micro_batches, in_flight), stash=not no_stash, recompute=recompute
+            *(schedule, micro_batches, in_flight),
+            stash=not no_stash,
+            recompute=recompute,
+            planned=loaded.scheduling,
         )
-        scheduling.sizes(batch_size)
-        with stage("read"):
-            loaded = load_plan(plan)
+        scheduling.sizes(samples)
         checkpointing = None
         if checkpoint is not None:
             about: dict[str, str | int | float] = {
@@ -172,7 +180,7 @@ def train(
             report = wanted.train(RankModel(model_here, scheduling), placement)
     else:
         check_carries(transport, placing.devices)
-        placing.check_step(scheduling, batch_size, training=True, transport=transport)
+        placing.check_step(scheduling, samples, training=True, transport=transport)
         start_ranks(context, loaded.k)
         return
     if report is not None:  # not before the others are done, who would fail with what fails here

@@ -30,8 +30,7 @@ from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, PlacementError, RunError
-from hgpart.run.schedule_wanted import Scheduling, scheduling_of
-from hgpart.schedules.rules import DEFAULT
+from hgpart.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,9 +66,14 @@ def verify(
     seed: Annotated[
         int, typer.Option(help="Of the weights, the partition, the batch and dropout.")
     ] = 0,
-    batch_size: Annotated[int, typer.Option(help="Samples of the batch.")] = 2,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples of the batch; left out, the plan's where that has a schedule, or else 2."
+        ),
+    ] = None,
     micro_batches: MicroBatches = None,
-    schedule: ScheduleRule = DEFAULT,
+    schedule: ScheduleRule = None,
     norms: StepNorms = "micro-batch",
     recompute: Recompute = False,
     input_shape: InputShape = None,
@@ -93,17 +97,11 @@ def verify(
         raise ArgumentError(f"{given} given: accepted is one of them")
     if dtype not in DTYPES:
         raise ArgumentError(f"dtype {dtype!r}: accepted are {' and '.join(DTYPES)}")
-    if batch_size < 1:
+    if batch_size is not None and batch_size < 1:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
     checked_unit(unit)
-    scheduling = scheduling_of(schedule, micro_batches, recompute=recompute)
-    if scheduling.is_stream:
-        raise ArgumentError(
-            f"--schedule {schedule}: accepted in verify, which compares one step with the model's, "
-            "are rules of a step; with one batch in flight it is sequential"
-        )
-    scheduling.sizes(batch_size)
-    called = scheduling == Scheduling()  # like the model, at once
+    if schedule is not None:
+        _check_step(scheduling_of(schedule, micro_batches, recompute=recompute), batch_size or 2)
     with Stages() as stage:
         with stage("import"):
             import torch
@@ -122,6 +120,13 @@ def verify(
         check_kind(partition)
         check_norms(norms)
         loaded = load_plan(plan) if plan is not None else None
+        planned = loaded.scheduling if loaded is not None else None
+        scheduling = scheduling_of(schedule, micro_batches, recompute=recompute, planned=planned)
+        samples = batch_size or 2
+        if loaded is not None:
+            samples = loaded.batch_size_of_steps(batch_size, otherwise=2)
+        _check_step(scheduling, samples)
+        called = scheduling == Scheduling()  # like the model, at once
         k = k or (loaded.k if loaded is not None else 0)
         check_request(k, eps)
         check_search(seed)
@@ -131,7 +136,7 @@ def verify(
             partition,
             k=k,
             eps=eps,
-            modelling=Modelling(grain=grain, batch_size=batch_size),
+            modelling=Modelling(grain=grain, batch_size=samples),
             backend=backend,
             seed=seed,
         )
@@ -150,7 +155,7 @@ def verify(
             with stage("place"):
                 placement = place(module, divided, of_each, norms=norms).to(getattr(torch, dtype))
             torch.manual_seed(seed)
-            batch = torch.randn(batch_size, *shape, dtype=getattr(torch, dtype))
+            batch = torch.randn(samples, *shape, dtype=getattr(torch, dtype))
             with stage("verify"):
                 found = verify_placement(
                     module, placement, [batch], seed, scheduling=None if called else scheduling
@@ -173,6 +178,16 @@ def verify(
     sys.stdout.flush()
     if not found.passed:
         raise RunError(f"{model} in its parts is not the original: {found.failures[0]}")
+
+
+def _check_step(scheduling: Scheduling, batch_size: int) -> None:
+    """Refuse what is no step of such a batch."""
+    if scheduling.is_stream:
+        raise ArgumentError(
+            f"--schedule {scheduling.name}: accepted in verify, which compares one step with the "
+            "model's, are rules of a step; with one batch in flight it is sequential"
+        )
+    scheduling.sizes(batch_size)
 
 
 def _divided(

@@ -8,7 +8,7 @@ from hgpart.execution.events import Doing, Event, Timeline
 from hgpart.machines.machine import Machine
 from hgpart.prediction.predict import Prediction
 from hgpart.run.measuring import Measurement
-from hgpart.run.schedule_wanted import Scheduling
+from hgpart.schedule_wanted import Scheduling
 
 
 @dataclass(frozen=True, eq=False)

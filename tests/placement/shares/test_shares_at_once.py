@@ -21,9 +21,9 @@ from hgpart.placement.accounting import disagreements
 from hgpart.placement.shares import joining
 from hgpart.placement.shares.interleaving import Unit, end_of, interleaved
 from hgpart.placement.shares.joining import joined, together
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import outlines_here, schedule
 from hgpart.run.verifying import verify
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 
 NAMES = [*MODELS, "forked"]

@@ -16,9 +16,9 @@ from torch.nn import functional
 from hgpart import Modelling, Placement, place
 from hgpart.errors import PlacementError
 from hgpart.placement.accounting import disagreements
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 
 TRACES = {}

@@ -17,9 +17,9 @@ from hgpart import Modelling, Placement, place
 from hgpart.errors import PlacementError
 from hgpart.placement.accounting import disagreements
 from hgpart.run.reference import accumulated
-from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 
 WAYS = ("forward", "backward")

@@ -26,13 +26,13 @@ from hgpart.placement import place
 from hgpart.placement.cutting.slices import Slice
 from hgpart.run import scheduling
 from hgpart.run.learner import PlacedModel, WholeModel
-from hgpart.run.schedule_wanted import Scheduling, scheduling_of
 from hgpart.run.scheduling import schedule
 from hgpart.run.training import checkpoints as checkpoint_files
 from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
 from hgpart.run.training.data import Data, InMemory, load_data
 from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
 from hgpart.run.training.resuming import UNSAID, Checkpointing
+from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import save_schedule

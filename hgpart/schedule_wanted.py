@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hgpart.errors import ArgumentError
@@ -98,14 +98,20 @@ class Scheduling:
 
 
 def scheduling_of(
-    schedule: str,
+    schedule: str | None,
     micro_batches: int | None,
     in_flight: int | None = None,
     *,
     stash: bool = True,
     recompute: bool = False,
+    planned: Scheduling | None = None,
 ) -> Scheduling:
     """What is asked for by a rule or a file, and a number of micro-batches if one is given.
+
+    Where no schedule is asked for it is the plan's if that has one, but for what is said besides.
+
+    >>> scheduling_of(None, 8, planned=Scheduling("1f1b", 4, recompute=True))
+    Scheduling(rule='1f1b', micro_batches=8, in_flight=None, stash=True, recompute=True, file=None)
 
     Raises
     ------
@@ -115,6 +121,15 @@ def scheduling_of(
     FormatError
         If the file is no schedule.
     """
+    if schedule is None and planned is not None:
+        return replace(
+            planned,
+            micro_batches=planned.micro_batches if micro_batches is None else micro_batches,
+            in_flight=planned.in_flight if in_flight is None else in_flight,
+            stash=planned.stash and stash,
+            recompute=planned.recompute or recompute,
+        )
+    schedule = DEFAULT if schedule is None else schedule
     rules = (*RULES, *STREAMS)
     if schedule in rules:
         count = 1 if micro_batches is None else micro_batches
