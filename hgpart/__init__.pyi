@@ -84,6 +84,9 @@ from .prediction.predict import predict as predict
 from .run.scheduling import schedule as schedule
 from .run.scheduling import load_schedule as load_schedule
 from .run.training.part_sampler import PartSampler as PartSampler
+from .recommendation.ranking import Ranked as Ranked
+from .recommendation.ranking import Recommendation as Recommendation
+from .recommendation.recommend import recommend as recommend
 from .errors import HgpartError as HgpartError
 
 __version__: str

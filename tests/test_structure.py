@@ -25,7 +25,9 @@ ORDER = [
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
     *("placement", "timing", "prediction"),
     *("run.processes", "machines.calibration", "run", "run.training", "bench.ways", "bench"),
+    "recommendation",
     *("compare", "report", "report.machine", "report.partition", "report.prediction"),
+    "report.recommendation",
     *("report.page", "cli", "cli.commands", "__main__"),
 ]
 

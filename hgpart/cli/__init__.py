@@ -25,6 +25,7 @@ from hgpart.cli.commands.models import models
 from hgpart.cli.commands.partition import partition
 from hgpart.cli.commands.predict import predict
 from hgpart.cli.commands.profile import profile
+from hgpart.cli.commands.recommend import recommend
 from hgpart.cli.commands.run import run as run_placed
 from hgpart.cli.commands.show import show
 from hgpart.cli.commands.trace import trace
@@ -41,7 +42,18 @@ app = typer.Typer(
     help="Which device computes which filters of a CNN, by hypergraph partitioning.",
     add_completion=False,
 )
-for command in (partition, show, compare, verify, run_placed, train, bench, models, trace):
+for command in (
+    recommend,
+    partition,
+    show,
+    compare,
+    verify,
+    run_placed,
+    train,
+    bench,
+    models,
+    trace,
+):
     app.command("run" if command is run_placed else None)(command)
 app.command()(calibrate)
 app.command()(profile)

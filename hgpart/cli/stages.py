@@ -88,6 +88,15 @@ def traced_model(
     return module, shape, traced, graph
 
 
+def classes_of(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Width of a classifier's output."""
+    from hgpart.run.training.loop import class_scores
+    from hgpart.tracing.traced_model import example_inputs
+
+    with redirect_stdout(sys.stderr):
+        return class_scores(module(*example_inputs(module, shape))).shape[1]
+
+
 def _cautions(traced: TracedModel) -> Iterator[str]:
     """What of a model is not as a plan of it seems to say."""
     from hgpart.tracing.batches import has_dynamic_batch

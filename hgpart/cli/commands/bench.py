@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
@@ -30,14 +29,13 @@ from hgpart.cli.options import (
     work_of,
 )
 from hgpart.cli.outputs import check_outputs, check_page_package, plain_console, tables_wanted
-from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.processes import threads_of_each
+from hgpart.cli.stages import Stages, classes_of, traced_model
 from hgpart.cores import processor, usable_cores
 from hgpart.errors import ArgumentError, RunError
 from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from hgpart.bench.plans import Subject
     from hgpart.bench.ways.job import Job
     from hgpart.bench.ways.way import Way
@@ -143,7 +141,7 @@ def bench(
         check_timeout(timeout)
         measure = work_of(work, None, batch_size)
         module, shape, traced, graph = traced_model(stage, model, input_shape)
-        classes = _classes(module, shape)
+        classes = classes_of(module, shape)
         with stage("work", spinner=False):
             done = measure(module, traced, graph)
     subject = Subject(
@@ -152,7 +150,7 @@ def bench(
     if ways is not None:
         for way in chosen:
             subject.check(way)
-    threads = _threads(processes)
+    threads = threads_of_each(processes)
     job = Job(model, shape, classes, batch_size, processes, threads, seed, lr, timeout, data)
     about = {
         "model": model,
@@ -329,18 +327,3 @@ def _machine() -> str:
     """What figures are of besides the model and the settings."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "hgpart"))
     return f"{usable_cores()} cores of {processor()}, {versions}"
-
-
-def _threads(processes: int) -> int:
-    """Of each process: what OMP_NUM_THREADS says, or its share of the cores."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdecimal() and int(said) else max(1, usable_cores() // processes)
-
-
-def _classes(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Width of the model's output."""
-    from hgpart.run.training.loop import class_scores
-    from hgpart.tracing.traced_model import example_inputs
-
-    with redirect_stdout(sys.stderr):
-        return class_scores(module(*example_inputs(module, shape))).shape[1]

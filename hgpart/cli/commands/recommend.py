@@ -1,0 +1,245 @@
+"""hgpart recommend: Model, devices -> the best way to train it on them, and its plan."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import TaskProgressColumn, TimeElapsedColumn
+
+from hgpart.cli.options import InputShape, JsonFile, Model, Seed, Timeout, Unit, checked_unit
+from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
+from hgpart.cli.processes import threads_of_each
+from hgpart.cli.stages import Stages, classes_of, traced_model
+from hgpart.cores import processor, usable_cores
+from hgpart.errors import ArgumentError, RunError
+from hgpart.terminal import progress_bar
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hgpart.layers.channel_graph import ChannelGraph
+    from hgpart.machines.machine import Machine
+    from hgpart.recommendation.ranking import Recommendation
+    from hgpart.tracing.traced_model import TracedModel
+    from hgpart.work.layer_times import LayerTimes
+
+
+def recommend(
+    model: Model,
+    devices: Annotated[
+        int | None, typer.Option(help="That there are; those of --machine FILE when left out.")
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Devices and links: a file of 'hgpart calibrate', or a named machine; measured "
+            "here and now when left out.",
+        ),
+    ] = None,
+    times: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What layers take: a file of 'hgpart profile'; measured here and now when left "
+            "out.",
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="M",
+            help="Of each device, as in 512MB or 2GiB; what the machine says when left out.",
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Samples of a step, of all devices.")] = 32,
+    goal: Annotated[
+        str,
+        typer.Option(
+            metavar="time|memory|throughput",
+            help="Few seconds a step, few bytes a device, or many samples a second, for which "
+            "older weights are accepted, too.",
+        ),
+    ] = "time",
+    measure: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Run the N best here for a few steps, and rank them by that."
+        ),
+    ] = 0,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds to simulate ways in, the likeliest first.")
+    ] = 120.0,
+    seed: Seed = 0,
+    input_shape: InputShape = None,
+    timeout: Timeout = 300.0,
+    unit: Unit = "MB",
+    json: JsonFile = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The best plan, with its schedule, as JSON."
+        ),
+    ] = Path("best.json"),
+) -> None:
+    """Find the best way to train a model on some devices: divided how, in which order."""
+    check_outputs({"--json": json, "--output": output})
+    checked_unit(unit)
+    if devices is None and machine is None:
+        raise ArgumentError("neither --devices nor --machine: accepted is --devices 4, say")
+    if devices is not None and devices < 1:
+        raise ArgumentError(f"--devices {devices}: accepted is 1 or more")
+    if batch_size < 1:
+        raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
+    if measure < 0:
+        raise ArgumentError(f"--measure {measure}: accepted is 0 or more")
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.machines.machine_files import load_machine
+            from hgpart.machines.named import named_machine
+            from hgpart.partition.problem.memory import number_of_bytes
+            from hgpart.plan import save_plan
+            from hgpart.recommendation.ranking import check_goal
+            from hgpart.recommendation.recommend import recommend
+            from hgpart.report.recommendation.fields import recommendation_json
+            from hgpart.report.recommendation.printing import print_recommendation
+            from hgpart.run.processes.connection import check_timeout
+        check_goal(goal)
+        check_timeout(timeout)
+        limit = None if memory is None else number_of_bytes(memory)
+        given = None if machine is None else load_machine(machine, devices)
+        if measure and machine is not None and named_machine(machine, devices) is not None:
+            raise ArgumentError(
+                f"--measure {measure} with --machine {machine}: accepted is this machine, or a file"
+            )
+        k = devices or (given.k if given is not None else 1)
+        threads = given.devices[0].threads if given is not None else threads_of_each(k)
+        module, shape, traced, graph = traced_model(stage, model, input_shape)
+        notes = []
+        if times is not None:
+            from hgpart.work.layer_times import load_layer_times
+
+            seconds = load_layer_times(times, graph)
+    if given is None:
+        given, said = _machine_here(k, threads)
+        notes.append(said)
+    if times is None:
+        seconds = _times_here(module, traced, graph, batch_size, threads)
+        notes.append(
+            f"Layers were measured now, with {threads} thread{'s' * (threads > 1)}; to keep that: "
+            f"hgpart profile {model} --batch-size {batch_size} --threads {threads} -o times.json"
+        )
+    with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("", total=1.0)
+        found = recommend(
+            *(module, traced, graph, seconds, given),
+            devices=k,
+            batch_size=batch_size,
+            goal=goal,
+            memory=limit,
+            time_limit=time_limit,
+            seed=seed,
+            name=model,
+            on_progress=lambda what, done: bar.update(task, description=what, completed=done),
+        )
+    if measure:
+        classes = classes_of(module, shape)
+        found = _measured(found, shape, classes, threads, measure, seed, timeout)
+    save_plan(found.best.plan, output)
+    if tables_wanted(json, recommendation_json(found, notes)):
+        print_recommendation(found, notes, plain_console(), unit)
+        plain_console().print()
+        train = f"hgpart train {model} --plan {output}"
+        plain_console().print(f"{output} has the plan and its schedule: {train}", soft_wrap=True)
+
+
+def _machine_here(k: int, threads: int) -> tuple[Machine, str]:
+    """So many devices like this machine's, with the links between its processes; and what it is.
+
+    Where it has fewer cores, two processes are measured, and all links are taken to be like theirs.
+    """
+    import torch
+
+    from hgpart.machines.calibration.here import device_here
+    from hgpart.machines.machine import Link, Machine
+    from hgpart.machines.machine_files import load_machine
+
+    if k == 1:
+        device = device_here(torch.device("cpu"), threads, 1)
+        return Machine(processor(), (device,), (1,), Link.of(0.0, 1e9)), "This machine alone"
+    processes = k if k <= usable_cores() else 2
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "machine.json"
+        command = (
+            *(sys.executable, "-m", "hgpart", "calibrate", "--processes", str(processes)),
+            *("--threads", str(threads), "--output", str(file)),
+        )
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, check=False)
+        if ended.returncode:
+            raise RunError(f"'hgpart calibrate' has failed with status {ended.returncode}")
+        measured = load_machine(file)
+    keep = f"hgpart calibrate --processes {processes} --threads {threads} -o machine.json"
+    if processes == k:
+        return (
+            measured,
+            f"Links were measured now, between {k} processes here; to keep that: {keep}",
+        )
+    assumed = replace(
+        measured,
+        name=f"{k} devices like one of {measured.name}",
+        devices=measured.devices[:1] * k,
+        nodes=(k,),
+        pairs={},
+        all_reduce=None,
+    )
+    return assumed, (
+        f"Assumed: {k} devices, each as fast as a core of this machine, which has {usable_cores()}, "
+        f"and linked as two of its processes were measured to be; --machine FILE or NAME for others"
+    )
+
+
+def _times_here(
+    module: nn.Module, traced: TracedModel, graph: ChannelGraph, batch_size: int, threads: int
+) -> LayerTimes:
+    import torch
+
+    from hgpart.timing.layer_timing import time_layers
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return time_layers(module, traced, graph, batch_size=batch_size)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _measured(
+    found: Recommendation,
+    shape: tuple[int, ...],
+    classes: int,
+    threads: int,
+    count: int,
+    seed: int,
+    timeout: float,
+) -> Recommendation:
+    from hgpart.bench.ways.job import Job
+    from hgpart.recommendation.measuring import with_measured
+
+    job = Job(
+        *(found.model, shape, classes, found.batch_size, found.devices, threads, seed),
+        timeout=timeout,
+    )
+    with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("", total=1.0)
+        return with_measured(
+            found,
+            job,
+            count,
+            lambda what, done: bar.update(task, description=f"run {what}", completed=done),
+        )

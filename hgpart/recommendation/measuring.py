@@ -1,0 +1,94 @@
+"""Recommendation -> the same, the best ways of it run on this machine and ranked by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hgpart.bench.results import Measured, measured
+from hgpart.bench.session import Session, WayError
+from hgpart.bench.ways.job import Job
+from hgpart.bench.ways.layout import Layout
+from hgpart.bench.ways.way import Way, way_of
+from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by
+
+ROUNDS, STEPS = 2, 3  # turns of each way, and steps of each that are timed
+TORCHS = ("single", "ddp")
+
+
+def with_measured(
+    found: Recommendation,
+    job: Job,
+    count: int,
+    on_turn: Callable[[str, float], None] = lambda what, done: None,
+) -> Recommendation:
+    """Run the best ways, one device and torch's own for a few steps each, in turns.
+
+    Parameters
+    ----------
+    found : Recommendation
+    job : Job
+        Its workers are as many as the devices of each way.
+    count : int
+        Of the best ways.
+    on_turn : callable
+        Told what is run next, and the share of all that is done.
+
+    Returns
+    -------
+    Recommendation
+        Ranked by what was measured, then by what was simulated. A way that failed is dropped.
+    """
+    chosen = [*found.ranked[:count]]
+    if all(one.division.k > 1 for one in chosen):
+        chosen += [one for one in found.ranked if one.division.k == 1]
+    runs: dict[str, tuple[Way, Job, Layout]] = {}
+    for one in chosen:
+        way = Way(one.division.text, "coarse", one.scheduling)
+        runs[one.division.text] = way, replace(job, workers=one.division.k), one.plan
+    for name in TORCHS:
+        way = way_of(name)
+        if way.why_not(found.devices, found.batch_size) is None and found.devices > 1:
+            runs[f"torch {name}"] = way, replace(job, workers=found.devices), None
+    rows: dict[str, Measured] = {}
+    failed: dict[str, str] = {}
+    turns = [(number, text) for number in range(ROUNDS) for text in [*runs][:: 1 - 2 * number]]
+    for done, (_, text) in enumerate(turns):
+        if text in failed:
+            continue
+        on_turn(text, done / len(turns))
+        try:
+            row = _turn(*runs[text])
+        except WayError as error:
+            failed[text] = str(error)
+            continue
+        rows[text] = rows[text].and_then(row) if text in rows else row
+    return _ranked_anew(found, rows, failed)
+
+
+def _turn(way: Way, job: Job, layout: Layout) -> Measured:
+    """Its processes, from their start to their end."""
+    with Session(way, job, layout) as session:
+        warm_up = session.learn(1)
+        timed = session.learn(STEPS + 2 * way.scheduling.most_in_flight - 1)
+    return measured(way, warm_up, timed, job.threads)
+
+
+def _ranked_anew(
+    found: Recommendation, rows: dict[str, Measured], failed: dict[str, str]
+) -> Recommendation:
+    seconds = {text: row.quartiles[1] for text, row in rows.items()}
+
+    def timed(one: Ranked) -> Ranked:
+        return replace(one, measured_seconds=seconds.get(one.division.text))
+
+    kept = {
+        one.division.text: timed(one) for one in found.ranked if one.division.text not in failed
+    }
+    return replace(
+        found,
+        ranked=ranked_by(found.goal, kept),
+        one_device=timed(found.one_device),
+        dropped=(*found.dropped, *(Dropped(text, why) for text, why in failed.items())),
+        measured={text: one for text, one in seconds.items() if text.startswith("torch ")},
+    )

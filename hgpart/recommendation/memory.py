@@ -1,0 +1,77 @@
+"""Placement, Prediction -> bytes that each device needs for a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hgpart.errors import PlacementError
+from hgpart.machines.machine import Machine
+from hgpart.placement import Placement
+from hgpart.placement.accounting import account
+from hgpart.prediction.predict import Prediction
+from hgpart.schedule_wanted import Scheduling
+
+OPTIMIZER = "sgd with momentum"  # what `hgpart train` takes where nothing is said
+
+
+def lasting_bytes(placement: Placement, batch_size: int) -> tuple[int | None, ...]:
+    """What each part has from step to step: parameters, their gradients, the optimizer's state.
+
+    And its other tensors, with what arrives of the weights of others; None where an operator can't
+    be run without memory, so that nothing is known.
+    """
+    try:
+        parts = account(placement, batch_size).parts
+    except PlacementError:
+        return (None,) * placement.k
+    return tuple(one.memory_bytes(OPTIMIZER) - one.activation_bytes for one in parts)
+
+
+def needed_bytes(
+    lasting: Sequence[int | None],
+    versions: Sequence[int],
+    prediction: Prediction,
+    scheduling: Scheduling,
+) -> tuple[int | None, ...]:
+    """The same and the most that the part holds in a step for what it has still to do.
+
+    Parameters
+    ----------
+    lasting : sequence of int or None
+        Of `lasting_bytes`.
+    versions : sequence of int
+        Bytes of each part's parameters, which batches in flight have versions of.
+    prediction : Prediction
+    scheduling : Scheduling
+    """
+    more = (scheduling.most_in_flight - 1) * scheduling.stash
+    return tuple(
+        None if one is None or peak is None else one + peak + more * version
+        for one, peak, version in zip(lasting, prediction.peak_bytes, versions, strict=True)
+    )
+
+
+def limits_of(machine: Machine, memory: int | None) -> tuple[int | None, ...]:
+    """Bytes of each device: what is given for all, or what the machine says."""
+    return tuple(device.memory if memory is None else memory for device in machine.devices)
+
+
+def what_is_over(needed: Sequence[int | None], limits: Sequence[int | None]) -> str | None:
+    """Say which device is short of most, if one is.
+
+    >>> what_is_over((5_000_000, 2_000_000), (1_000_000, None))
+    'device 0 needs 5.0 MB of 1.0 MB'
+    """
+    over = [
+        (size - limit, at)
+        for at, (size, limit) in enumerate(zip(needed, limits, strict=False))
+        if size is not None and limit is not None and size > limit
+    ]
+    if not over:
+        return None
+    _, at = max(over, key=lambda one: (one[0], -one[1]))
+    return f"device {at} needs {_megabytes(needed[at])} of {_megabytes(limits[at])}"
+
+
+def _megabytes(size: int | None) -> str:
+    return f"{(size or 0) / 1e6:,.1f} MB"

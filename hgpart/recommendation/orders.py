@@ -1,0 +1,45 @@
+"""Division's Partition, goal -> Schedulings: in which orders the steps of a division are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hgpart.partition import Partition
+from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules.rules import IN_FLIGHT
+
+DEEP = 8  # parts of a pipeline, from which on it is filled with more micro-batches
+
+
+def orders(partition: Partition, batch_size: int, goal: str) -> tuple[Scheduling, ...]:
+    """Schedules worth a simulation, the first of them the likeliest.
+
+    Parts that wait for each other's maps want micro-batches; slices of the batch mostly do not.
+    Streams are for throughput alone, as their weights are older than those of a step.
+    """
+    if partition.k == 1:
+        counts = (1, 2, 4, 8) if goal == "memory" else (1,)
+        found = [Scheduling("greedy", count) for count in counts]
+    elif partition.modelling.slices > 1:
+        found = [Scheduling("greedy", count) for count in (1, 2, 4, 8)]
+    else:
+        found = [*_of_pipelines(partition.k, goal)]
+    if goal == "memory":
+        found += [_again(one) for one in found if partition.k > 1]
+    return tuple(one for one in found if one.micro_batches <= batch_size)
+
+
+def _of_pipelines(k: int, goal: str) -> Iterator[Scheduling]:
+    counts = (4, 8, 16, 2, 1) if k >= DEEP else (4, 8, 2, 1)
+    for count in counts:
+        yield Scheduling("greedy", count)
+    for rule in ("zero-bubble", "1f1b"):
+        for count in counts[:-2]:
+            yield Scheduling(rule, count)
+    if goal == "throughput":
+        for in_flight in sorted({IN_FLIGHT, k}):
+            yield Scheduling("async", in_flight=in_flight)
+
+
+def _again(one: Scheduling) -> Scheduling:
+    return Scheduling(one.rule, one.micro_batches, one.in_flight, one.stash, recompute=True)

@@ -1,0 +1,183 @@
+"""Ways that were simulated, or measured -> Recommendation: in the order of a goal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+
+from hgpart.errors import ArgumentError
+from hgpart.machines.machine import Machine
+from hgpart.plan import Plan
+from hgpart.prediction.predict import Prediction
+from hgpart.recommendation.divisions import Division
+from hgpart.schedule_wanted import Scheduling
+
+GOALS = ("time", "memory", "throughput")
+
+
+def check_goal(goal: str) -> None:
+    """Raise an ArgumentError if there is no such goal."""
+    if goal not in GOALS:
+        raise ArgumentError(f"goal {goal!r}: accepted are {', '.join(GOALS)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """A way to train, and what it should take.
+
+    Attributes
+    ----------
+    division : Division
+    plan : Plan
+        Of the partition, with the schedule.
+    prediction : Prediction
+    needed_bytes : tuple of int or None
+        Of each device; see `memory`.
+    link_seconds : float
+        Of a batch: what the messages of the device that sends longest would take one after another.
+    measured_seconds : float or None
+        Of a step, where it was run.
+    """
+
+    division: Division
+    plan: Plan
+    prediction: Prediction
+    needed_bytes: tuple[int | None, ...]
+    link_seconds: float
+    measured_seconds: float | None = None
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """Of its steps."""
+        assert self.plan.scheduling is not None
+        return self.plan.scheduling
+
+    @property
+    def batches(self) -> int:
+        """Of what was simulated: of a stream, several."""
+        schedule = self.prediction.schedule
+        return 1 if schedule.in_flight is None else schedule.micro_batches
+
+    @property
+    def simulated_seconds(self) -> float:
+        """Of a batch, with the optimizer's."""
+        return self.prediction.seconds / self.batches + self.prediction.update_seconds
+
+    @property
+    def seconds(self) -> float:
+        """Of a batch: measured, or else simulated."""
+        return self.simulated_seconds if self.measured_seconds is None else self.measured_seconds
+
+    @property
+    def computing_seconds(self) -> float:
+        """Of a batch, simulated, without the optimizer's: of the device that computes longest."""
+        return float(self.prediction.busy.max()) / self.batches
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Of a batch, simulated: the mean of what devices wait, or have nothing to do."""
+        return float(np.mean(self.prediction.idle)) / self.batches
+
+    @property
+    def sent_bytes(self) -> int:
+        """Of a batch, of all devices."""
+        return int(self.prediction.sent_bytes.sum()) // self.batches
+
+    @property
+    def largest_bytes(self) -> int | None:
+        """What the device needs that needs most; None where one is not known."""
+        known = [one for one in self.needed_bytes if one is not None]
+        return max(known) if len(known) == len(self.needed_bytes) else None
+
+    def value(self, goal: str) -> tuple[bool, float, float]:
+        """Less is better; what was measured comes before what was not."""
+        memory = inf if self.largest_bytes is None else float(self.largest_bytes)
+        first = memory if goal == "memory" else self.seconds
+        return self.measured_seconds is None, first, self.seconds
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A way that is none.
+
+    Attributes
+    ----------
+    what : str
+    why : str
+    """
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendation:
+    """Which way to train.
+
+    Attributes
+    ----------
+    model : str
+    machine : Machine
+    times : str
+        Where the times of layers come from.
+    devices : int
+        That there are.
+    batch_size : int
+    goal : str
+        One of `GOALS`.
+    ranked : tuple of Ranked
+        The best first; of each division the best schedule alone.
+    one_device : Ranked
+        The whole model on the first device, be there memory for it or not.
+    dropped : tuple of Dropped
+    simulated : int
+        Ways that were.
+    left_out : int
+        Ways that there was no time for.
+    measured : mapping of str to float
+        Seconds of a step of what was run besides: torch's own ways.
+    """
+
+    model: str
+    machine: Machine
+    times: str
+    devices: int
+    batch_size: int
+    goal: str
+    ranked: tuple[Ranked, ...]
+    one_device: Ranked
+    dropped: tuple[Dropped, ...]
+    simulated: int
+    left_out: int
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Ranked:
+        """What is recommended."""
+        return self.ranked[0]
+
+    @property
+    def runner_up(self) -> Ranked | None:
+        """The best of the others, one device not counted."""
+        others = [one for one in self.ranked[1:] if one.division.k > 1]
+        return others[0] if others else None
+
+    def speed_up(self, one: Ranked) -> float | None:
+        """Over one device; None where one of both is measured and the other is not."""
+        alone = self.one_device
+        if (one.measured_seconds is None) != (alone.measured_seconds is None):
+            return None
+        return alone.seconds / one.seconds
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the best way needs more than one device."""
+        return self.best.division.k > 1
+
+
+def ranked_by(goal: str, found: Mapping[str, Ranked]) -> tuple[Ranked, ...]:
+    """Ways in the order of a goal; of those that are as good, the first that was found."""
+    return tuple(sorted(found.values(), key=lambda one: one.value(goal)))

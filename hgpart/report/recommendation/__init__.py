@@ -1,0 +1,1 @@
+"""What is said about a recommendation: for programs, in words, and in tables."""
