@@ -42,18 +42,8 @@ app = typer.Typer(
     help="Which device computes which filters of a CNN, by hypergraph partitioning.",
     add_completion=False,
 )
-for command in (
-    recommend,
-    partition,
-    show,
-    compare,
-    verify,
-    run_placed,
-    train,
-    bench,
-    models,
-    trace,
-):
+app.command()(recommend)
+for command in (partition, show, compare, verify, run_placed, train, bench, models, trace):
     app.command("run" if command is run_placed else None)(command)
 app.command()(calibrate)
 app.command()(profile)
