@@ -70,8 +70,9 @@ def what_is_over(needed: Sequence[int | None], limits: Sequence[int | None]) -> 
     if not over:
         return None
     _, at = max(over, key=lambda one: (one[0], -one[1]))
-    return f"device {at} needs {_megabytes(needed[at])} of {_megabytes(limits[at])}"
+    return f"device {at} needs {_size(needed[at])} of {_size(limits[at])}"
 
 
-def _megabytes(size: int | None) -> str:
-    return f"{(size or 0) / 1e6:,.1f} MB"
+def _size(size: int | None) -> str:
+    known = size or 0
+    return f"{known / 1e6:,.1f} MB" if known >= 100_000 else f"{known:,} bytes"

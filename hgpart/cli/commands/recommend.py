@@ -184,12 +184,9 @@ def _machine_here(k: int, threads: int) -> tuple[Machine, str]:
         if ended.returncode:
             raise RunError(f"'hgpart calibrate' has failed with status {ended.returncode}")
         measured = load_machine(file)
-    keep = f"hgpart calibrate --processes {processes} --threads {threads} -o machine.json"
     if processes == k:
-        return (
-            measured,
-            f"Links were measured now, between {k} processes here; to keep that: {keep}",
-        )
+        keep = f"hgpart calibrate --processes {k} --threads {threads} -o machine.json"
+        return measured, f"Links were measured now; to keep that: {keep}"
     assumed = replace(
         measured,
         name=f"{k} devices like one of {measured.name}",
@@ -199,8 +196,9 @@ def _machine_here(k: int, threads: int) -> tuple[Machine, str]:
         all_reduce=None,
     )
     return assumed, (
-        f"Assumed: {k} devices, each as fast as a core of this machine, which has {usable_cores()}, "
-        f"and linked as two of its processes were measured to be; --machine FILE or NAME for others"
+        f"Assumed: {k} devices, each as fast as a process on this machine, which has "
+        f"{usable_cores()} cores, and linked as two of these were measured to be now; --machine "
+        "FILE or NAME for others"
     )
 
 

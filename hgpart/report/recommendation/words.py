@@ -69,17 +69,16 @@ def reasons(found: Recommendation, unit: str) -> Iterator[str]:
         fits = any(one.division.k == 1 for one in found.ranked)
         yield (
             f"One device{'' if fits else ', which has no memory for it,'} takes "
-            f"{seconds(alone.seconds)}{_how(alone)} and needs "
-            f"{'what is not known' if alone.largest_bytes is None else _bytes(alone.largest_bytes, unit)}"
+            f"{seconds(alone.seconds)}{_how(alone)}{_memory(alone, unit)}"
         )
     elif found.devices > 1:
-        yield f"A split does not pay on {found.devices} devices of this machine"
+        yield f"To split it among {found.devices} devices does not pay"
     if found.measured:
         listed = ", ".join(f"{name} {seconds(one)}" for name, one in found.measured.items())
         yield f"Beside it, measured: {listed} a step"
         fastest = min(found.measured, key=lambda name: found.measured[name])
         if found.goal != "memory" and found.measured[fastest] < best.seconds:
-            yield f"Here {fastest} is faster than what hgpart recommends"
+            yield f"{fastest} is faster here than the best of these"
 
 
 def seconds(value: float) -> str:
@@ -113,7 +112,8 @@ def _how(one: Ranked) -> str:
 def _memory(one: Ranked, unit: str) -> str:
     if one.largest_bytes is None:
         return ""
-    return f"; the fullest device needs {_bytes(one.largest_bytes, unit)}"
+    where = "it" if one.division.k == 1 else "the fullest device"
+    return f"; {where} needs {_bytes(one.largest_bytes, unit)}"
 
 
 def _bytes(size: int, unit: str) -> str:
