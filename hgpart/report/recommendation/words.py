@@ -36,7 +36,7 @@ def answer(found: Recommendation, unit: str) -> str:
     said = f"Best: {way(best)}: {_of_goal(found, best, unit)}"
     if not found.is_split:
         aim = {"time": "is faster", "memory": "needs less", "throughput": "is faster"}[found.goal]
-        return f"{said}; no split {aim}"
+        return f"{said}; no split {aim}" if found.devices > 1 else said
     speed_up = found.speed_up(best)
     return said if speed_up is None else f"{said}, {speed_up:.2f} times one device"
 

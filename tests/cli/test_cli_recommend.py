@@ -1,0 +1,115 @@
+"""`hgpart recommend`: the best way, and a plan of it that trains without another option."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from toy_times import in_proportion
+
+from hgpart import load_model
+from hgpart.cli import run
+from hgpart.layers.layering import channel_graph
+from hgpart.plan import load_plan
+from hgpart.recommendation import recommend as module
+from hgpart.recommendation.divisions import divisions
+from hgpart.tracing.traced_model import example_inputs, trace
+from hgpart.work.layer_times import save_layer_times
+
+FAST = {"latency": 1e-6, "bandwidth": 1e10}
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch):
+    """One thread a process, not as if torchrun had started the tests; few divisions."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(module, "divisions", lambda k: divisions(k)[:2])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A machine, and what layers take: long, so that to divide them pays."""
+    folder = tmp_path_factory.mktemp("files")
+    device = {"kind": "toy", "memory": None, "threads": 1}
+    machine = {"format": "hgpart machine 1", "nodes": [2], "device": device, "inside": FAST}
+    (folder / "machine.json").write_text(json.dumps(machine))
+    module, shape = load_model("lenet5", device="meta")
+    graph = channel_graph(trace(module, example_inputs(module, shape)))
+    save_layer_times(in_proportion(graph, scale=1e3), graph, folder / "times.json")
+    return folder
+
+
+def hgpart_recommend(files, *arguments):
+    options = {f"--{name}": files / f"{name}.json" for name in ("machine", "times")}
+    named = [text for option in options.items() for text in option]
+    output = ["-o", files / "best.json", "--batch-size", 8]
+    return run(["recommend", "lenet5", *map(str, [*named, *output, *arguments])])
+
+
+def test_the_plan_trains_by_itself(files, capfd):
+    assert hgpart_recommend(files) == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[0].startswith("Best: data parallel on 2 devices, ")
+    assert "(simulated)" in shown[0]
+    assert shown[-1].endswith(f"hgpart train lenet5 --plan {files / 'best.json'}")
+    plan = load_plan(files / "best.json")
+    assert (plan.k, plan.modelling.batch_size) == (2, 8)
+    options = ["--steps", "2", "--one-process", "--json", "-"]
+    assert run(["train", "lenet5", "--plan", str(files / "best.json"), *options]) == 0
+    trained = json.loads(capfd.readouterr().out)
+    assert trained["batch_size"] == 8
+    assert trained["micro_batches"] == plan.scheduling.micro_batches
+
+
+def test_json_on_standard_output_is_all_there_is(files, capfd):
+    assert hgpart_recommend(files, "--json", "-", "--time-limit", 0) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [one["way"] for one in found["ways"]] == ["one device"]
+    assert load_plan(files / "best.json").k == 1
+
+
+@pytest.mark.full
+def test_processes_train_by_the_plan_alone(files, capfd):
+    assert hgpart_recommend(files, "--measure", 1) == 0
+    shown = capfd.readouterr().out
+    assert " s a step (measured)" in shown.splitlines()[0]
+    assert "torch single" in shown
+    assert run(["train", "lenet5", "--plan", str(files / "best.json")]) == 0
+    assert "100 steps of 8 samples" in capfd.readouterr().out
+
+
+@pytest.mark.full
+def test_all_is_measured_where_nothing_is_known(tmp_path, capfd):
+    output = tmp_path / "best.json"
+    options = ["--devices", "2", "--batch-size", "4", "-o", str(output)]
+    assert run(["recommend", "lenet5", *options]) == 0
+    shown = capfd.readouterr().out
+    assert "were measured now" in shown
+    assert load_plan(output).scheduling is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--devices", 0), "--devices 0: accepted is 1 or more"),
+        (("--devices", 3), "3 devices of a machine of 2: accepted are 1 to 2"),
+        (("--batch-size", 0), "--batch-size 0: accepted is 1 or more"),
+        (("--measure", -1), "--measure -1: accepted is 0 or more"),
+        (("--goal", "fast"), "goal 'fast': accepted are time, memory, throughput"),
+        (("--memory", "much"), "memory 'much'"),
+        (("--memory", "1kB"), "no way to train lenet5 fits in memory: the one that needs least"),
+        (("--machine", "nowhere"), "nowhere"),
+        (("--machine", "10gbe:2", "--measure", 1), "--measure 1 with --machine 10gbe:2"),
+        (("--times", "machine.json"), "machine.json"),
+        (("--output", "."), "is a folder"),
+    ],
+)
+def test_what_is_wrong_is_one_line(files, capfd, monkeypatch, arguments, said):
+    monkeypatch.chdir(files)
+    assert hgpart_recommend(files, *arguments) > 0
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("hgpart: error: ")
+    assert said in err

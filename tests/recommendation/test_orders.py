@@ -1,0 +1,35 @@
+"""Schedules that are tried: as the batch allows, and those that pay for a division."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hgpart.recommendation.orders import orders
+
+
+def of(k: int, slices: int, batch_size: int, goal: str = "time") -> Any:
+    partition: Any = SimpleNamespace(k=k, modelling=SimpleNamespace(slices=slices))
+    return orders(partition, batch_size, goal)
+
+
+@pytest.mark.parametrize("goal", ["time", "memory", "throughput"])
+@pytest.mark.parametrize(("k", "slices"), [(1, 1), (2, 1), (16, 1), (4, 4)])
+@pytest.mark.parametrize("batch_size", [1, 3, 32])
+def test_each_fits_the_batch_and_comes_once(
+    k: int, slices: int, batch_size: int, goal: str
+) -> None:
+    found = of(k, slices, batch_size, goal)
+    assert found
+    assert len(set(found)) == len(found)
+    assert all(one.micro_batches <= batch_size for one in found)
+    assert any(one.is_stream for one in found) == (goal == "throughput" and k > 1 and slices == 1)
+    assert any(one.recompute for one in found) == (goal == "memory" and k > 1)
+
+
+def test_pipelines_alone_have_rules_of_their_own() -> None:
+    assert {one.rule for one in of(4, 1, 32)} == {"greedy", "zero-bubble", "1f1b"}
+    assert {one.rule for one in of(4, 4, 32)} == {"greedy"}
+    assert max(one.micro_batches for one in of(8, 1, 32)) == 16

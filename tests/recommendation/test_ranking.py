@@ -1,0 +1,51 @@
+"""The order of ways is that of their goal, whatever was measured."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recommended import by_hand
+
+from hgpart.errors import ArgumentError
+from hgpart.recommendation.ranking import GOALS, check_goal, ranked_by
+
+seconds = st.sampled_from([0.5, 1.0, 2.0, 3.0])
+figures = st.tuples(
+    seconds,
+    seconds,
+    st.lists(st.none() | st.integers(1, 3), min_size=1, max_size=2).map(tuple),
+    st.none() | seconds,
+)
+
+
+@given(st.lists(figures, min_size=1, max_size=6), st.sampled_from(GOALS))
+def test_no_way_stands_behind_a_worse_one(several: list[Any], goal: str) -> None:
+    names = [str(at) for at in range(len(several))]
+    ways = {name: by_hand(name, *one) for name, one in zip(names, several, strict=True)}
+    order = [one.division.name for one in ranked_by(goal, ways)]
+    assert sorted(order) == sorted(names)
+
+    def is_better(one: Any, other: Any) -> bool:
+        """By the figures alone."""
+        if (one[3] is None) != (other[3] is None):
+            return other[3] is None
+        taken = [each[0] + each[1] if each[3] is None else each[3] for each in (one, other)]
+        needed = [inf if None in each[2] else max(each[2]) for each in (one, other)]
+        if goal == "memory" and needed[0] != needed[1]:
+            return bool(needed[0] < needed[1])
+        return bool(taken[0] < taken[1])
+
+    for at, first in enumerate(order):
+        for behind in order[at + 1 :]:
+            assert not is_better(several[int(behind)], several[int(first)])
+            if not is_better(several[int(first)], several[int(behind)]):
+                assert int(first) < int(behind)
+
+
+def test_a_goal_that_is_none() -> None:
+    with pytest.raises(ArgumentError, match="goal 'speed': accepted are time, memory, throughput"):
+        check_goal("speed")

@@ -1,0 +1,62 @@
+"""A small model whose ways are simulated in a moment, and records of ways by hand."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from toy_times import in_proportion
+
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.layering import channel_graph
+from hgpart.machines.machine import Device, Link, Machine
+from hgpart.prediction.predict import Prediction
+from hgpart.recommendation.divisions import Division
+from hgpart.recommendation.ranking import Ranked, Recommendation
+from hgpart.recommendation.recommend import recommend
+from hgpart.schedules.schedule import Schedule
+from hgpart.tracing.traced_model import TracedModel, trace
+
+LINK = Link.of(latency=1e-6, bandwidth=1e9)
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 6)
+    )
+
+
+def machine(k: int, link: Link = LINK, memory: int | None = None) -> Machine:
+    return Machine("toys", (Device("toy", memory),) * k, (k,), link)
+
+
+@cache
+def _traced() -> tuple[nn.Module, TracedModel, ChannelGraph]:
+    model = network()
+    traced = trace(model, (torch.zeros(2, 3, 8, 8),))
+    return model, traced, channel_graph(traced)
+
+
+def recommended(on: Machine, **options: Any) -> Recommendation:
+    """Of the small model, whose layers take what they multiply."""
+    model, traced, graph = _traced()
+    options = {"batch_size": 8, "seed": 1, **options}
+    return recommend(model, traced, graph, in_proportion(graph), on, **options)
+
+
+def by_hand(
+    name: str,
+    seconds: float,
+    update: float = 0.0,
+    needed: tuple[int | None, ...] = (0,),
+    measured: float | None = None,
+) -> Ranked:
+    """A way with these figures; of a plan that nobody looks at."""
+    schedule = Schedule("sequential", 1, (), ())
+    none = np.zeros((1, 1), np.int64)
+    prediction = Prediction(seconds, 1, schedule, (), np.array([0.0]), update, needed, none)
+    division = Division(name, 1)
+    return Ranked(division, None, prediction, needed, 0.0, measured)  # type: ignore[arg-type]

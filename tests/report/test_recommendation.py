@@ -1,0 +1,87 @@
+"""What is said of a recommendation: the answer first, and no figure that is not known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from recommended import machine, recommended
+
+from hgpart.recommendation import recommend as module
+from hgpart.recommendation.divisions import divisions
+from hgpart.recommendation.ranking import Dropped, Recommendation
+from hgpart.report.recommendation.fields import recommendation_json
+from hgpart.report.recommendation.printing import print_recommendation
+from hgpart.report.recommendation.words import answer, reasons
+from hgpart.terminal import PlainConsole
+
+
+@pytest.fixture(scope="module")
+def found() -> Iterator[Recommendation]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "divisions", lambda k: divisions(k)[:3])
+        yield recommended(machine(2))
+
+
+def shown(recommendation: Recommendation, capsys: pytest.CaptureFixture[str]) -> str:
+    print_recommendation(recommendation, ["A note."], PlainConsole(width=1000), "MB")
+    return capsys.readouterr().out
+
+
+def split(recommendation: Recommendation) -> Recommendation:
+    """The same with its best split in front."""
+    ways = sorted(recommendation.ranked, key=lambda one: one.division.k == 1)
+    return replace(recommendation, ranked=tuple(ways))
+
+
+def alone(recommendation: Recommendation) -> Recommendation:
+    ways = sorted(recommendation.ranked, key=lambda one: one.division.k > 1)
+    return replace(recommendation, ranked=tuple(ways))
+
+
+def test_the_answer_comes_first(found: Recommendation, capsys) -> None:
+    said = shown(split(found), capsys).splitlines()
+    best = split(found).best
+    assert said[0].startswith(f"Best: {best.division.text}, ")
+    assert " s a step (simulated), " in said[0]
+    assert said[0].endswith(" times one device")
+    assert "A note." in said
+    assert sum(line.startswith(one.division.text) for line in said for one in found.ranked) == len(
+        found.ranked
+    )
+
+
+def test_a_split_that_does_not_pay(found: Recommendation) -> None:
+    assert answer(alone(found), "MB").endswith(" s a step (simulated); no split is faster")
+    assert "To split it among 2 devices does not pay" in reasons(alone(found), "MB")
+    assert answer(replace(alone(found), goal="memory"), "MB").endswith("; no split needs less")
+    assert answer(replace(alone(found), devices=1), "MB").endswith("(simulated)")
+
+
+def test_what_was_measured_is_called_so(found: Recommendation, capsys) -> None:
+    best, *others = split(found).ranked
+    ran = replace(
+        split(found),
+        ranked=(replace(best, measured_seconds=0.5), *others),
+        measured={"torch single": 0.25},
+        dropped=(Dropped("a way", "why"),),
+        left_out=3,
+    )
+    said = shown(ran, capsys)
+    assert "0.5 s a step (measured)" in said.splitlines()[0]
+    assert "times one device" not in said.splitlines()[0]  # which is simulated
+    assert "torch single is faster here" in said
+    assert "a way: why" in said
+    assert "no time for 3 others" in said
+
+
+def test_json_has_all_figures(found: Recommendation) -> None:
+    read = json.loads(recommendation_json(found, ["A note."]))
+    assert [one["way"] for one in read["ways"]] == [one.division.text for one in found.ranked]
+    assert [one["simulated_seconds"] for one in read["ways"]] == pytest.approx(
+        [one.simulated_seconds for one in found.ranked]
+    )
+    assert read["one_device"]["k"] == 1
+    assert read["notes"] == ["A note."]
