@@ -40,11 +40,11 @@ def _traced() -> tuple[nn.Module, TracedModel, ChannelGraph]:
     return model, traced, channel_graph(traced)
 
 
-def recommended(on: Machine, **options: Any) -> Recommendation:
-    """Of the small model, whose layers take what they multiply."""
+def recommended(on: Machine, scale: float = 1.0, **options: Any) -> Recommendation:
+    """Of the small model, whose layers take what they multiply, or some times as long."""
     model, traced, graph = _traced()
     options = {"batch_size": 8, "seed": 1, **options}
-    return recommend(model, traced, graph, in_proportion(graph), on, **options)
+    return recommend(model, traced, graph, in_proportion(graph, scale=scale), on, **options)
 
 
 def by_hand(

@@ -171,7 +171,7 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
         sizes = [nbytes_a_sample(one) for one in transfers if one.differentiable or not backward]
         return Moved(len(sizes), sum(sizes))
 
-    ends = [places[-1] for places in prepared.forward]
+    ends = [places[-1] if places else None for places in prepared.forward]  # some do nothing
     return PartSteps(
         forward=tuple(map(names, prepared.forward)),
         backward=tuple(map(names, prepared.backward)),

@@ -10,6 +10,7 @@ from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.way import Way, way_of
+from hgpart.errors import RunError
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by
 
 ROUNDS, STEPS = 2, 3  # turns of each way, and steps of each that are timed
@@ -52,7 +53,7 @@ def with_measured(
             runs[f"torch {name}"] = way, replace(job, workers=found.devices), None
     rows: dict[str, Measured] = {}
     failed: dict[str, str] = {}
-    turns = [(number, text) for number in range(ROUNDS) for text in [*runs][:: 1 - 2 * number]]
+    turns = [(number, text) for number in range(ROUNDS) for text in _in_turn([*runs], number)]
     for done, (_, text) in enumerate(turns):
         if text in failed:
             continue
@@ -64,6 +65,11 @@ def with_measured(
             continue
         rows[text] = rows[text].and_then(row) if text in rows else row
     return _ranked_anew(found, rows, failed)
+
+
+def _in_turn(texts: list[str], number: int) -> list[str]:
+    """Every second round the other way round: a machine that gets slower is as slow for all."""
+    return texts[:: -1 if number % 2 else 1]
 
 
 def _turn(way: Way, job: Job, layout: Layout) -> Measured:
@@ -85,6 +91,9 @@ def _ranked_anew(
     kept = {
         one.division.text: timed(one) for one in found.ranked if one.division.text not in failed
     }
+    if not kept:
+        text, why = next(iter(failed.items()))
+        raise RunError(f"no way could be run; {text}: {why}")
     return replace(
         found,
         ranked=ranked_by(found.goal, kept),

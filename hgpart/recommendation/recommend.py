@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from torch import nn
@@ -27,6 +27,7 @@ from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, check
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
+from hgpart.work.figures import Work
 from hgpart.work.layer_times import LayerTimes, training_work
 
 EFFORT = 0.3  # of searches: what they find is simulated, and there are many
@@ -103,7 +104,7 @@ def recommend(
             f"{len(graph.layers)}"
         )
     shape = tuple(traced.example[0].shape[1:])
-    work = training_work(times, graph, batch_size)
+    work = _picoseconds(training_work(times, graph, batch_size))
     subject = Subject(name, shape, traced, graph, work, batch_size, k, 0.0, seed, EFFORT)
     asked = _Asked(model, subject, times, machine, goal, limits_of(machine, memory))
     return _Search(asked, time.monotonic() + time_limit, on_progress).run()
@@ -123,6 +124,12 @@ def _check(
         raise ArgumentError(f"time limit {time_limit}: accepted is 0 s or more")
     if memory is not None and memory < 1:
         raise ArgumentError(f"memory {memory}: accepted is 1 byte or more")
+
+
+def _picoseconds(work: Work) -> Work:
+    """Femtoseconds of all slices of a large batch are too many for 64 bits."""
+    each = 1000
+    return replace(work, per_task=-(-work.per_task // each), units=work.units // each)
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,6 +83,12 @@ def test_over_slow_links_one_device_is_best() -> None:
     assert found.best.plan.k == 1
 
 
+def test_hours_can_be_divided_too(found: Recommendation) -> None:
+    slow = recommended(machine(2), scale=1e7)
+    assert slow.one_device.seconds > 1000
+    assert len(slow.ranked) == len(found.ranked)
+
+
 def test_without_time_one_device_is_simulated() -> None:
     found = recommended(machine(2), time_limit=0)
     assert [one.division.k for one in found.ranked] == [1]

@@ -1,0 +1,73 @@
+"""What was run goes before what was simulated; what failed is no way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from recommended import machine, recommended
+
+from hgpart.bench.results import Measured
+from hgpart.bench.session import WayError
+from hgpart.bench.ways.job import Job
+from hgpart.errors import RunError
+from hgpart.recommendation import measuring
+from hgpart.recommendation import recommend as module
+from hgpart.recommendation.divisions import divisions
+from hgpart.recommendation.measuring import ROUNDS, with_measured
+from hgpart.recommendation.ranking import Recommendation
+
+JOB = Job("toy", (3, 8, 8), 6, 8, 2)
+SECONDS = {"one device": 3.0, "data parallel on 2 devices": 2.0, "single": 2.5, "ddp": 1.5}
+
+
+@pytest.fixture(scope="module")
+def found() -> Iterator[Recommendation]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "divisions", lambda k: divisions(k)[:3])
+        yield recommended(machine(2))
+
+
+def run(found: Recommendation, count: int, failing: str, monkeypatch: Any) -> Any:
+    """With turns that take what `SECONDS` says, or 1 s; and which turns there were."""
+    turns: list[tuple[str, int, bool]] = []
+
+    def turn(way: Any, job: Job, layout: Any) -> Measured:
+        turns.append((way.text, job.workers, layout is not None))
+        if way.text == failing or failing == "all":
+            raise WayError("rank 0 died")
+        return Measured(way.text, 1, (SECONDS.get(way.text, 1.0),), (), (1.0,), 0.0, (0,))
+
+    monkeypatch.setattr(measuring, "_turn", turn)
+    return with_measured(found, JOB, count, lambda what, done: None), turns
+
+
+def test_the_order_is_that_of_what_was_measured(found, monkeypatch) -> None:
+    ran, turns = run(found, 3, "", monkeypatch)
+    assert [one.seconds for one in ran.ranked] == [1.0, 2.0, 3.0]
+    assert ran.best.division.name == "one weird trick"
+    assert ran.measured == {"torch single": 2.5, "torch ddp": 1.5}
+    assert ran.speed_up(ran.best) == 3.0
+    assert ("one device", 1, True) in turns
+    assert ("ddp", 2, False) in turns
+    assert len(turns) == 5 * ROUNDS
+
+
+def test_one_device_is_run_beside_the_best(found, monkeypatch) -> None:
+    ran, turns = run(found, 1, "", monkeypatch)
+    assert ("one device", 1, True) in turns
+    assert ran.one_device.measured_seconds == 3.0
+    assert sum(one.measured_seconds is None for one in ran.ranked) == 1
+    assert ran.ranked[-1].measured_seconds is None
+
+
+def test_a_way_that_fails_is_dropped(found, monkeypatch) -> None:
+    ran, turns = run(found, 3, "data parallel on 2 devices", monkeypatch)
+    assert [one.division.name for one in ran.ranked] == ["one weird trick", "one device"]
+    assert [(one.what, one.why) for one in ran.dropped][-1:] == [
+        ("data parallel on 2 devices", "rank 0 died")
+    ]
+    assert len(turns) == 4 * ROUNDS + 1
+    with pytest.raises(RunError, match=r"no way could be run; .*: rank 0 died"):
+        run(found, 3, "all", monkeypatch)
