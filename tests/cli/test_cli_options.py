@@ -38,6 +38,7 @@ def given(tmp_path_factory):
         "run": ["--plan", plan],
         "train": ["--plan", plan, "--steps", "1"],
         "bench": [],
+        "recommend": ["--devices", "2"],
         "predict": ["--plan", plan, "--machine", "10gbe", "--times", str(folder / "times.json")],
     }
     return {"calibrate": []} | {name: ["lenet5", *more] for name, more in of_model.items()}

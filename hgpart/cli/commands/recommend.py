@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -97,12 +98,15 @@ def recommend(
         raise ArgumentError(f"--devices {devices}: accepted is 1 or more")
     if batch_size < 1:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
+    if not 0 <= time_limit < inf:
+        raise ArgumentError(f"--time-limit {time_limit}: accepted is 0 s or more")
     if measure < 0:
         raise ArgumentError(f"--measure {measure}: accepted is 0 or more")
     with Stages() as stage:
         with stage("import"):
             from hgpart.machines.machine_files import load_machine
             from hgpart.machines.named import named_machine
+            from hgpart.partition.problem.checks import check_search
             from hgpart.partition.problem.memory import number_of_bytes
             from hgpart.plan import save_plan
             from hgpart.recommendation.ranking import check_goal
@@ -111,6 +115,7 @@ def recommend(
             from hgpart.report.recommendation.printing import print_recommendation
             from hgpart.run.processes.connection import check_timeout
         check_goal(goal)
+        check_search(seed)
         check_timeout(timeout)
         limit = None if memory is None else number_of_bytes(memory)
         given = None if machine is None else load_machine(machine, devices)
