@@ -23,7 +23,13 @@ from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.checks import FASTEST, SLOWEST
 from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.objectives import Objective, objective_named, over_links
+from hgpart.partition.problem.objectives import (
+    MOST_MICRO_BATCHES,
+    Objective,
+    objective_named,
+    over_links,
+    step_time,
+)
 from hgpart.partition.problem.problem import Problem
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import MOST_IN_FLIGHT
@@ -237,6 +243,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "speeds": None if plan.speeds is None else list(plan.speeds),
         "objective": plan.objective.name,
         "links": None if plan.objective.links is None else plan.objective.links.tolist(),
+        **_numbers_of_time(plan.objective),
         "memory": None if plan.memory is None else list(plan.memory.bytes),
         "memory_copies": None if plan.memory is None else plan.memory.copies,
         **_several_in_flight(plan.memory),
@@ -384,17 +391,28 @@ def _scheduling(head: JsonObject, batch_size: int) -> Scheduling | None:
 def _objective(head: JsonObject, k: int) -> Objective:
     """Read what was searched for: the volume, in files that do not say it."""
     name = head.string("objective") if "objective" in head.fields else "volume"
-    wrong = "links" if name == "links" else "objective"
+    wrong = "links" if name in ("links", "time") else "objective"
     try:
-        if name != "links":
+        if name not in ("links", "time"):
             return objective_named(name)
         found = over_links(head.items("links", k))
+        if name == "time" and found.links is not None:
+            many = head.whole("micro_batches", 1, MOST_MICRO_BATCHES)
+            wrong = "work_seconds"
+            found = step_time(found.links, head.number("work_seconds"), many)
     except ArgumentError as error:
         raise head.wrong(wrong, str(error)) from None
     assert found.links is not None
     if len(found.links) != k:
         raise head.wrong("links", f"{k} rows of {k} numbers")
     return found
+
+
+def _numbers_of_time(objective: Objective) -> dict[str, float]:
+    """What "time" has besides its links."""
+    if objective.name != "time":
+        return {}
+    return {"work_seconds": objective.seconds, "micro_batches": objective.micro_batches}
 
 
 def _several_in_flight(memory: MemoryLimits | None) -> dict[str, int]:

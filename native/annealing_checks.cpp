@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "validation.hpp"
 
@@ -234,6 +235,35 @@ void check_tables(const SymmetricModel& model, const Goal& goal, const Rows& sta
   }
 }
 
+// Of each type a layer, of which there are no more than types; and times that 64 bits can hold.
+void check_time(const Goal& goal, const SymmetricModel& model) {
+  if (goal.micro_batches < 1) fail("micro_batches", goal.micro_batches, "1 or more");
+  for (const auto& [name, time] : {std::pair{"work_time", goal.work_time},
+                                   std::pair{"link_time", goal.link_time}}) {
+    if (!(std::isfinite(time) && time >= 0)) {
+      throw InvalidHypergraph(std::string(name) + " is " + std::to_string(time) +
+                              ", expected 0 or more");
+    }
+  }
+  if (goal.objective != Objective::kTime) return;
+  check_length("type_layers", goal.type_layers.size, model.types(), "one per type");
+  check_below("type_layers", goal.type_layers, model.types());
+  const auto work = static_cast<double>(
+      total_of_types(model, model.type_weights, "total weight"));
+  double bytes = 0;
+  for (std::int64_t net = 0; net < model.nets(); ++net) {
+    const auto units =
+        of_net(model, net, [&](std::int32_t c) { return model.class_units[c]; }, "volume");
+    bytes += static_cast<double>(model.net_costs[net]) * static_cast<double>(units);
+  }
+  const auto dearest =
+      static_cast<double>(*std::max_element(goal.links.begin(), goal.links.end()));
+  const auto k = static_cast<double>(goal.capacities.size);
+  if (goal.work_time * work + goal.link_time * dearest * 2 * k * bytes > 9e18) {
+    throw InvalidHypergraph("a step takes too long for 64 bits of nanoseconds");
+  }
+}
+
 }  // namespace
 
 void check_model(const SymmetricModel& model) {
@@ -247,12 +277,13 @@ void check_goal(const Goal& goal, const SymmetricModel& model) {
   const auto k = goal.capacities.size;
   if (goal.memory.size > 0) check_length("memory", goal.memory.size, k, "one per part, or none");
   check_not_negative("memory", goal.memory);
-  if (goal.objective < Objective::kVolume || goal.objective > Objective::kLinks) {
-    fail("objective", static_cast<std::int32_t>(goal.objective), "0, 1 or 2");
+  if (goal.objective < Objective::kVolume || goal.objective > Objective::kTime) {
+    fail("objective", static_cast<std::int32_t>(goal.objective), "0, 1, 2 or 3");
   }
-  if (goal.links.size > 0 || goal.objective == Objective::kLinks) {
+  if (goal.links.size > 0 || goal.objective >= Objective::kLinks) {
     check_length("links", goal.links.size, k * k, "one per pair of parts");
   }
+  check_time(goal, model);
   check_not_negative("links", goal.links);
 
   // The volume, and on its way what it was and what it will be.

@@ -1,6 +1,7 @@
 #include "division.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace hgpart {
 
@@ -30,6 +31,7 @@ Division::Division(const SymmetricModel& model, const Goal& goal, const Rows& st
       work_(goal.capacities, k_),
       memory_(goal.memory, k_) {
   if (has_traffic(goal)) traffic_.emplace(goal, model.sets(), memory_);
+  if (objective_ == Objective::kTime) time_.emplace(goal);
   first_row_.push_back(0);
   for (std::int64_t c = 0; c < model.classes(); ++c) {
     const auto started = static_cast<std::int64_t>(start.sizes[c].size());
@@ -194,12 +196,14 @@ std::int64_t Division::cost() const {
   switch (objective_) {
     case Objective::kLargest: return traffic_->largest();
     case Objective::kLinks: return traffic_->links();
+    case Objective::kTime: return std::llround(time_->value(traffic_->exchanged()));
     default: return volume_;
   }
 }
 
 double Division::smooth_cost() const {
   if (objective_ == Objective::kLargest) return traffic_->smooth_largest();
+  if (objective_ == Objective::kTime) return time_->smooth_value(traffic_->exchanged());
   return static_cast<double>(cost());
 }
 
@@ -218,6 +222,7 @@ double Division::excess() const {
 void Division::add_load(std::int32_t v, std::int64_t units) {
   const auto type = vertices_[v].type;
   work_.add(part_[v], model_.type_weights[type] * units);
+  if (time_) time_->add_work(type, part_[v], model_.type_weights[type] * units);
   if (memory_.limited()) memory_.add(part_[v], model_.type_memory[type] * units);
 }
 

@@ -9,6 +9,7 @@
 
 #include "budget.hpp"
 #include "goal.hpp"
+#include "step_time.hpp"
 #include "symmetric_model.hpp"
 #include "traffic.hpp"
 
@@ -196,6 +197,7 @@ class Division {
   std::vector<std::uint64_t> hash_;                         // of each row's vertices and parts
   Budget work_, memory_;
   std::optional<Traffic> traffic_;                          // where volume and work don't do
+  std::optional<StepTime> time_;                            // where that is the objective
   std::int64_t volume_ = 0;
   std::vector<Change> log_;
 };

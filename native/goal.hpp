@@ -11,6 +11,7 @@ enum class Objective : std::int32_t {
   kVolume,   // bytes that travel
   kLargest,  // bytes that one part sends and receives, of the part with most
   kLinks,    // bytes, each times the cost of the link that it takes
+  kTime,     // of a step in micro-batches; see step_time.hpp
 };
 
 struct Goal {
@@ -18,6 +19,10 @@ struct Goal {
   Span<std::int64_t> memory;      // bytes of each part; empty where they are not limited
   Objective objective;
   Span<std::int64_t> links;  // cost of a byte from part s to part r at s * k + r, 0 from s to s
+  // Of kTime: the layer of each type, nanoseconds of a unit of work and of one of the links' costs.
+  Span<std::int32_t> type_layers;
+  double work_time, link_time;
+  std::int32_t micro_batches;
 };
 
 // Whether the volume and the work don't tell what is asked for.

@@ -1,12 +1,12 @@
 #include "traffic.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 namespace hgpart {
 
 Traffic::Traffic(const Goal& goal, std::int64_t sets, Budget& memory)
     : k_(static_cast<std::int32_t>(goal.capacities.size)),
+      by_links_(goal.objective == Objective::kTime),
       links_(goal.links),
       memory_(memory),
       rooted_(sets * k_, 0),
@@ -18,24 +18,18 @@ std::int64_t Traffic::largest() const {
 }
 
 double Traffic::smooth_largest() const {
-  const auto most = static_cast<double>(largest());
-  if (most <= 0) return 0;
-  double sum = 0;
-  for (const auto bytes : exchanged_) {
-    const double share = static_cast<double>(bytes) / most;
-    const double fourth = share * share * share * share;
-    sum += fourth * fourth;
-  }
-  return most * std::pow(sum, 0.125);
+  return hgpart::smooth_largest(
+      k_, [this](std::int32_t part) { return static_cast<double>(exchanged_[part]); });
 }
 
 void Traffic::exchange(std::int32_t root, std::int32_t part, std::int64_t cost, bool gathers,
                        bool keeps) {
   if (root == part) return;
   const auto from = gathers ? part : root, to = gathers ? root : part;
-  exchanged_[from] += cost;
-  exchanged_[to] += cost;
-  if (links_.size > 0) links_cost_ += links_[static_cast<std::size_t>(from) * k_ + to] * cost;
+  const auto dear = links_.size > 0 ? links_[static_cast<std::size_t>(from) * k_ + to] * cost : 0;
+  links_cost_ += dear;
+  exchanged_[from] += by_links_ ? dear : cost;
+  exchanged_[to] += by_links_ ? dear : cost;
   if (keeps && memory_.limited()) memory_.add(to, cost);
 }
 

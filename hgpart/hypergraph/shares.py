@@ -42,10 +42,7 @@ def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
 
     Where the batch is in slices, a part holds what any slice needs there, once.
     """
-    layers = len(model.views)
-    layer_work = np.zeros((layers, k), dtype=np.int64)
-    np.add.at(layer_work, (model.vertex_layers, parts), model.weights)
-    layer_tasks = np.zeros((layers, k), dtype=np.int64)
+    layer_tasks = np.zeros((len(model.views), k), dtype=np.int64)
     parameters = np.zeros(k, dtype=np.int64)
     parameter_bytes = np.zeros(k, dtype=np.int64)
     made = np.zeros(k, dtype=np.int64)
@@ -66,4 +63,13 @@ def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
             np.add.at(made, finishing, sizes * view.map_bytes)
     between = model.map_nets.of_parts(model.weights, parts, k)
     received = traffic(between, np.arange(k, dtype=np.int32), k).sum(axis=0)
-    return PartShares(parameters, parameter_bytes, made + received, layer_work, layer_tasks)
+    return PartShares(
+        parameters, parameter_bytes, made + received, work_of_layers(model, parts, k), layer_tasks
+    )
+
+
+def work_of_layers(model: CnnHypergraph, parts: Int32, k: int) -> Int64:
+    """Work of each layer in each part, shape (layers, k); that of tied layers with the first."""
+    found = np.zeros((len(model.views), k), dtype=np.int64)
+    np.add.at(found, (model.vertex_layers, parts), model.weights)
+    return found

@@ -8,6 +8,7 @@ from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.hypergraph.modelling import Modelling
+from hgpart.hypergraph.shares import work_of_layers
 from hgpart.partition.bounds.lower_bound import lower_bound, relative_gap
 from hgpart.partition.problem.balance import within
 from hgpart.partition.problem.memory import MemoryLimits
@@ -65,13 +66,19 @@ class Partition:
     interrupted: bool = False
 
     @property
+    def objective_value(self) -> float:
+        """What the search was to make little: bytes, their costs, or estimated seconds of a step."""
+        work = work_of_layers(self.model, self.parts, self.k)
+        return self.objective.value(self.evaluation.traffic, work)
+
+    @property
     def gap(self) -> float:
         """Share of the objective that a better partition within eps might do without; 0.0: none.
 
         Negative where it is less than the lower bound, which only an infeasible one can be.
         """
         least = self.objective.least(self.lower_bound, self.k)
-        return relative_gap(self.objective.value(self.evaluation.traffic), least)
+        return relative_gap(self.objective_value, least)
 
 
 def uninterrupted(found: Partition) -> Partition:

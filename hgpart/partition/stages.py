@@ -155,8 +155,7 @@ def _is_at_most(partition: Partition, volume: int) -> bool:
 
 def _rank(partition: Partition) -> tuple[bool, float, int]:
     """Less is better."""
-    value = partition.objective.value(partition.evaluation.traffic)
-    return not partition.feasible, value, partition.modelling.slices
+    return not partition.feasible, partition.objective_value, partition.modelling.slices
 
 
 def solve(

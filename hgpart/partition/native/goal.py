@@ -6,12 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.arrays import Int64
+from hgpart.arrays import Int32, Int64
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
 
-NUMBERS = {"volume": 0, "largest": 1, "links": 2}  # as in native/goal.hpp
+NUMBERS = {"volume": 0, "largest": 1, "links": 2, "time": 3}  # as in native/goal.hpp
+NANOSECONDS = 1e9
 FINEST_LINK = 2**20  # the largest link cost is at most that many steps
+
+
+@dataclass(frozen=True, eq=False)
+class LayersOfTypes:
+    """The layer of each type of a Symmetry, shape (types,), and the work of all vertices."""
+
+    layers: Int32
+    total: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +35,21 @@ class Goal:
         Largest bytes of each part; empty where they are not limited.
     objective : int
     links : int64 array, shape (k * k,) or (0,)
+    type_layers : int32 array, shape (types,) or (0,)
+        Of the objective "time", as are the others: the layer of each type, from 0 without gaps.
+    work_time, link_time : float
+        Nanoseconds of a unit of work, and of one of the links' costs.
+    micro_batches : int
     """
 
     capacities: Int64
     memory: Int64
     objective: int
     links: Int64
+    type_layers: Int32
+    work_time: float
+    link_time: float
+    micro_batches: int
 
 
 def goal_of(
@@ -39,19 +57,29 @@ def goal_of(
     objective: Objective = VOLUME,
     memory: MemoryLimits | None = None,
     most_bytes: int = 2**40,
+    of_layers: LayersOfTypes | None = None,
 ) -> Goal:
-    """Put together a goal.
+    """Put together a goal; of the objective "time" with the layers that the work is of.
 
     Link costs become whole numbers, as fine as 64 bits allow for `most_bytes` that may travel.
     """
-    links = np.zeros(0, dtype=np.int64)
+    links, link_time = np.zeros(0, dtype=np.int64), 0.0
     if objective.links is not None:
-        steps = min(FINEST_LINK, 2**61 // max(1, most_bytes))
-        links = np.rint(objective.links / max(objective.links.max(), 1e-300) * max(1, steps))
-        links = links.astype(np.int64).ravel()
+        steps = max(1, min(FINEST_LINK, 2**61 // max(1, most_bytes)))
+        dearest = max(float(objective.links.max()), 1e-300)
+        links = np.rint(objective.links / dearest * steps).astype(np.int64).ravel()
+        link_time = NANOSECONDS * dearest / steps
+    if objective.name != "time":
+        of_layers, link_time = None, 0.0
+    layers = np.zeros(0) if of_layers is None else of_layers.layers
+    total = 1 if of_layers is None else max(1, of_layers.total)
     return Goal(
         capacities=capacities,
         memory=np.array([] if memory is None else memory.each.bytes, dtype=np.int64),
         objective=NUMBERS[objective.name],
         links=links,
+        type_layers=np.unique(layers, return_inverse=True)[1].astype(np.int32).ravel(),
+        work_time=NANOSECONDS * objective.seconds / total,
+        link_time=link_time,
+        micro_batches=objective.micro_batches,
     )

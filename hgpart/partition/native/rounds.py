@@ -8,7 +8,7 @@ import numpy as np
 
 from hgpart.partition.native.annealing import Found, Schedule, anneal
 from hgpart.partition.native.clock import Clock
-from hgpart.partition.native.goal import goal_of
+from hgpart.partition.native.goal import LayersOfTypes, goal_of
 from hgpart.partition.problem.objectives import VOLUME
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -51,7 +51,11 @@ class Rounds:
         units = units * np.append(found.class_units, 1)[found.net_crossings]
         most_bytes = int((found.net_costs * units).sum()) * self.problem.k
         self.goal = goal_of(
-            self.problem.capacities, self.problem.objective, self.problem.memory, most_bytes
+            self.problem.capacities,
+            self.problem.objective,
+            self.problem.memory,
+            most_bytes,
+            LayersOfTypes(found.type_layers, self.problem.total),
         )
 
     def steps(self, grain: str) -> int:

@@ -21,7 +21,7 @@ from hgpart.partition.native.toward_objective import KEPT, check_pairs, toward_o
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
-from hgpart.partition.symmetry.divisions import blocks_of
+from hgpart.partition.symmetry.divisions import Division, blocks_of
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
 
 PATIENT_SIZE = 200  # layers x parts, from which on a round without success is not the last
@@ -47,6 +47,7 @@ class _NativeSearch:
         self.rounds = Rounds(problem, search, bound)
         self.clock = self.rounds.clock
         self.by_coarse: Symmetry | None = None
+        self.starts: list[Division] = []
 
     def run(self) -> Solution:
         """Search until all is done or time is up, or Ctrl-C, once there is something to return."""
@@ -80,6 +81,8 @@ class _NativeSearch:
         if self.problem.objective.name != "volume" and self.clock.left > 0:
             steps = self.rounds.steps(self.problem.modelling.grain)
             divisions = [one.division for one in best[:KEPT]]
+            if self.problem.objective.name == "time" and found is self.by_coarse:
+                divisions += self.starts  # of more volume than the best, and maybe of less time
             toward_objective(self.problem, self.rounds, found, divisions, steps)
         self.rounds.end()
 
@@ -94,6 +97,7 @@ class _NativeSearch:
             for division, temperatures in coarse_starts(self.coarse, found, self.clock, self.seed)
             for hottest in temperatures
         ]
+        self.starts = list({id(division): division for division, _ in chains}.values())
         best = rounds.anneal(found, chains)
         for hottest in HOTTEST["coarse"]:
             if rounds.is_optimal(best):

@@ -17,6 +17,7 @@ import numpy as np
 from hgpart.arrays import Int32
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
+from hgpart.hypergraph.shares import work_of_layers
 from hgpart.partition.baselines.by_slices import in_every_slice
 from hgpart.partition.baselines.known_ways import Way, known_ways
 from hgpart.partition.native.annealing import Schedule
@@ -156,7 +157,8 @@ def _excess_and_value(problem: Problem, model: CnnHypergraph, parts: Int32) -> t
     """Work above the capacities, and what counts: less is better."""
     found = evaluate_parts(model, parts, problem.k)
     excess = int(np.maximum(found.loads - problem.capacities, 0).sum())
-    return excess, problem.objective.value(found.traffic)
+    value = problem.objective.value(found.traffic, work_of_layers(model, parts, problem.k))
+    return excess, value
 
 
 def _no_steps(rounds: Rounds) -> Schedule:

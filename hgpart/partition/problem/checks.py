@@ -38,6 +38,8 @@ def check_request(
         raise ArgumentError(
             f"{len(memory.bytes)} memory limits for k={k}, expected one for each device"
         )
+    if objective.name == "time" and speeds is not None:
+        raise ArgumentError("objective 'time' with speeds: accepted are devices of equal speed")
     if objective.links is not None and len(objective.links) != k:
         raise ArgumentError(f"link costs of {len(objective.links)} devices, expected k={k}")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hgpart.arrays import Float64
 from hgpart.errors import ArgumentError
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.machines.machine import Machine
@@ -64,6 +65,13 @@ def over_machine(machine: Machine) -> Objective:
     >>> over_machine(Machine("m", (Device("GPU"),) * 3, (2, 1), fast, slow)).links.tolist()
     [[0.0, 1.0, 8.0], [1.0, 0.0, 8.0], [8.0, 8.0, 0.0]]
     """
+    seconds = seconds_a_byte(machine)
+    off_diagonal = ~np.eye(machine.k, dtype=bool)
+    return over_links(seconds / seconds[off_diagonal].min() if machine.k > 1 else [[0.0]])
+
+
+def seconds_a_byte(machine: Machine) -> Float64:
+    """Of long messages, from device s to device r at ``[s, r]``; 0 from one to itself."""
     seconds = np.full((machine.k, machine.k), 1 / machine.inside.bandwidth)
     if machine.between is not None:
         node = np.array(machine.node_of)
@@ -71,8 +79,8 @@ def over_machine(machine: Machine) -> Objective:
     for one, other in machine.pairs:
         for sender, receiver in ((one, other), (other, one)):
             seconds[sender, receiver] = 1 / machine.link(sender, receiver).bandwidth
-    off_diagonal = ~np.eye(machine.k, dtype=bool)
-    return over_links(seconds / seconds[off_diagonal].min() if machine.k > 1 else [[0.0]])
+    np.fill_diagonal(seconds, 0.0)
+    return seconds
 
 
 def _of_links(head: JsonObject, k: int) -> Objective:

@@ -46,6 +46,8 @@ class Symmetry:
         its parameters.
     type_classes : int32 array, shape (types, 2)
         The second is -1 where a vertex belongs to one unit.
+    type_layers : int32 array, shape (types,)
+        The layer whose work it is; that of tied layers is the first one's.
     set_pointers, set_types : int64 and int32 arrays
         CSR: the types of each set; set 0 is empty.
     net_classes, net_sets : int32 arrays, shape (nets,)
@@ -75,6 +77,7 @@ class Symmetry:
     type_weights: Int64
     type_memory: Int64
     type_classes: Int32
+    type_layers: Int32
     set_pointers: Int64
     set_types: Int32
     net_classes: Int32
@@ -172,6 +175,7 @@ def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Sy
         type_weights=np.outer(modelling.slice_work, first.type_weights).ravel(),
         type_memory=np.concatenate([one.type_memory for one in slices]),
         type_classes=np.tile(first.type_classes, (len(slices), 1)),
+        type_layers=np.tile(first.type_layers, len(slices)),
         set_pointers=np.cumsum([0, 0, *set_sizes], dtype=np.int64),
         set_types=np.concatenate(
             [one.set_types + offset for one, offset in zip(slices, offsets, strict=True)]
@@ -229,6 +233,7 @@ class _Assembly:
         self.parameters: list[int] = []  # bytes of a vertex of each type
         self.statistics: list[int] = []  # the same, of norms
         self.type_classes: list[tuple[int, int]] = []
+        self.type_layers: list[int] = []
         self.types_of_set: dict[int, set[int]] = defaultdict(set)
         # Row slots of each layer, and column slots of each group of a split one: class, slot, and
         # group of the row or element of the column.
@@ -247,6 +252,7 @@ class _Assembly:
             type_weights=np.array(self.weights, dtype=np.int64),
             type_memory=np.array(self.memory, dtype=np.int64),
             type_classes=np.array(self.type_classes, dtype=np.int32).reshape(-1, 2),
+            type_layers=np.array(self.type_layers, dtype=np.int32),
             set_pointers=np.cumsum([0, *map(len, set_types)], dtype=np.int64),
             set_types=np.array([kind for own in set_types for kind in own], dtype=np.int32),
             net_classes=np.array([net[0] for net in nets], dtype=np.int32),
@@ -289,7 +295,7 @@ class _Assembly:
                     weight -= int(work[group].sum())
                 sets = self.found.sets[number][slot]
                 self.types[number, slot] = self._add(
-                    weight, self._row_memory(at, group), (number, -1), sets
+                    at, weight, self._row_memory(at, group), (number, -1), sets
                 )
                 self.parameters.append(self._row_parameters(at, group))
                 self.statistics.append(self._row_statistics(at))
@@ -299,6 +305,7 @@ class _Assembly:
             for row_class, row_slot, group in self.rows[at]:
                 for number, slot, element in self.columns.get((at, group), ()):
                     kind = self._add(
+                        at,
                         int(self.numbered.labels[element, 2]),
                         self._cell_memory(at, element - self.numbered.columns[at]),
                         (row_class, number),
@@ -312,12 +319,15 @@ class _Assembly:
                     self.along[row_class, row_slot].append(2 * kind)
                     self.along[number, slot].append(2 * kind + 1)
 
-    def _add(self, weight: int, memory: int, classes: tuple[int, int], sets: list[int]) -> int:
+    def _add(
+        self, at: int, weight: int, memory: int, classes: tuple[int, int], sets: list[int]
+    ) -> int:
         """A vertex type more."""
         kind = len(self.weights)
         self.weights.append(weight)
         self.memory.append(memory)
         self.type_classes.append(classes)
+        self.type_layers.append(at)
         for number in sets:
             self.types_of_set[number].add(kind)
         return kind

@@ -60,6 +60,7 @@ def vertex_classes(hypergraph: Hypergraph) -> Symmetry:
         type_weights=hypergraph.weights[examples],
         type_memory=np.zeros(len(units), dtype=np.int64),
         type_classes=np.stack([kinds, np.full(len(units), -1, np.int32)], axis=1),
+        type_layers=np.zeros(len(units), dtype=np.int32),
         set_pointers=np.cumsum([0, *map(len, types)], dtype=np.int64),
         set_types=np.array([kind for own in types for kind in own], dtype=np.int32),
         net_classes=np.array([net[0] for net in nets], dtype=np.int32),

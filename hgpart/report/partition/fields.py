@@ -65,7 +65,7 @@ def _fields(report: Report) -> dict[str, Any]:
         "work_unit": report.work.unit,
         "work_source": report.work.source,
         "objective": report.objective.name,
-        "objective_value": report.objective.value(found.traffic),
+        "objective_value": report.objective_value,
         "memory_copies": None if report.memory is None else report.memory.copies,
         "memory_in_flight": None if report.memory is None else report.memory.in_flight,
         "feasible": report.feasible,

@@ -155,7 +155,7 @@ def _in_turn_line(report: Report) -> list[str]:
 
 def _objective_line(report: Report, unit: str) -> list[str]:
     objective = report.objective
-    value = objective.value(report.evaluation.traffic)
+    value = report.objective_value
     gap = f" ({NO_BOUND})" if report.says_little else f" (gap at most {report.gap:.1%})"
     if objective.name == "largest":
         most = _bytes(int(value), unit)
@@ -165,6 +165,10 @@ def _objective_line(report: Report, unit: str) -> list[str]:
     if objective.name == "links":
         share = value / max(1, report.evaluation.volume)
         return [f"A byte costs {share:.3g} on the links that it takes, on average{gap}"]
+    if objective.name == "time":
+        many = objective.micro_batches
+        batches = "1 micro-batch" if many == 1 else f"{many} micro-batches"
+        return [f"A step of {batches} takes {value:.3g} s by the search's estimate{gap}"]
     return []
 
 

@@ -128,10 +128,14 @@ class Report:
         return communication_volume(between, np.arange(self.k, dtype=np.int32), self.k)
 
     @property
+    def objective_value(self) -> float:
+        """As in `Partition`."""
+        return self.objective.value(self.evaluation.traffic, self.shares.layer_work)
+
+    @property
     def gap(self) -> float:
         """Share of the objective that a better partition within eps might do without."""
-        value = self.objective.value(self.evaluation.traffic)
-        return relative_gap(value, self.objective.least(self.lower_bound, self.k))
+        return relative_gap(self.objective_value, self.objective.least(self.lower_bound, self.k))
 
     @property
     def says_little(self) -> bool:
