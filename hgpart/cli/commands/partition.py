@@ -36,6 +36,7 @@ from hgpart.cli.options import (
 )
 from hgpart.cli.outputs import check_outputs, show_report
 from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.timing import checked_timing
 from hgpart.errors import ArgumentError
 
 
@@ -62,8 +63,10 @@ def partition(
     objective: Annotated[
         str,
         typer.Option(
-            metavar="volume|largest",
-            help="Few bytes in all, or of the part that sends and receives most (native).",
+            metavar="volume|largest|time",
+            help="Few bytes in all, or of the part that sends and receives most; or a step that is "
+            "fast, by simulation, which needs --machine and a file of 'hgpart profile' as --work "
+            "(native).",
         ),
     ] = "volume",
     topology: Annotated[
@@ -73,6 +76,17 @@ def partition(
             help="What a byte costs from device to device, or a machine as of 'hgpart calibrate': "
             "little of that, instead (native).",
         ),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="With --objective time: a named machine, or a file of 'hgpart calibrate'.",
+        ),
+    ] = None,
+    micro_batches: Annotated[
+        int | None,
+        typer.Option(help="With --objective time; 1, 2, 4 and 8 are tried when left out."),
     ] = None,
     memory: Annotated[
         Any,
@@ -141,8 +155,9 @@ def partition(
             from hgpart.partition.number_of_slices import known_in_slices
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.partition.problem.memory import COPIES, memory_limits
-            from hgpart.partition.problem.objectives import objective_named
+            from hgpart.partition.problem.objectives import VOLUME, objective_named
             from hgpart.partition.problem.problem import Problem
+            from hgpart.partition.problem.search import Search
             from hgpart.partition.problem.topology import load_topology
             from hgpart.partitioned_model import evaluate_layerwise
             from hgpart.plan import make_plan
@@ -152,7 +167,10 @@ def partition(
         unit = checked_unit(unit)
         check_request(k, eps, speeds)
         check_search(seed, effort, time_limit)
-        wanted = objective_named(objective)
+        timing = checked_timing(objective, machine, micro_batches, work, k)
+        if timing is not None:
+            timing.check(slices, backend, inference, batch_size, topology, speeds)
+        wanted = VOLUME if timing is not None else objective_named(objective)
         if topology is not None:
             if objective != "volume":
                 raise ArgumentError(f"--objective {objective} and --topology: accepted is one")
@@ -182,28 +200,35 @@ def partition(
             done = measure(module, traced, graph)
         if save_work is not None:
             write_work(done, graph, save_work)  # kept even where eps can't be met
+        chosen = None
         with stage("partition"):
-            found = partition_graph(
-                graph,
-                done,
-                k,
-                eps,
-                modelling=modelling,
-                slices=slices,
-                backend=backend,
-                seed=seed,
-                speeds=speeds,
-                objective=wanted,
-                memory=limits,
-                time_limit=time_limit,
-                best_effort=best_effort,
-                effort=effort,
-                on_progress=stage.search,
-            )
+            if timing is not None:
+                problem = Problem(graph, done, modelling, k, eps, memory=limits)
+                search = Search(seed, effort, time_limit, stage.search)
+                chosen = timing.choose(module, shape, problem, search)
+                found = chosen.partition
+            else:
+                found = partition_graph(
+                    graph,
+                    done,
+                    k,
+                    eps,
+                    modelling=modelling,
+                    slices=slices,
+                    backend=backend,
+                    seed=seed,
+                    speeds=speeds,
+                    objective=wanted,
+                    memory=limits,
+                    time_limit=time_limit,
+                    best_effort=best_effort,
+                    effort=effort,
+                    on_progress=stage.search,
+                )
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, found.modelling, k, speeds, eps)
         trains_many = modelling.training and batch_size > 1
-        untried = slices == 1 and backend == "native" and k > 1 and trains_many
+        untried = timing is None and slices == 1 and backend == "native" and k > 1 and trains_many
         known = None
         if untried and limits is None and wanted.name == "volume":
             with stage("slices"):
@@ -244,5 +269,7 @@ def partition(
         seconds=stage.all_seconds(),
     )
     show_report(report, unit, json, csv)
+    if timing is not None and chosen is not None:
+        timing.tell(chosen)
     if found.interrupted:
         raise KeyboardInterrupt("in the search: the partition is the best by then")

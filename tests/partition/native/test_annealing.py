@@ -357,7 +357,7 @@ def test_a_net_may_have_more_pins_in_a_part_than_16_bits_count() -> None:
             np.int32
         ),
         set_pointers=np.array([0, 0]),
-        type_layers=np.zeros(1 + cells, dtype=np.int32),
+        type_layers=np.zeros(1 + cells + bits, dtype=np.int32),
         set_types=np.zeros(0, dtype=np.int32),
         net_classes=np.zeros(1, dtype=np.int32),
         net_crossings=np.full(1, -1, dtype=np.int32),

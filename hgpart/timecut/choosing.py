@@ -1,0 +1,221 @@
+"""Candidates -> the one whose step a simulation finds fastest, and in how many micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
+from hgpart.machines.machine import Machine
+from hgpart.partition.partition import Partition, evaluated
+from hgpart.partition.problem.objectives import Objective, step_time
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.problem.topology import seconds_a_byte
+from hgpart.placement import Placement, place
+from hgpart.plan import make_plan
+from hgpart.prediction.predict import Prediction, predict
+from hgpart.run.schedule_wanted import Scheduling
+from hgpart.run.scheduling import wanted_schedule
+from hgpart.timecut.portfolio import candidates
+from hgpart.work.layer_times import LayerTimes
+
+MICRO_BATCHES = (1, 2, 4, 8)  # that are tried where none are asked for
+WAYS_THERE_AND_BACK = 2  # maps go there, their gradients back
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """A partition and its simulated step.
+
+    Attributes
+    ----------
+    name : str
+        The way that it was found.
+    partition : Partition
+    scheduling : Scheduling
+    prediction : Prediction
+    """
+
+    name: str
+    partition: Partition
+    scheduling: Scheduling
+    prediction: Prediction
+
+    @property
+    def seconds(self) -> float:
+        """Of a step with its optimizer, simulated."""
+        return self.prediction.seconds + self.prediction.update_seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What was simulated.
+
+    Attributes
+    ----------
+    timed : tuple of Timed
+        The fastest schedule of each way that was simulated, fastest first.
+    left_out : tuple of (str, str)
+        Ways that are not among them, and why; but for those that divide alike.
+    interrupted : bool
+        Whether Ctrl-C ended it: the best by then.
+    """
+
+    timed: tuple[Timed, ...]
+    left_out: tuple[tuple[str, str], ...]
+    interrupted: bool = False
+
+    @property
+    def partition(self) -> Partition:
+        """The best one, with the objective for the micro-batches that it is best in."""
+        found, many = self.timed[0].partition, self.timed[0].scheduling.micro_batches
+        objective = replace(found.objective, micro_batches=many)
+        return replace(found, objective=objective, interrupted=self.interrupted)
+
+
+def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int) -> Objective:
+    """Return the objective of a step on the first k devices of a machine.
+
+    Parameters
+    ----------
+    machine : Machine
+    k : int
+    seconds : float
+        Of all work of a step.
+    micro_batches : int
+
+    Raises
+    ------
+    ArgumentError
+        If the machine has fewer devices.
+    """
+    if machine.k < k:
+        raise ArgumentError(
+            f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
+        )
+    links = WAYS_THERE_AND_BACK * seconds_a_byte(machine)[:k, :k]
+    return step_time(links, seconds, micro_batches)
+
+
+def choose(
+    module: nn.Module,
+    input_shape: Sequence[int],
+    problem: Problem,
+    machine: Machine,
+    times: LayerTimes,
+    search: Search,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    on_way: Callable[[str], object] = lambda name: None,
+) -> Choice:
+    """Simulate every way to divide a model, in each number of micro-batches.
+
+    The best is never worse, by the simulator, than any known way within eps and memory, or than the
+    partition of least volume.
+
+    Parameters
+    ----------
+    module : nn.Module
+        On the meta device.
+    input_shape : sequence of int
+        Of one sample.
+    problem : Problem
+        Of the objective "time".
+    machine : Machine
+    times : LayerTimes
+        Of the model's layers.
+    search : Search
+        Of each search; ways whose turn comes behind the deadline are left out, but for the first
+        that can be.
+    micro_batches : sequence of int
+    on_way : function of a str, optional
+        Called with the name of each way when its turn comes.
+
+    Raises
+    ------
+    InfeasibleError
+        If no way is within eps and memory.
+    """
+    module = module.train()
+    timed: list[Timed] = []
+    left_out: list[tuple[str, str]] = []
+    seen: set[tuple[int, int, bytes]] = set()
+    interrupted = False
+    try:
+        for candidate in candidates(problem, search, micro_batches):
+            if interrupted or (timed and search.left <= 0):
+                left_out.append((candidate.name, "out of time"))
+                continue
+            on_way(candidate.name)
+            try:
+                divided = candidate.divide()
+                interrupted = divided.interrupted
+                found = _within(problem, divided, candidate.name)
+                key = found.modelling.slices, found.model.vertices, found.parts.tobytes()
+                if key in seen:
+                    continue
+                seen.add(key)
+                plan = make_plan(found, problem.graph, problem.work, candidate.name, input_shape)
+                placement = place(module, plan, ["meta"] * problem.k)
+                timed.append(
+                    _fastest(candidate.name, found, placement, machine, times, micro_batches)
+                )
+            except HgpartError as error:
+                left_out.append((candidate.name, str(error)))
+    except KeyboardInterrupt:
+        if not timed:
+            raise
+        interrupted = True
+    if not timed:
+        raise InfeasibleError(
+            f"no way to divide the model among {problem.k} devices: the last that was tried, "
+            f"{left_out[-1][0]}, failed, as {left_out[-1][1]}"
+        )
+    timed.sort(key=lambda one: one.seconds)
+    return Choice(tuple(timed), tuple(left_out), interrupted)
+
+
+def _within(problem: Problem, found: Partition, name: str) -> Partition:
+    """The same by the eps and objective that were asked for, if it is within the limits."""
+    own = replace(problem, modelling=found.modelling)
+    judged = evaluated(
+        own, found.model, found.parts, seed=found.seed, backend=found.backend, start=name
+    )
+    if not judged.feasible:
+        imbalance = judged.evaluation.imbalance
+        raise InfeasibleError(
+            f"its imbalance is {imbalance:.3g}"
+            if imbalance > problem.eps
+            else "it needs more memory than there is"
+        )
+    return judged
+
+
+def _fastest(
+    name: str,
+    found: Partition,
+    placement: Placement,
+    machine: Machine,
+    times: LayerTimes,
+    micro_batches: Sequence[int],
+) -> Timed:
+    """The same in the number of micro-batches that is best for it."""
+    size = found.modelling.batch_size
+    timed: list[Timed] = []
+    refused: list[HgpartError] = []
+    for many in micro_batches:
+        try:
+            scheduling = Scheduling(micro_batches=many)
+            for samples in set(scheduling.sizes(size)):
+                placement.check_samples(samples)
+            made = wanted_schedule(placement, scheduling, True, batch_size=size)
+            prediction = predict(placement, made, machine, times, size)
+        except HgpartError as error:
+            refused.append(error)
+            continue
+        timed.append(Timed(name, found, scheduling, prediction))
+    if not timed:
+        raise refused[0]
+    return min(timed, key=lambda one: one.seconds)
