@@ -27,7 +27,13 @@ from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
+from hgpart.partition.problem.objectives import (
+    LARGEST,
+    VOLUME,
+    Objective,
+    over_links,
+    step_time,
+)
 from hgpart.partition.problem.problem import Problem
 from hgpart.plan import LARGEST_RUNS, Plan, load_plan, make_plan, restore, save_plan
 from hgpart.schedule_wanted import Scheduling, scheduling_of

@@ -114,3 +114,49 @@ def test_what_is_wrong_is_one_line(files, capfd, monkeypatch, arguments, said):
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("hgpart: error: ")
     assert said in err
+
+
+def test_a_partition_of_least_time_is_one_that_predict_finds_as_fast(files, capfd, tmp_path):
+    plan, figures = tmp_path / "plan.json", tmp_path / "figures.json"
+    options = ["--machine", files / "machine.json", "--work", files / "times.json", "--eps", 0.3]
+    arguments = ["partition", "lenet5", "--objective", "time", "--k", 2, "--batch-size", 8]
+    arguments += ["--effort", 0.02, "--micro-batches", 2, "-o", plan, "--json", figures]
+    assert run([*map(str, [*arguments, *options])]) == 0
+    said = capfd.readouterr()
+    assert "by the search's estimate" in said.out
+    first = said.err.splitlines()[0]
+    assert "s a step (simulated), 2 micro-batches" in first
+    shown = json.loads(figures.read_text())
+    assert shown["objective"] == "time"
+    times = ["--times", files / "times.json", "--machine", files / "machine.json"]
+    line = ["predict", "lenet5", "--plan", plan, *times, "--micro-batches", 2, "--json", "-"]
+    assert run([*map(str, line)]) == 0
+    found = json.loads(capfd.readouterr().out)
+    seconds = found["seconds"] + found["update_seconds"]
+    assert first.startswith(f"{seconds:.4g} s")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--objective", "time"], "--objective time without --machine"),
+        (["--objective", "time", "--machine", "10gbe"], "'hgpart profile MODEL -o times.json'"),
+        (["--machine", "10gbe"], "--machine 10gbe: accepted with --objective time alone"),
+        (["--micro-batches", "2"], "accepted with --objective time alone"),
+        (["--objective", "time", "--machine", "10gbe", "--work", "FILE", "--slices", "2"], "slices"),
+        (["--objective", "time", "--machine", "10gbe", "--work", "FILE", "--inference"], "training"),
+        (["--objective", "time", "--machine", "10gbe:1", "--work", "FILE"], "10gbe:1 of 1 devices"),
+        (
+            ["--objective", "time", "--machine", "10gbe", "--work", "FILE", "--micro-batches", "99"],
+            "--micro-batches 99 of a batch of 32",
+        ),
+    ],
+)
+def test_what_least_time_cannot_do_is_said_in_one_line(files, options, said, capfd):
+    line = [str(files / "times.json") if text == "FILE" else text for text in options]
+    assert run(["partition", "lenet5", "--k", "2", *line]) != 0
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("hgpart: error: ")
+    assert shown.err.count("\n") == 1
+    assert said in shown.err

@@ -18,13 +18,21 @@ from hgpart.errors import HypergraphError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition.native.annealing import Found, Schedule, anneal
-from hgpart.partition.native.goal import Goal, goal_of
+from hgpart.partition.native.goal import Goal, LayersOfTypes, goal_of
 from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
+from hgpart.partition.problem.objectives import (
+    LARGEST,
+    VOLUME,
+    Objective,
+    over_links,
+    step_time,
+)
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import Division
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
 from hgpart.work.figures import Work
+
+TIME = step_time([[0.0, 1e-3], [1e-3, 0.0]], seconds=1.0, micro_batches=3)  # of two parts
 
 
 def random_division(found: Symmetry, k: int, seed: int) -> Division:
@@ -40,7 +48,9 @@ def random_division(found: Symmetry, k: int, seed: int) -> Division:
 
 def goal_near(found: Symmetry, k: int, objective: Objective, slack: float) -> Goal:
     units = np.append(found.class_units, 1)[found.type_classes].prod(axis=1)
-    return goal_of(np.full(k, int(found.type_weights @ units * slack) // k), objective)
+    total = int(found.type_weights @ units)
+    room = np.full(k, int(total * slack) // k)
+    return goal_of(room, objective, of_layers=LayersOfTypes(found.type_layers, total))
 
 
 def assert_no_step_makes_it_worse(
@@ -56,7 +66,7 @@ def assert_no_step_makes_it_worse(
 
 
 @pytest.mark.parametrize("price", [0.1, 4.0])
-@pytest.mark.parametrize("objective", [VOLUME, LARGEST], ids=str)
+@pytest.mark.parametrize("objective", [VOLUME, LARGEST, TIME], ids=str)
 def test_a_step_that_saves_by_overloading_a_part_does_not_lose_the_best(
     objective: Objective, price: float
 ) -> None:
@@ -118,6 +128,7 @@ GOALS = [
     GOAL,
     goal_near(MODEL, 3, LARGEST, 1.2),
     goal_near(MODEL, 3, LINKS, 1.2),
+    goal_near(MODEL, 3, replace(TIME, links=LINKS.links), 1.2),
     goal_of(GOAL.capacities, VOLUME, MemoryLimits((90,) * 3, 1)),
 ]
 

@@ -26,6 +26,7 @@ from hgpart.hypergraph.blocks import full_vertices, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate, part_loads
 from hgpart.hypergraph.modelling import Modelling
+from hgpart.hypergraph.shares import work_of_layers
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
@@ -33,7 +34,13 @@ from hgpart.partition.native.annealing import Schedule, anneal
 from hgpart.partition.native.goal import goal_of
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
-from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
+from hgpart.partition.problem.objectives import (
+    LARGEST,
+    VOLUME,
+    Objective,
+    over_links,
+    step_time,
+)
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import Division
@@ -287,7 +294,12 @@ def by_hand(graph: ChannelGraph, work: Work, k: int, room: int) -> Iterator[tupl
 
 
 @pytest.mark.parametrize(
-    "objective", [VOLUME, LARGEST, over_links([[0, 1, 5], [1, 0, 5], [5, 5, 0]])], ids=str
+    "objective",
+    [
+        *(VOLUME, LARGEST, over_links([[0, 1, 5], [1, 0, 5], [5, 5, 0]])),
+        *(step_time(1e-2 * (1 - np.eye(3)), 1.0, many) for many in (1, 4)),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("limit", [None, 10])
 def test_the_best_of_all_partitions_is_found(objective: Objective, limit: int | None) -> None:
@@ -298,10 +310,10 @@ def test_the_best_of_all_partitions_is_found(objective: Objective, limit: int | 
     for model, parts in by_hand(graph, work, 3, room):
         if limit is None or part_memory(model, parts, 3, 0).max() <= limit:
             traffic = evaluate(model.hypergraph, parts, 3).traffic
-            best = min(best, objective.value(traffic))
+            best = min(best, objective.value(traffic, work_of_layers(model, parts, 3)))
     assert best < math.inf
     found = solve(graph, work, 3, 0.3, modelling=BARE, objective=objective, memory=memory)
-    assert objective.value(found.evaluation.traffic) == best
+    assert found.objective_value == pytest.approx(best, rel=1e-6)
     assert found.gap >= 0
 
 

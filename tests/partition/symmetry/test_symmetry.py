@@ -12,11 +12,18 @@ from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
+from hgpart.hypergraph.shares import work_of_layers
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.native.annealing import Schedule, anneal
-from hgpart.partition.native.goal import goal_of
+from hgpart.partition.native.goal import LayersOfTypes, goal_of
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
-from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
+from hgpart.partition.problem.objectives import (
+    LARGEST,
+    VOLUME,
+    Objective,
+    over_links,
+    step_time,
+)
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
 from hgpart.partition.symmetry.symmetry import symmetry
@@ -24,11 +31,42 @@ from hgpart.work.figures import Work
 
 
 def objective_of(name: str, k: int, seed: int) -> Objective:
-    if name == "links":
+    if name in ("links", "time"):
         costs = np.random.default_rng(seed).integers(0, 9, (k, k))
         costs[-1, 0] = costs[0, -1] = 9
+        if name == "time":
+            return step_time(1e-3 * costs, seconds=10.0, micro_batches=1 + seed % 3)
         return over_links(costs.tolist())
     return {"volume": VOLUME, "largest": LARGEST}[name]
+
+
+def plain_seconds(
+    objective: Objective,
+    layers: np.ndarray,
+    weights: np.ndarray,
+    parts: np.ndarray,
+    traffic: np.ndarray,
+) -> float:
+    """By the formula, one vertex and one pair of parts after the other."""
+    k = len(traffic)
+    assert objective.links is not None
+    links = [0.0] * k
+    for sender in range(k):
+        for receiver in range(k):
+            seconds = float(objective.links[sender, receiver] * traffic[sender, receiver])
+            links[sender] += seconds
+            links[receiver] += seconds
+    of_layer: dict[int, list[float]] = {}
+    busy = [*links]
+    for layer, weight, part in zip(
+        layers.tolist(), weights.tolist(), parts.tolist(), strict=True
+    ):
+        seconds = objective.seconds * weight / max(1, weights.sum())
+        of_layer.setdefault(layer, [0.0] * k)[part] += seconds
+        busy[part] += seconds
+    path = sum(max(own) for own in of_layer.values()) + max(links)
+    many = objective.micro_batches
+    return ((many - 1) * max(busy) + path) / many
 
 
 @given(
@@ -37,7 +75,7 @@ def objective_of(name: str, k: int, seed: int) -> Objective:
     st.integers(1, 6),
     st.integers(0, 9),
     st.sampled_from([0, 20, 500]),
-    st.sampled_from(["volume", "largest", "links"]),
+    st.sampled_from(["volume", "largest", "links", "time"]),
     st.sampled_from([None, 0, 3]),
 )
 def test_costs_loads_and_memory_are_those_of_the_metrics(
@@ -64,7 +102,8 @@ def test_costs_loads_and_memory_are_those_of_the_metrics(
     start = division_of(found, model, parts)
     total = int(model.hypergraph.weights.sum())
     room = np.full(k, total // k + 1, dtype=np.int64)
-    goal = goal_of(room, objective, memory)
+    of_layers = LayersOfTypes(found.type_layers, problem.total)
+    goal = goal_of(room, objective, memory, of_layers=of_layers)
     best = anneal(found, goal, [(start, Schedule(seed, steps, 0.1, 1e-4, 2.0, 8))], threads=1)[0][0]
 
     blocks, block_parts = blocks_of(problem, found, best.division)
@@ -75,6 +114,13 @@ def test_costs_loads_and_memory_are_those_of_the_metrics(
         if k > 1:
             step = objective.links.max() / goal.links.max()
             assert objective.value(evaluation.traffic) == pytest.approx(best.cost * step, rel=1e-4)
+    elif name == "time":
+        seconds = plain_seconds(
+            objective, blocks.vertex_layers, blocks.weights, block_parts, evaluation.traffic
+        )
+        assert best.cost * 1e-9 == pytest.approx(seconds, rel=1e-4, abs=1e-8)
+        of_layers = work_of_layers(blocks, block_parts, k)
+        assert objective.value(evaluation.traffic, of_layers) == pytest.approx(seconds)
     else:
         assert objective.value(evaluation.traffic) == best.cost
     excess = np.maximum(evaluation.loads - room, 0).sum() / room.sum()

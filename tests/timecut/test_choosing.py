@@ -1,0 +1,140 @@
+"""The choice by simulated time: best of all that is tried, the same again, within its limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_times import in_proportion
+
+from hgpart import Modelling, load_model, place
+from hgpart.errors import ArgumentError, InfeasibleError, PlanError
+from hgpart.layers.layering import channel_graph
+from hgpart.machines.machine import Device, Link, Machine
+from hgpart.partition.baselines.known_ways import known_ways
+from hgpart.partition.partition import evaluated
+from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.stages import solve
+from hgpart.plan import load_plan, make_plan, restore, save_plan
+from hgpart.prediction.predict import predict
+from hgpart.run.scheduling import schedule
+from hgpart.timecut.choosing import Choice, choose, time_objective
+from hgpart.tracing.traced_model import example_inputs, trace
+from hgpart.work.layer_times import training_work
+
+K, BATCH, SHAPE = 2, 8, (1, 28, 28)
+COUNTS = (1, 4)
+
+
+@pytest.fixture(scope="module")
+def lenet() -> tuple[Any, Any, Any]:
+    """The model, its layers and what they take."""
+    module, shape = load_model("lenet5", device="meta")
+    assert shape == SHAPE
+    graph = channel_graph(trace(module, example_inputs(shape, "meta")))
+    return module, graph, in_proportion(graph, update=1e-5)
+
+
+def machine_of(bandwidth: float, k: int = K) -> Machine:
+    return Machine("toy", (Device("toy"),) * k, (k,), Link.of(1e-5, bandwidth))
+
+
+def problem_of(lenet: Any, machine: Machine, eps: float, **limits: Any) -> Problem:
+    _, graph, times = lenet
+    work = training_work(times, graph, BATCH)
+    seconds = float(sum(work.per_task * [layer.tasks for layer in graph.layers])) / work.units
+    objective = time_objective(machine, K, seconds, 1)
+    return Problem(
+        graph, work, Modelling(batch_size=BATCH), K, eps, objective=objective, **limits
+    )
+
+
+def chosen(lenet: Any, machine: Machine, eps: float = 0.3, **limits: Any) -> Choice:
+    problem = problem_of(lenet, machine, eps, **limits)
+    return choose(
+        *(lenet[0], SHAPE, problem, machine, lenet[2], Search(0, 0.02)), micro_batches=COUNTS
+    )
+
+
+def simulated(lenet: Any, partition: Any, machine: Machine, many: int) -> float:
+    plan = make_plan(partition, lenet[1], training_work(lenet[2], lenet[1], BATCH), "m", SHAPE)
+    placement = place(lenet[0].train(), plan, ["meta"] * K)
+    made = schedule(placement, "greedy", many, backward=True, batch_size=BATCH)
+    found = predict(placement, made, machine, lenet[2], BATCH)
+    return found.seconds + found.update_seconds
+
+
+@pytest.mark.parametrize("bandwidth", [1e6, 1e10])
+def test_nothing_that_is_known_is_faster(lenet: Any, bandwidth: float) -> None:
+    machine = machine_of(bandwidth)
+    found = chosen(lenet, machine)
+    partition, best = found.partition, found.timed[0]
+    assert partition.feasible
+    assert partition.evaluation.imbalance <= 0.3
+    assert (partition.objective.name, partition.start) == ("time", best.name)
+    many = best.scheduling.micro_batches
+    assert partition.objective.micro_batches == many
+    assert simulated(lenet, partition, machine, many) == best.seconds
+    problem = problem_of(lenet, machine, 0.3)
+    ways = [
+        evaluated(one, model, parts, seed=0, backend="native", start=name)
+        for one in (problem, problem.in_slices(K))
+        for name, model, parts in known_ways(one)
+    ]
+    ways.append(solve(replace(problem, objective=problem.objective), Search(0, 0.02)))
+    within = [way for way in ways if way.feasible]
+    assert within
+    for way in within:
+        for count in COUNTS:
+            assert best.seconds <= simulated(lenet, way, machine, count)
+
+
+def test_it_is_the_same_again(lenet: Any) -> None:
+    machine = machine_of(1e8)
+    one, other = chosen(lenet, machine), chosen(lenet, machine)
+    assert (one.partition.parts == other.partition.parts).all()
+    assert [way.name for way in one.timed] == [way.name for way in other.timed]
+    assert [way.seconds for way in one.timed] == [way.seconds for way in other.timed]
+    assert one.left_out == other.left_out
+
+
+def test_memory_limits_hold_and_what_none_can_hold_is_said(lenet: Any) -> None:
+    machine = machine_of(1e10)
+    free = chosen(lenet, machine, memory=MemoryLimits((10**9,) * K))
+    needed = free.partition.memory_bytes
+    assert needed is not None
+    limit = int(needed.max()) - 1
+    try:
+        least = chosen(lenet, machine, memory=MemoryLimits((limit,) * K))
+    except InfeasibleError as error:
+        assert "\n" not in str(error)
+    else:
+        assert least.partition.memory_bytes is not None
+        assert least.partition.memory_bytes.max() <= limit
+        assert least.timed[0].seconds >= free.timed[0].seconds * (1 - 1e-9)
+    with pytest.raises(InfeasibleError, match="no way to divide the model among 2 devices"):
+        chosen(lenet, machine, memory=MemoryLimits((1,) * K))
+
+
+def test_a_plan_of_it_comes_back_whole(lenet: Any, tmp_path: Path) -> None:
+    found = chosen(lenet, machine_of(1e8)).partition
+    work = training_work(lenet[2], lenet[1], BATCH)
+    save_plan(make_plan(found, lenet[1], work, "lenet5", SHAPE), tmp_path / "plan.json")
+    plan = load_plan(tmp_path / "plan.json")
+    again = restore(plan, lenet[1])
+    assert again.objective_value == found.objective_value
+    assert (again.objective.seconds, again.objective.micro_batches) == (
+        found.objective.seconds,
+        found.objective.micro_batches,
+    )
+    with pytest.raises(PlanError, match="expected k=2"):
+        restore(replace(plan, objective=time_objective(machine_of(1, 3), 3, 1.0, 1)), lenet[1])
+
+
+def test_a_machine_of_too_few_devices_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="a machine of 2 devices for 3 parts"):
+        time_objective(machine_of(1.0), 3, 1.0, 1)
