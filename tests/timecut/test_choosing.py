@@ -16,6 +16,7 @@ from hgpart.machines.machine import Device, Link, Machine
 from hgpart.partition.baselines.known_ways import known_ways
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.objectives import VOLUME
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve
@@ -35,7 +36,7 @@ def lenet() -> tuple[Any, Any, Any]:
     """The model, its layers and what they take."""
     module, shape = load_model("lenet5", device="meta")
     assert shape == SHAPE
-    graph = channel_graph(trace(module, example_inputs(shape, "meta")))
+    graph = channel_graph(trace(module, example_inputs(module, shape)))
     return module, graph, in_proportion(graph, update=1e-5)
 
 
@@ -85,7 +86,7 @@ def test_nothing_that_is_known_is_faster(lenet: Any, bandwidth: float) -> None:
         for one in (problem, problem.in_slices(K))
         for name, model, parts in known_ways(one)
     ]
-    ways.append(solve(replace(problem, objective=problem.objective), Search(0, 0.02)))
+    ways.append(solve(replace(problem, objective=VOLUME), Search(0, 0.02)))
     within = [way for way in ways if way.feasible]
     assert within
     for way in within:
@@ -104,12 +105,12 @@ def test_it_is_the_same_again(lenet: Any) -> None:
 
 def test_memory_limits_hold_and_what_none_can_hold_is_said(lenet: Any) -> None:
     machine = machine_of(1e10)
-    free = chosen(lenet, machine, memory=MemoryLimits((10**9,) * K))
+    free = chosen(lenet, machine, memory=MemoryLimits((10**9,) * K, 2.0))
     needed = free.partition.memory_bytes
     assert needed is not None
     limit = int(needed.max()) - 1
     try:
-        least = chosen(lenet, machine, memory=MemoryLimits((limit,) * K))
+        least = chosen(lenet, machine, memory=MemoryLimits((limit,) * K, 2.0))
     except InfeasibleError as error:
         assert "\n" not in str(error)
     else:
@@ -117,7 +118,7 @@ def test_memory_limits_hold_and_what_none_can_hold_is_said(lenet: Any) -> None:
         assert least.partition.memory_bytes.max() <= limit
         assert least.timed[0].seconds >= free.timed[0].seconds * (1 - 1e-9)
     with pytest.raises(InfeasibleError, match="no way to divide the model among 2 devices"):
-        chosen(lenet, machine, memory=MemoryLimits((1,) * K))
+        chosen(lenet, machine, memory=MemoryLimits((1,) * K, 2.0))
 
 
 def test_a_plan_of_it_comes_back_whole(lenet: Any, tmp_path: Path) -> None:
