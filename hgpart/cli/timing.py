@@ -1,4 +1,4 @@
-"""Options of --objective time -> Timing: checked before the model is traced; what it chose, told."""
+"""Options of --objective time -> Timing: checked before the model is traced."""
 
 from __future__ import annotations
 

@@ -135,9 +135,15 @@ def choose(
 
     Raises
     ------
+    ArgumentError
+        If there are fewer tasks than parts.
     InfeasibleError
         If no way is within eps and memory.
     """
+    if problem.k > problem.tasks:
+        raise ArgumentError(
+            f"k is {problem.k}, expected at most {problem.tasks}, the number of tasks"
+        )
     module = module.train()
     timed: list[Timed] = []
     left_out: list[tuple[str, str]] = []
