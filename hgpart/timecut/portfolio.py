@@ -25,7 +25,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve, solve_in_slices
 
-EPS_SHARES = (1.0, 0.3)  # least volume within so much of eps
+NARROW = (0.03, 0.1)  # least volume within these, too, where eps is more
 WHOLE_BATCHES = ("layerwise", "filterwise-incremental")  # the same in every slice
 
 
@@ -68,14 +68,15 @@ def candidates(
         for name, model, parts in known_ways(sliced):
             if name not in WHOLE_BATCHES:
                 yield _known(name, sliced, model, parts)
-    searches = 2 * (slices > 1) + len(EPS_SHARES) + len(micro_batches)
+    widths = [eps for eps in NARROW if eps < problem.eps] + [problem.eps]
+    searches = 2 * (slices > 1) + len(widths) + len(micro_batches)
 
     def part_of_search() -> Search:
         limit = None if search.time_limit is None else max(0.01, search.left / searches)
         return Search(search.seed, search.effort, limit, search.on_progress)
 
     one = problem.in_slices(1)
-    for eps in (share * problem.eps for share in EPS_SHARES):
+    for eps in widths:
         least = replace(one, objective=VOLUME, eps=eps)
         yield Candidate(f"least volume, eps {eps:.3g}", partial(_solved, least, part_of_search))
     for many in micro_batches:
