@@ -7,19 +7,22 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
+from hgpart.errors import ArgumentError, HgpartError, InfeasibleError, PlanError
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Machine
 from hgpart.partition.partition import Partition, evaluated
 from hgpart.partition.problem.objectives import Objective, step_time
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import seconds_a_byte
+from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, place
-from hgpart.plan import make_plan
 from hgpart.prediction.predict import Prediction, predict
 from hgpart.run.schedule_wanted import Scheduling
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.timecut.portfolio import candidates
+from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 from hgpart.work.layer_times import LayerTimes
 
 MICRO_BATCHES = (1, 2, 4, 8)  # that are tried where none are asked for
@@ -139,12 +142,16 @@ def choose(
         If there are fewer tasks than parts.
     InfeasibleError
         If no way is within eps and memory.
+    PlanError
+        If the problem is of another model.
     """
     if problem.k > problem.tasks:
         raise ArgumentError(
             f"k is {problem.k}, expected at most {problem.tasks}, the number of tasks"
         )
+    traced, graph = _traced_once(module, input_shape, problem)
     module = module.train()
+    layerwise = evaluate_layerwise(graph, problem.work, problem.modelling, problem.k)
     timed: list[Timed] = []
     left_out: list[tuple[str, str]] = []
     seen: set[tuple[int, int, bytes]] = set()
@@ -163,8 +170,8 @@ def choose(
                 if key in seen:
                     continue
                 seen.add(key)
-                plan = make_plan(found, problem.graph, problem.work, candidate.name, input_shape)
-                placement = place(module, plan, ["meta"] * problem.k)
+                whole = PartitionedModel(traced, graph, problem.work, found, layerwise, {})
+                placement = place(module, whole, ["meta"] * problem.k)
                 timed.append(
                     _fastest(candidate.name, found, placement, machine, times, micro_batches)
                 )
@@ -181,6 +188,18 @@ def choose(
         )
     timed.sort(key=lambda one: one.seconds)
     return Choice(tuple(timed), tuple(left_out), interrupted)
+
+
+def _traced_once(
+    module: nn.Module, input_shape: Sequence[int], problem: Problem
+) -> tuple[TracedModel, ChannelGraph]:
+    """For all placements, in the mode that they run in where the problem's layers are the same."""
+    for training in (True, False):
+        traced = trace(module.train(training), example_inputs(module, input_shape))
+        graph = channel_graph(traced)
+        if graph.fingerprint == problem.graph.fingerprint:
+            return traced, graph
+    raise PlanError("the model is another one than the problem's: accepted is the same")
 
 
 def _within(problem: Problem, found: Partition, name: str) -> Partition:
