@@ -133,9 +133,7 @@ def row_of(model: str, name: str, k: int, effort: float) -> dict[str, Any]:
     row: dict[str, Any] = {"model": model, "machine": name, "k": k, "one device": whole}
     begin = time.perf_counter()
     try:
-        chosen = choose(
-            subject.module, subject.shape, problem, machine, subject.times, search
-        )
+        chosen = choose(subject.module, subject.shape, problem, machine, subject.times, search)
         best = chosen.timed[0]
         row |= {"time": best.seconds, "way": best.name, "m": best.scheduling.micro_batches}
         row["ways"] = {one.name: one.seconds for one in chosen.timed}

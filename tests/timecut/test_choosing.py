@@ -49,9 +49,7 @@ def problem_of(lenet: Any, machine: Machine, eps: float, **limits: Any) -> Probl
     work = training_work(times, graph, BATCH)
     seconds = float(sum(work.per_task * [layer.tasks for layer in graph.layers])) / work.units
     objective = time_objective(machine, K, seconds, 1)
-    return Problem(
-        graph, work, Modelling(batch_size=BATCH), K, eps, objective=objective, **limits
-    )
+    return Problem(graph, work, Modelling(batch_size=BATCH), K, eps, objective=objective, **limits)
 
 
 def chosen(lenet: Any, machine: Machine, eps: float = 0.3, **limits: Any) -> Choice:

@@ -58,9 +58,7 @@ def plain_seconds(
             links[receiver] += seconds
     of_layer: dict[int, list[float]] = {}
     busy = [*links]
-    for layer, weight, part in zip(
-        layers.tolist(), weights.tolist(), parts.tolist(), strict=True
-    ):
+    for layer, weight, part in zip(layers.tolist(), weights.tolist(), parts.tolist(), strict=True):
         seconds = objective.seconds * weight / max(1, weights.sum())
         of_layer.setdefault(layer, [0.0] * k)[part] += seconds
         busy[part] += seconds
