@@ -220,8 +220,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     print("|", " | ".join(["model", "machine", "k", *columns, "way", "m", "s"]), "|")
     print("|---|---|---:|" + "---:|" * len(columns) + "---|---:|---:|")
     for row in rows:
-        times = [f"{1e3 * row[column]:.4g}" if column in row else "–" for column in columns]
-        rest = [row.get("way", "–"), str(row.get("m", "–")), f"{row['seconds of time']:.0f}"]
+        times = [f"{1e3 * row[column]:.4g}" if column in row else "-" for column in columns]
+        rest = [row.get("way", "-"), str(row.get("m", "-")), f"{row['seconds of time']:.0f}"]
         print("|", " | ".join([row["model"], row["machine"], str(row["k"]), *times, *rest]), "|")
         for way, why in row["left out"].items():
             if "imbalance" not in why:

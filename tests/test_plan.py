@@ -32,7 +32,6 @@ from hgpart.partition.problem.objectives import (
     VOLUME,
     Objective,
     over_links,
-    step_time,
 )
 from hgpart.partition.problem.problem import Problem
 from hgpart.plan import LARGEST_RUNS, Plan, load_plan, make_plan, restore, save_plan

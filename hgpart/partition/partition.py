@@ -67,7 +67,7 @@ class Partition:
 
     @property
     def objective_value(self) -> float:
-        """What the search was to make little: bytes, their costs, or estimated seconds of a step."""
+        """What was to be little: bytes, their costs, or estimated seconds of a step."""
         work = work_of_layers(self.model, self.parts, self.k)
         return self.objective.value(self.evaluation.traffic, work)
 

@@ -27,7 +27,7 @@ from hgpart.timecut.choosing import Choice, choose, time_objective
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.layer_times import training_work
 
-K, BATCH, SHAPE = 2, 8, (1, 28, 28)
+K, BATCH, SHAPE = 2, 8, (1, 32, 32)
 COUNTS = (1, 4)
 
 
