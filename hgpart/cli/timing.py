@@ -79,8 +79,8 @@ class Timing:
         tasks = [layer.tasks for layer in problem.graph.layers]
         seconds = float(problem.work.per_task @ tasks) / problem.work.units
         most = problem.modelling.batch_size
-        tried = (self.micro_batches,) if self.micro_batches else MICRO_BATCHES
-        tried = tuple(many for many in tried if many <= most)
+        wanted = (self.micro_batches,) if self.micro_batches else MICRO_BATCHES
+        tried = tuple(many for many in wanted if many <= most)
         objective = time_objective(self.machine, problem.k, seconds, tried[0])
         return choose(
             *(module, shape, replace(problem, objective=objective), self.machine, times, search),

@@ -19,7 +19,7 @@ from hgpart.partition.problem.topology import seconds_a_byte
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, place
 from hgpart.prediction.predict import Prediction, predict
-from hgpart.run.schedule_wanted import Scheduling
+from hgpart.schedule_wanted import Scheduling
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.timecut.portfolio import candidates
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
