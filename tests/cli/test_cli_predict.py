@@ -116,6 +116,7 @@ def test_what_is_wrong_is_one_line(files, capfd, monkeypatch, arguments, said):
     assert said in err
 
 
+@pytest.mark.full
 def test_a_partition_of_least_time_is_one_that_predict_finds_as_fast(files, capfd, tmp_path):
     plan, figures = tmp_path / "plan.json", tmp_path / "figures.json"
     options = ["--machine", files / "machine.json", "--work", files / "times.json", "--eps", 0.3]

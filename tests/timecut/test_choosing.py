@@ -67,6 +67,7 @@ def simulated(lenet: Any, partition: Any, machine: Machine, many: int) -> float:
     return found.seconds + found.update_seconds
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bandwidth", [1e6, 1e10])
 def test_nothing_that_is_known_is_faster(lenet: Any, bandwidth: float) -> None:
     machine = machine_of(bandwidth)
@@ -92,6 +93,7 @@ def test_nothing_that_is_known_is_faster(lenet: Any, bandwidth: float) -> None:
             assert best.seconds <= simulated(lenet, way, machine, count)
 
 
+@pytest.mark.full
 def test_it_is_the_same_again(lenet: Any) -> None:
     machine = machine_of(1e8)
     one, other = chosen(lenet, machine), chosen(lenet, machine)
@@ -101,6 +103,7 @@ def test_it_is_the_same_again(lenet: Any) -> None:
     assert one.left_out == other.left_out
 
 
+@pytest.mark.full
 def test_memory_limits_hold_and_what_none_can_hold_is_said(lenet: Any) -> None:
     machine = machine_of(1e10)
     free = chosen(lenet, machine, memory=MemoryLimits((10**9,) * K, 2.0))
