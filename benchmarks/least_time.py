@@ -156,7 +156,7 @@ def row_of(model: str, name: str, k: int, effort: float) -> dict[str, Any]:
 def subject_of(model: str, setting: Setting | None) -> Subject:
     """Trace; profile where the machine is one that was measured."""
     batch_size, shape = MODELS[model]
-    module, _ = hgpart.load_model(model, device="meta", input_shape=shape)
+    module, _ = hgpart.load_model(model, device="meta")
     traced = hgpart.trace(module, hgpart.example_inputs(module, shape))
     graph = hgpart.channel_graph(traced)
     if setting is None:
