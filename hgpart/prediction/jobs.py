@@ -61,7 +61,8 @@ class Sharing:
         Of computing, and of what does little more than read and write, while other parts of the
         node compute.
     queues : bool
-        Whether a link carries one message at a time each way, and the others wait.
+        Whether a part sends one message at a time and takes in one at a time, as by one cable, and
+        the others wait.
     """
 
     nodes: tuple[int, ...]
@@ -102,7 +103,7 @@ class Spans:
     jobs : sequence of sequence of Span
         Of each part.
     journeys : sequence of Span
-        By number; a message that waits for others on its link begins behind them.
+        By number; a message that waits for others of its sender begins behind them.
     """
 
     jobs: Sequence[Sequence[Span]]

@@ -145,7 +145,7 @@ def predict(
 
 
 def sharing_of(machine: Machine, k: int, times: LayerTimes) -> Sharing:
-    """What the first k devices of a machine share: processors by node, and each link.
+    """What the first k devices of a machine share: processors by node, and each its cable.
 
     Where devices of a node slow each other down, steps of the model do so as much as was measured
     of them at least.

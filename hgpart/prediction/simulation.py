@@ -3,6 +3,9 @@
 Between events each job and each journey goes on at one rate, which is 1 where nothing slows it. So
 each has a clock that shows how much of it is done, and an event for when it will be; what slows it
 sets its clock to another rate, and puts another event in the place of that one.
+
+Where parts queue, messages leave one after another, and one after another they land: what comes
+from several parts at once takes as long as if it had come from one.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from heapq import heappop, heappush
 
 from hgpart.errors import ArgumentError
 from hgpart.prediction.jobs import Job, Journey, Sharing, Span, Spans
+
+LANDING = -1  # the version of a message that has left
 
 
 def simulate(jobs: Sequence[Sequence[Job]], journeys: Sequence[Journey], sharing: Sharing) -> Spans:
@@ -119,9 +124,11 @@ class _Simulation:
         # Time, number, part or -1, journey, version.
         self._events: list[tuple[float, int, int, int, int]] = []
         self._count = 0
-        # By sender and receiver: those under way, and those behind them.
-        self._under_way: dict[tuple[int, int], list[int]] = {}
-        self._waiting: dict[tuple[int, int], deque[int]] = {}
+        self._under_way: dict[tuple[int, int], list[int]] = {}  # by sender and receiver
+        # Where parts queue: by sender, those that it has posted and that have not left; by
+        # receiver, when it will have taken in all that has left.
+        self._leaving: list[deque[int]] = [deque() for _ in jobs]
+        self._taken_in = [0.0] * len(jobs)
         self._clocks: dict[int, _Clock] = {}  # of journeys under way
         self._versions = [0] * len(journeys)
 
@@ -132,8 +139,10 @@ class _Simulation:
         while self._events:
             now, _, part, journey, version = heappop(self._events)
             if part < 0:
-                if version == self._versions[journey]:
+                if version == LANDING:
                     self._arrive(journey, now)
+                elif version == self._versions[journey]:
+                    self._leave(journey, now)
             elif version == self.parts[part].version:
                 self._end(part, now)
 
@@ -203,11 +212,9 @@ class _Simulation:
 
     def _post(self, journey: int, now: float) -> None:
         """Let a message depart, or wait for those before it."""
-        sender, receiver, *_ = self._journeys[journey]
-        way = sender, receiver
-        if self._sharing.queues and self._under_way.get(way):
-            self._waiting.setdefault(way, deque()).append(journey)
-        else:
+        leaving = self._leaving[self._journeys[journey].sender]
+        leaving.append(journey)
+        if not self._sharing.queues or len(leaving) == 1:
             self._depart(journey, now)
 
     def _depart(self, journey: int, now: float) -> None:
@@ -232,19 +239,33 @@ class _Simulation:
         self._versions[journey] += 1
         self._push(max(now, clock.when(seconds)), -1, journey, self._versions[journey])
 
-    def _arrive(self, journey: int, now: float) -> None:
+    def _leave(self, journey: int, now: float) -> None:
+        """Let a message be off the link, and the next one on it."""
         sender, receiver, *_ = self._journeys[journey]
-        way = sender, receiver
-        together = self._under_way[way]
+        together = self._under_way[sender, receiver]
         together.remove(journey)
         del self._clocks[journey]
-        self.travelled[journey] = Span(self.travelled[journey].begin, now)
         if not together:
             for other in self._under_way.get((receiver, sender), []):
                 self._go(other, False, now)
-        if self._waiting.get(way):
-            self._depart(self._waiting[way].popleft(), now)
+        self._leaving[sender].remove(journey)
+        landing = now
+        if self._sharing.queues:
+            if self._leaving[sender]:
+                self._depart(self._leaving[sender][0], now)
+            taken = now - self.travelled[journey].begin
+            landing = max(now, self._taken_in[receiver] + taken)
+            self._taken_in[receiver] = landing
+        if landing > now:
+            self._versions[journey] = LANDING
+            self._push(landing, -1, journey, LANDING)
+        else:
+            self._arrive(journey, now)
+
+    def _arrive(self, journey: int, now: float) -> None:
+        self.travelled[journey] = Span(self.travelled[journey].begin, now)
         self._arrived[journey] = True
+        receiver = self._journeys[journey].receiver
         missing = self.parts[receiver].missing
         if journey in missing:
             missing.remove(journey)

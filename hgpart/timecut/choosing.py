@@ -19,8 +19,8 @@ from hgpart.partition.problem.topology import seconds_a_byte
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, place
 from hgpart.prediction.predict import Prediction, predict
-from hgpart.schedule_wanted import Scheduling
 from hgpart.run.scheduling import wanted_schedule
+from hgpart.schedule_wanted import Scheduling
 from hgpart.timecut.portfolio import candidates
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 from hgpart.work.layer_times import LayerTimes

@@ -36,6 +36,9 @@ def plainly(
     posted: list[int] = []  # in the order of departure
     left_of = [journey.seconds for journey in journeys]
     departed, arrived = [math.nan] * len(journeys), [math.nan] * len(journeys)
+    gone = [False] * len(journeys)
+    landing: dict[int, float] = {}  # of those that are gone, when they will have landed
+    taken_in = [0.0] * len(jobs)
 
     def computing() -> list[int]:
         found = []
@@ -49,15 +52,15 @@ def plainly(
     def travelling() -> list[int]:
         found, busy = [], set()
         for one in posted:
-            way = journeys[one][:2]
-            if math.isnan(arrived[one]) and not (sharing.queues and way in busy):
-                busy.add(way)
+            sender = journeys[one].sender
+            if not gone[one] and not (sharing.queues and sender in busy):
+                busy.add(sender)
                 found.append(one)
         return found
 
     while True:
         parts, messages = computing(), travelling()
-        if not parts and not messages:
+        if not parts and not messages and not landing:
             return spans, [*zip(departed, arrived, strict=True)]
         for part in parts:
             begun[part] = now if math.isnan(begun[part]) else begun[part]
@@ -81,8 +84,10 @@ def plainly(
             key: (left[key[1]][done[key[1]]] if key[0] == "job" else left_of[key[1]]) / rate
             for key, rate in rates.items()
         }
-        step = min(waits.values())
+        step = min([*waits.values(), *(end - now for end in landing.values())])
         now += step
+        for one in [one for one, end in landing.items() if end <= now + FEW / 100]:
+            arrived[one] = landing.pop(one)
         for (what, number), rate in rates.items():
             ends_now = waits[what, number] <= step + FEW / 100
             if what == "job":
@@ -94,7 +99,10 @@ def plainly(
             else:
                 left_of[number] -= rate * step
                 if ends_now:
-                    arrived[number] = now
+                    gone[number], receiver = True, journeys[number].receiver
+                    landed = max(now, taken_in[receiver] + now - departed[number])
+                    landing[number] = landed if sharing.queues else now
+                    taken_in[receiver] = landing[number]
 
 
 def ends(journeys: Sequence[Journey], some: Sequence[int]) -> set[tuple[int, int]]:
@@ -147,8 +155,8 @@ def test_what_is_shared_slows_everything_as_in_a_simulation_from_moment_to_momen
     ]
     journeys = [
         one._replace(seconds=seconds, both_ways=seconds * data.draw(FACTORS))
-        for one in planned.journeys
-        for seconds in [data.draw(amounts)]
+        for number, one in enumerate(planned.journeys)
+        for seconds in [data.draw(amounts) + (number + 1) / 997]  # no two are done at once
     ]
     sharing = data.draw(sharings(len(jobs)))
     found = simulate(jobs, journeys, sharing)
@@ -189,13 +197,26 @@ def test_two_parts_of_a_node_that_share_a_processor_are_as_slow_as_one() -> None
     assert (alone.end, together.end) == (work, 2 * work)
 
 
-def test_a_link_that_queues_carries_one_message_after_the_other() -> None:
+def test_a_part_that_queues_sends_one_message_after_the_other() -> None:
     jobs = [[Job(1.0, sends=(0, 1))], [Job(0.0, awaits=(1,))]]
     journeys = [Journey(0, 1, 2.0, 2.0), Journey(0, 1, 3.0, 3.0)]
     found = simulate(jobs, journeys, Sharing((0, 1), queues=True))
     assert found.journeys == [(1.0, 3.0), (3.0, 6.0)]
     assert found.end == 6.0
     assert simulate(jobs, journeys, Sharing((0, 1))).end == 4.0
+
+
+def test_a_part_that_queues_takes_in_one_message_after_the_other() -> None:
+    jobs = [[Job(0.0, sends=(0,))], [Job(1.0, sends=(1,))], [Job(0.0, awaits=(0, 1))]]
+    journeys = [Journey(0, 2, 2.0, 2.0), Journey(1, 2, 3.0, 3.0)]
+    assert simulate(jobs, journeys, Sharing((0, 1, 2), queues=True)).end == 5.0
+    assert simulate(jobs, journeys, Sharing((0, 1, 2))).end == 4.0
+
+
+def test_a_part_that_queues_sends_to_all_others_as_long_as_to_one() -> None:
+    jobs = [[Job(0.0, sends=(0, 1))], [Job(0.0, awaits=(0,))], [Job(0.0, awaits=(1,))]]
+    journeys = [Journey(0, 1, 2.0, 2.0), Journey(0, 2, 2.0, 2.0)]
+    assert simulate(jobs, journeys, Sharing((0, 1, 2), queues=True)).end == 4.0
 
 
 def test_messages_against_each_other_are_slower_as_long_as_both_travel() -> None:
