@@ -10,11 +10,17 @@ import numpy as np
 from hgpart.bench.plans import Subject, partition_of
 from hgpart.bench.ways.way import numbers_of_replicas, way_of
 from hgpart.hypergraph.blocks import layer_blocks
+from hgpart.machines.machine import Machine
 from hgpart.partition import Partition
-from hgpart.partition.partition import evaluated
+from hgpart.partition.partition import evaluated, uninterrupted
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.stages import solve
+from hgpart.timecut.choosing import time_objective
 
 ONE_DEVICE = "one device"
 EPS = 0.1  # of what has no other
+WIDE = 1.0  # of searches for least time, which look after the balance themselves
 
 
 @dataclass(frozen=True)
@@ -31,20 +37,23 @@ class Division:
         Of `hgpart.bench`, which makes the partition; none on one device.
     eps : float
         Imbalance that a search is allowed.
+    micro_batches : int or None
+        Of a search for the least time of a step, not for the least volume: in how many.
     """
 
     name: str
     k: int
     way: str = ""
     eps: float = EPS
+    micro_batches: int | None = None
 
     @property
     def text(self) -> str:
         """With its devices."""
         return f"{self.name} on {self.k} devices" if self.k > 1 else self.name
 
-    def partition(self, subject: Subject) -> Partition:
-        """Divide a model that way.
+    def partition(self, subject: Subject, machine: Machine) -> Partition:
+        """Divide a model that way, for the first devices of a machine.
 
         Raises
         ------
@@ -55,18 +64,28 @@ class Division:
         if self.k > 1:
             way = way_of(self.way)
             of_division.check(way)
-            return partition_of(way, of_division)
+            if self.micro_batches is None:
+                return partition_of(way, of_division)
+            search = Search(subject.seed, subject.effort)
+            return uninterrupted(solve(self._of_least_time(of_division, machine), search))
         problem = of_division.problem()
         model = problem.hypergraph(layer_blocks(problem.views))
         parts = np.zeros(model.vertices, dtype=np.int32)
         return evaluated(problem, model, parts, seed=subject.seed, backend="single", start="single")
 
+    def _of_least_time(self, subject: Subject, machine: Machine) -> Problem:
+        slices = min(self.k, subject.batch_size) if self.way == "sliced" else 1
+        problem, work = subject.problem(slices=slices), subject.work
+        whole = float(work.per_task @ [layer.tasks for layer in subject.graph.layers]) / work.units
+        assert self.micro_batches is not None
+        objective = time_objective(machine, self.k, whole, self.micro_batches)
+        return replace(problem, objective=objective)
+
 
 def divisions(devices: int) -> tuple[Division, ...]:
     """All ways for so many devices, and half, a quarter, ... of them.
 
-    Those that search for a partition come behind those that compute one; a cut that is searched for
-    by another objective than the volume has its place among them.
+    Those that search for a partition come behind those that compute one.
 
     >>> [one.text for one in divisions(2)][:3]
     ['one device', 'data parallel on 2 devices', 'one weird trick on 2 devices']
@@ -83,7 +102,10 @@ def _of(k: int) -> Iterator[Division]:
     yield Division("data parallel", k, f"hybrid-{k}")
     yield Division("one weird trick", k, "weird-trick")
     yield Division("cut between layers", k, "layerwise")
+    yield Division("filters for least time", k, "coarse", WIDE, 1)
     yield Division(f"slices and filters (eps {EPS:g})", k, "sliced")
+    yield Division("filters for least time in 4", k, "coarse", WIDE, 4)
+    yield Division("slices and filters for least time", k, "sliced", WIDE, 1)
     for replicas in numbers_of_replicas(k):
         if replicas < k and replicas & (replicas - 1) == 0:
             yield Division(f"{replicas} replicas of {k // replicas}", k, f"hybrid-{replicas}")

@@ -203,7 +203,7 @@ class _Search:
         """Divide and place, or say why that can't be."""
         asked, subject = self.asked, self.asked.subject
         try:
-            partition = division.partition(subject)
+            partition = division.partition(subject, asked.machine)
             known = self.names.setdefault(_shares(partition), division.text)
             if known != division.text:
                 self.dropped.append(Dropped(division.text, f"the same as {known}"))

@@ -11,6 +11,7 @@ from hgpart.bench.plans import Subject
 from hgpart.errors import HgpartError
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.layering import channel_graph
+from hgpart.machines.named import named_machine
 from hgpart.recommendation.divisions import divisions
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops
@@ -34,7 +35,7 @@ def test_names_and_numbers_of_devices() -> None:
 @pytest.mark.parametrize("division", divisions(4), ids=lambda one: one.text)
 def test_each_is_a_partition_into_its_devices(division, subject: Subject) -> None:
     try:
-        found = division.partition(subject)
+        found = division.partition(subject, named_machine("10gbe:4"))
     except HgpartError as error:
         assert "\n" not in str(error)
         return
@@ -53,4 +54,4 @@ def test_data_parallel_needs_a_sample_for_each_device(subject: Subject) -> None:
     one = divisions(16)[1]
     assert one.name == "data parallel"
     with pytest.raises(HgpartError, match="16"):
-        one.partition(subject)
+        one.partition(subject, named_machine("10gbe:16"))
