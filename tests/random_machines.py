@@ -52,5 +52,6 @@ def machines(draw: st.DrawFn) -> Machine:
         together=slowdown.together,
         memory_bound=draw(st.none() | slowdowns()),
         handling=draw(st.floats(0, 1e-6)),
+        stall=draw(st.floats(0, 1e-2)),
         note=draw(st.text(max_size=5)),
     )

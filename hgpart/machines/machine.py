@@ -211,6 +211,9 @@ class Machine:
     handling : float
         Seconds of computing that a byte of a message costs the device that sends it, and the one
         that receives it.
+    stall : float
+        Seconds that a message, however short, costs the device that sends it, and the one that
+        receives it, while others compute.
     note : str
         Where the figures come from.
 
@@ -230,6 +233,7 @@ class Machine:
     together: tuple[float, ...] = (1.0,)
     memory_bound: Slowdown | None = None
     handling: float = 0.0
+    stall: float = 0.0
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -237,6 +241,8 @@ class Machine:
         Slowdown(self.together)
         if not 0 <= self.handling < math.inf:
             raise ArgumentError(f"handling {self.handling}: accepted is 0 s a byte or more")
+        if not 0 <= self.stall < math.inf:
+            raise ArgumentError(f"stall {self.stall}: accepted is 0 s a message or more")
         if not self.nodes or min(self.nodes) < 1 or sum(self.nodes) != self.k:
             raise ArgumentError(
                 f"nodes of {list(self.nodes)} devices: accepted are {self.k} in all, and 1 or more "

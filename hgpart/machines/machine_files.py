@@ -22,7 +22,7 @@ fields may be left out:
 - ``"together": [1, 1.2]``: how many times as long computing takes while one and while two devices
   of a node compute, and so on. ``"memory_bound"`` is an object with the same of norms and the like.
 - ``"handling": 5e-10``: seconds of computing that a byte of a message costs the device that sends
-  it, and the one that receives it.
+  it, and the one that receives it. ``"stall": 5e-4``: seconds of each message, however short.
 - ``"name"`` and ``"note"``, for who reads it.
 """
 
@@ -91,7 +91,8 @@ def machine_of(head: JsonObject) -> Machine:
         all_reduce=_all_reduce(head.object("all_reduce")) if "all_reduce" in fields else None,
         together=slowdown.together,
         memory_bound=_slowdown(head.object("memory_bound")) if "memory_bound" in fields else None,
-        handling=_handling(head),
+        handling=_cost(head, "handling", "0 s a byte or more"),
+        stall=_cost(head, "stall", "0 s a message or more"),
         note=head.string("note") if "note" in fields else "",
     )
 
@@ -152,11 +153,11 @@ def _slowdown(of: JsonObject) -> Slowdown:
         raise of.wrong("together", f"1, then 1 or more ({error})") from None
 
 
-def _handling(head: JsonObject) -> float:
-    handling = head.number("handling") if "handling" in head.fields else 0.0
-    if handling < 0:
-        raise head.wrong("handling", "0 s a byte or more")
-    return handling
+def _cost(head: JsonObject, name: str, accepted: str) -> float:
+    cost = head.number(name) if name in head.fields else 0.0
+    if cost < 0:
+        raise head.wrong(name, accepted)
+    return cost
 
 
 # ------------------------------------------------------------------ writing
@@ -184,6 +185,7 @@ def machine_json(machine: Machine) -> str:
         "together": machine.together,
         "memory_bound": machine.memory_bound and asdict(machine.memory_bound),
         "handling": machine.handling,
+        "stall": machine.stall,
         "inside": asdict(machine.inside),
         "between": machine.between and asdict(machine.between),
         "all_reduce": machine.all_reduce and asdict(machine.all_reduce),

@@ -149,7 +149,8 @@ class MeasuredCosts(CostModel):
     def handled(self, transfers: int, nbytes: float) -> float:
         """Seconds that transfers cost the part that sends them, or that takes them in."""
         each_byte = self.overheads.byte + self.machine.handling
-        return self.overheads.transfer * transfers + each_byte * nbytes
+        each = self.overheads.transfer + self.machine.stall
+        return each * transfers + each_byte * nbytes
 
     def again_in(self, action: Action) -> Job:
         """What an action computes again of forward chunks."""

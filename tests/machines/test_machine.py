@@ -112,6 +112,7 @@ def test_every_two_devices_have_a_link(machine: Machine) -> None:
         (lambda: machine(pairs={(1, 1): FAST}), "from 1 to 1"),
         (lambda: machine(together=(1.0, 0.5)), "0.5 times as long"),
         (lambda: machine(handling=-1.0), "handling -1.0: accepted is 0 s a byte or more"),
+        (lambda: machine(stall=-1.0), "stall -1.0: accepted is 0 s a message or more"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(made: Any, message: str) -> None:

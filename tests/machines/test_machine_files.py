@@ -60,6 +60,7 @@ def test_everything_said(tmp_path: Path) -> None:
         all_reduce={"sizes": [4, 8], "seconds": [1, 2]},
         together=[1, 1.5],
         handling=1e-9,
+        stall=1e-4,
         memory_bound={"together": [1, 2]},
     )
     assert load_machine(path) == Machine(
@@ -72,6 +73,7 @@ def test_everything_said(tmp_path: Path) -> None:
         all_reduce=AllReduce((4, 8), (1.0, 2.0)),
         together=(1.0, 1.5),
         handling=1e-9,
+        stall=1e-4,
         memory_bound=Slowdown((1.0, 2.0)),
     )
 
@@ -107,6 +109,7 @@ def test_a_name_is_as_good_as_a_file() -> None:
         ({"all_reduce": {"sizes": [1], "seconds": [1]}}, 4, "those of all-reduces .1 times"),
         ({"together": [2]}, 4, r'"together": 1, then 1 or more'),
         ({"handling": -1}, 4, '"handling": 0 s a byte or more'),
+        ({"stall": -1}, 4, '"stall": 0 s a message or more'),
         ({"memory_bound": {"together": [1, 0]}}, 4, '"together": 1, then 1 or more'),
     ],
 )

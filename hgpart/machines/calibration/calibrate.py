@@ -11,6 +11,7 @@ from hgpart.machines.calibration.handling import handling
 from hgpart.machines.calibration.here import device_here, first_of_node, how_measured
 from hgpart.machines.calibration.links import SIZES, link_between
 from hgpart.machines.calibration.slowdown import MOST, convolution, norm, slowdown
+from hgpart.machines.calibration.stalls import stall
 from hgpart.machines.calibration.steady import medians
 from hgpart.machines.machine import Link, Machine
 from hgpart.run.processes.connection import Connection
@@ -45,7 +46,7 @@ def calibrate(
     device = device_here(connection.device, threads, counts[first_of_node()])
     devices = connection.gather(device)
     ranks = [*combinations(range(connection.k), 2)]
-    all_steps = (len(ranks) + 1) * len(SIZES) + 3 * (MOST + 1)
+    all_steps = (len(ranks) + 1) * len(SIZES) + 4 * (MOST + 1)
 
     def steps(what: str, begin: int) -> Callable[[], None]:
         done = count(begin)
@@ -61,13 +62,16 @@ def calibrate(
     reduced = all_reduce(connection, steps("all-reduce", begin))
     slowdowns = []
     for at, operation in enumerate((convolution, norm)):
-        on_round = steps(f"slow-down of a {operation.__name__}", all_steps - (3 - at) * (MOST + 1))
+        on_round = steps(f"slow-down of a {operation.__name__}", all_steps - (4 - at) * (MOST + 1))
         slowdowns.append(slowdown(connection, nodes, operation(connection.device), on_round))
-    handled = handling(
-        connection,
-        lambda one, other: pairs[one, other],
-        convolution(connection.device),
-        steps("what messages cost", all_steps - MOST - 1),
+    handled, stalled = (
+        measure(
+            connection,
+            lambda one, other: pairs[one, other],
+            convolution(connection.device),
+            steps(f"what {what} costs", all_steps - (2 - at) * (MOST + 1)),
+        )
+        for at, (measure, what) in enumerate(((handling, "each byte"), (stall, "each message")))
     )
     node = [at for at, size in enumerate(nodes) for _ in range(size)]
     within = [link for (one, other), link in pairs.items() if node[one] == node[other]]
@@ -84,6 +88,7 @@ def calibrate(
         together=slowdowns[0].together,
         memory_bound=slowdowns[1],
         handling=handled,
+        stall=stalled,
         note=how_measured("nccl" if connection.nccl else "gloo"),
     )
 

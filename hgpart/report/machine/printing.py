@@ -77,6 +77,6 @@ def _print_slowdowns(machine: Machine, console: Console) -> None:
         print_table(console, "Computing takes so many times as long", table)
         console.print()
     console.print(
-        f"Messages take {1e9 * machine.handling:.2f} s of computing a GB, of the device that sends "
-        "and of the one that receives"
+        f"Messages take {1e9 * machine.handling:.2f} s of computing a GB, and "
+        f"{1e3 * machine.stall:.2f} ms each, of the device that sends and of the one that receives"
     )

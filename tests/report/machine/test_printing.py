@@ -22,6 +22,7 @@ MACHINE = Machine(
     together=(1.0, 1.25),
     memory_bound=Slowdown((1.0, 2.0)),
     handling=8e-10,
+    stall=2.5e-4,
     note="as measured",
 )
 
@@ -44,7 +45,7 @@ def test_links_slowdowns_and_devices() -> None:
     assert [*map(float, row(text, "0 to 1"))] == pytest.approx(figures, rel=1e-3)
     assert "2 devices: 1 ms of 1 KiB, 2 ms of 1 MiB, 65 ms of 64 MiB" in text
     assert row(text, "2 devices of a node compute") == ["1.25", "2.00"]
-    assert "Messages take 0.80 s of computing a GB, of the device that sends and of" in text
+    assert "Messages take 0.80 s of computing a GB, and 0.25 ms each, of the device that" in text
     assert "1 x CPU one, 1 thread, 2.0 GB\n1 x CPU two, 4 threads\nas measured\n" in text
 
 
