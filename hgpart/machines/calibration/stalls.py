@@ -19,7 +19,8 @@ from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
 
 MESSAGE, EXCHANGES = 2**16, 60  # bytes of each, and how many each way in a round
-MOMENT = 0.003  # seconds of computing before each
+ENDS = 4  # of an exchange: two messages, and while one end is late the others wait for it
+MOMENT = 2e-3  # seconds of computing before each
 
 
 def stall(
@@ -76,6 +77,6 @@ def stall(
         lost = time.perf_counter() - begin - silent - EXCHANGES * travelling
         found = connection.gather(None if wire is None else lost)
         each = [max(0.0, one) for one in found if one is not None]
-        return (sum(each) / len(each) / (2 * EXCHANGES),)
+        return (sum(each) / len(each) / (ENDS * EXCHANGES),)
 
     return steady(a_round)[0]
