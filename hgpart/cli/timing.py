@@ -72,7 +72,8 @@ class Timing:
         self, module: nn.Module, shape: tuple[int, ...], problem: Problem, search: Search
     ) -> Choice:
         """Simulate the ways to divide a model."""
-        from hgpart.timecut.choosing import MICRO_BATCHES, choose, time_objective
+        from hgpart.partition.problem.topology import time_objective
+        from hgpart.timecut.choosing import MICRO_BATCHES, choose
         from hgpart.work.layer_times import load_layer_times
 
         times = load_layer_times(self.work, problem.graph)

@@ -16,7 +16,8 @@ from hgpart.partition.partition import evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve
-from hgpart.timecut.choosing import time_objective
+from hgpart.partition.problem.topology import time_objective
+from hgpart.recommendation.replicas import MANY
 
 ONE_DEVICE = "one device"
 EPS = 0.1  # of what has no other
@@ -46,6 +47,11 @@ class Division:
     way: str = ""
     eps: float = EPS
     micro_batches: int | None = None
+
+    @property
+    def replicas(self) -> int:
+        """Of the model, if it is by them and for many devices; else 1."""
+        return int(self.way.removeprefix("hybrid-")) if self.k > MANY else 1
 
     @property
     def text(self) -> str:
@@ -85,6 +91,8 @@ class Division:
 def divisions(devices: int) -> tuple[Division, ...]:
     """All ways for so many devices, and half, a quarter, ... of them.
 
+    Of more than `MANY` those alone that are replicas of a few devices.
+
     Those that search for a partition come behind those that compute one.
 
     >>> [one.text for one in divisions(2)][:3]
@@ -93,9 +101,16 @@ def divisions(devices: int) -> tuple[Division, ...]:
     found = [Division(ONE_DEVICE, 1)]
     k = devices
     while k > 1:
-        found += _of(k)
+        found += _of(k) if k <= MANY else _of_many(k)
         k //= 2
     return tuple(found)
+
+
+def _of_many(k: int) -> Iterator[Division]:
+    for each in (1, 2, 4, 8):
+        if k % each == 0:
+            name = "data parallel" if each == 1 else f"{k // each} replicas of {each}"
+            yield Division(name, k, f"hybrid-{k // each}")
 
 
 def _of(k: int) -> Iterator[Division]:

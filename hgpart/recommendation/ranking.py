@@ -38,6 +38,8 @@ class Ranked:
         Of each device; see `memory`.
     link_seconds : float
         Of a batch: what the messages of the device that sends longest would take one after another.
+    exchange_bytes : int
+        Of many replicas, of which `prediction` is of one: what they send each other.
     measured_seconds : float or None
         Of a step, where it was run.
     """
@@ -47,6 +49,7 @@ class Ranked:
     prediction: Prediction
     needed_bytes: tuple[int | None, ...]
     link_seconds: float
+    exchange_bytes: int = 0
     measured_seconds: float | None = None
 
     @property
@@ -84,7 +87,8 @@ class Ranked:
     @property
     def sent_bytes(self) -> int:
         """Of a batch, of all devices."""
-        return int(self.prediction.sent_bytes.sum()) // self.batches
+        each = int(self.prediction.sent_bytes.sum()) // self.batches
+        return self.division.replicas * each + self.exchange_bytes
 
     @property
     def largest_bytes(self) -> int | None:

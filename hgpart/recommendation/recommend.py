@@ -24,6 +24,7 @@ from hgpart.recommendation.divisions import Division, divisions
 from hgpart.recommendation.memory import lasting_bytes, limits_of, needed_bytes, what_is_over
 from hgpart.recommendation.orders import orders
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, check_goal, ranked_by
+from hgpart.recommendation.replicas import exchange_seconds, partition_of_one, with_exchange
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
@@ -146,7 +147,10 @@ class _Asked:
 
 @dataclass(eq=False)
 class _Divided:
-    """A division that could be made, its placement, and what it has from step to step."""
+    """A division that could be made, its placement, and what it has from step to step.
+
+    Of many replicas the placement is of one of them.
+    """
 
     division: Division
     partition: Partition
@@ -208,28 +212,30 @@ class _Search:
             if known != division.text:
                 self.dropped.append(Dropped(division.text, f"the same as {known}"))
                 return None
-            layerwise = evaluate_layerwise(
-                subject.graph, subject.work, partition.modelling, partition.k
-            )
+            placed = partition
+            if division.replicas > 1:
+                of_all = replace(subject, k=division.k, eps=division.eps)
+                placed = partition_of_one(of_all, division.replicas)
+            layerwise = evaluate_layerwise(subject.graph, subject.work, placed.modelling, placed.k)
             whole = PartitionedModel(
-                *(subject.traced, subject.graph, subject.work, partition, layerwise, {})
+                *(subject.traced, subject.graph, subject.work, placed, layerwise, {})
             )
-            placement = place(asked.model, whole, ["meta"] * partition.k)
+            placement = place(asked.model, whole, ["meta"] * placed.k)
             placement.train()
-            placement.check_samples(subject.batch_size)
+            placement.check_samples(placed.modelling.batch_size)
         except HgpartError as error:
             self.dropped.append(Dropped(division.text, " ".join(str(error).split())))
             return None
         sizes = [
             sum(one.nbytes for one in placement.submodule(part).parameters())
-            for part in range(partition.k)
+            for part in range(placed.k)
         ]
         return _Divided(
             division=division,
             partition=partition,
             placement=placement,
-            orders=orders(partition, subject.batch_size, asked.goal),
-            lasting=lasting_bytes(placement, subject.batch_size),
+            orders=orders(placed, placed.modelling.batch_size, asked.goal),
+            lasting=lasting_bytes(placement, placed.modelling.batch_size),
             versions=tuple(sizes),
         )
 
@@ -258,7 +264,8 @@ class _Search:
     def _ranked(self, divided: _Divided, scheduling: Scheduling) -> Ranked | None:
         """What a way should take; None where its micro-batches are too small for it."""
         asked, subject = self.asked, self.asked.subject
-        placement, size = divided.placement, subject.batch_size
+        placement, replicas = divided.placement, divided.division.replicas
+        size = subject.batch_size // replicas
         try:
             if not scheduling.is_stream:
                 for samples in {*scheduling.sizes(size)}:
@@ -272,6 +279,7 @@ class _Search:
                 self.dropped.append(Dropped(divided.division.text, " ".join(str(error).split())))
             return None
         self.simulated += 1
+        exchange = exchange_seconds(divided.versions, replicas, asked.machine)
         plan = make_plan(
             *(divided.partition, subject.graph, subject.work, subject.model, subject.input_shape),
             scheduling,
@@ -279,9 +287,10 @@ class _Search:
         return Ranked(
             division=divided.division,
             plan=plan,
-            prediction=prediction,
+            prediction=with_exchange(prediction, exchange),
             needed_bytes=needed_bytes(divided.lasting, divided.versions, prediction, scheduling),
-            link_seconds=_link_seconds(prediction, asked.machine),
+            link_seconds=_link_seconds(prediction, asked.machine) + exchange,
+            exchange_bytes=2 * (replicas - 1) * sum(divided.versions),
         )
 
     def _found(self, left_out: int) -> Recommendation:

@@ -12,10 +12,8 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Machine
 from hgpart.partition.partition import Partition, evaluated
-from hgpart.partition.problem.objectives import Objective, step_time
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.partition.problem.topology import seconds_a_byte
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, place
 from hgpart.prediction.predict import Prediction, predict
@@ -26,7 +24,6 @@ from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 from hgpart.work.layer_times import LayerTimes
 
 MICRO_BATCHES = (1, 2, 4, 8)  # that are tried where none are asked for
-WAYS_THERE_AND_BACK = 2  # maps go there, their gradients back
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,30 +74,6 @@ class Choice:
         found, many = self.timed[0].partition, self.timed[0].scheduling.micro_batches
         objective = replace(found.objective, micro_batches=many)
         return replace(found, objective=objective, interrupted=self.interrupted)
-
-
-def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int) -> Objective:
-    """Return the objective of a step on the first k devices of a machine.
-
-    Parameters
-    ----------
-    machine : Machine
-    k : int
-    seconds : float
-        Of all work of a step.
-    micro_batches : int
-
-    Raises
-    ------
-    ArgumentError
-        If the machine has fewer devices.
-    """
-    if machine.k < k:
-        raise ArgumentError(
-            f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
-        )
-    links = WAYS_THERE_AND_BACK * seconds_a_byte(machine)[:k, :k]
-    return step_time(links, seconds, micro_batches)
 
 
 def choose(

@@ -22,6 +22,7 @@ from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.formats import read_hmetis, read_partition, read_patoh
 from hgpart.hypergraph.modelling import Modelling
+from hgpart.machines.machine_files import load_machine
 from hgpart.partition import partition_graph
 from hgpart.partition.native.search import native_partition
 from hgpart.plan import load_plan, make_plan, restore, save_plan
@@ -362,6 +363,35 @@ def fails(capsys, arguments, status, said):
     assert err.count("\n") == 1
     assert said in err
     return out
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 32])
+def test_estimated_seconds_are_the_sum_of_what_the_tables_say(batch_size, tmp_path, capsys):
+    file = tmp_path / "json"
+    options = ("--eps", 0.5, "--effort", 0.1, "--batch-size", batch_size)
+    hgpart("partition", "lenet5", "--k", 2, *options, "--json", file)
+    out = capsys.readouterr().out
+    shown = json.loads(file.read_text())
+    work = np.array([layer["work_by_part"] for layer in shown["layers"]])
+    computing = 3 * batch_size * work / 5e10  # forward, and twice as much backward
+    moved = [one["send_bytes"] + one["receive_bytes"] for one in shown["parts"]]
+    sent = 2 * np.array(moved) / load_machine("10gbe:2").inside.bandwidth
+    once = computing.max(axis=1).sum() + sent.max()
+    busy = (computing.sum(axis=0) + sent).max()
+    each = {m: ((m - 1) * busy + once) / m for m in (1, 2, 4, 8) if m <= batch_size}
+    said = shown["estimated"]
+    assert said["seconds"] == pytest.approx(min(each.values()))
+    assert said["seconds"] == pytest.approx(each[said["micro_batches"]])
+    assert said["one_device"] == pytest.approx(computing.sum())
+    pays = said["seconds"] < said["one_device"]
+    assert ("so that it does not pay" in out) == (not pays)
+    assert "(an estimate, for 10 Gb Ethernet and 50 GMAC/s a device)" in out
+
+
+def test_of_one_device_or_unequal_ones_no_seconds_are_estimated(capsys):
+    for options in (("--k", 1), ("--k", 2, "--eps", 1, "--speeds", "1,2")):
+        hgpart("partition", "lenet5", *options, "--effort", 0, "--json", "-")
+        assert json.loads(capsys.readouterr().out)["estimated"] is None
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

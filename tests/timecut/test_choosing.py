@@ -23,7 +23,8 @@ from hgpart.partition.stages import solve
 from hgpart.plan import load_plan, make_plan, restore, save_plan
 from hgpart.prediction.predict import predict
 from hgpart.run.scheduling import schedule
-from hgpart.timecut.choosing import Choice, choose, time_objective
+from hgpart.partition.problem.topology import time_objective
+from hgpart.timecut.choosing import Choice, choose
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.layer_times import training_work
 

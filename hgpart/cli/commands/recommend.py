@@ -111,6 +111,7 @@ def recommend(
             from hgpart.plan import save_plan
             from hgpart.recommendation.ranking import check_goal
             from hgpart.recommendation.recommend import recommend
+            from hgpart.recommendation.replicas import MANY
             from hgpart.report.recommendation.fields import recommendation_json
             from hgpart.report.recommendation.printing import print_recommendation
             from hgpart.run.processes.connection import check_timeout
@@ -139,6 +140,11 @@ def recommend(
         notes.append(
             f"Layers were measured now, with {threads} thread{'s' * (threads > 1)}; to keep that: "
             f"hgpart profile {model} --batch-size {batch_size} --threads {threads} -o times.json"
+        )
+    if k > MANY:
+        notes.append(
+            f"Of more than {MANY} devices one replica is simulated for all, and what they exchange "
+            "is reckoned by the links, with nothing hidden behind it"
         )
     with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("", total=1.0)

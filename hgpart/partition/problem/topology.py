@@ -25,9 +25,10 @@ from hgpart.machines.machine import Machine
 from hgpart.machines.machine_files import FORMAT as MACHINE
 from hgpart.machines.machine_files import machine_of
 from hgpart.machines.named import NAMES, named_machine
-from hgpart.partition.problem.objectives import MOST_COST, Objective, over_links
+from hgpart.partition.problem.objectives import MOST_COST, Objective, over_links, step_time
 
 FORMAT = "hgpart topology 1"
+WAYS_THERE_AND_BACK = 2  # maps go there, their gradients back
 WHAT = (
     f'{{"format": "{FORMAT}", "nodes": [4, 4], "inside": 1, "between": 10}}, a file of hgpart '
     f"calibrate -o, or {', '.join(NAMES)}"
@@ -81,6 +82,30 @@ def seconds_a_byte(machine: Machine) -> Float64:
             seconds[sender, receiver] = 1 / machine.link(sender, receiver).bandwidth
     np.fill_diagonal(seconds, 0.0)
     return seconds
+
+
+def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int) -> Objective:
+    """Return the objective of a step on the first k devices of a machine.
+
+    Parameters
+    ----------
+    machine : Machine
+    k : int
+    seconds : float
+        Of all work of a step.
+    micro_batches : int
+
+    Raises
+    ------
+    ArgumentError
+        If the machine has fewer devices.
+    """
+    if machine.k < k:
+        raise ArgumentError(
+            f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
+        )
+    links = WAYS_THERE_AND_BACK * seconds_a_byte(machine)[:k, :k]
+    return step_time(links, seconds, micro_batches)
 
 
 def _of_links(head: JsonObject, k: int) -> Objective:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
@@ -14,6 +15,7 @@ from hgpart.report.partition.record import Report
 from hgpart.report.partition.slice_shares import (
     SliceShares,
 )
+from hgpart.report.partition.step_seconds import step_seconds
 
 
 def as_json(report: Report) -> str:
@@ -43,6 +45,7 @@ def as_csv(report: Report) -> str:
 
 def _fields(report: Report) -> dict[str, Any]:
     found, layerwise, modelling = report.evaluation, report.layerwise, report.modelling
+    seconds = step_seconds(report)
     return {
         "hgpart_version": version("hgpart"),
         "model": report.model,
@@ -68,6 +71,7 @@ def _fields(report: Report) -> dict[str, Any]:
         "objective_value": report.objective_value,
         "memory_copies": None if report.memory is None else report.memory.copies,
         "memory_in_flight": None if report.memory is None else report.memory.in_flight,
+        "estimated": seconds and asdict(seconds),
         "feasible": report.feasible,
         "interrupted": report.interrupted,
         "imbalance": found.imbalance,

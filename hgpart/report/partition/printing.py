@@ -18,6 +18,7 @@ from hgpart.report.partition.slice_shares import (
     way_divided,
     who_has,
 )
+from hgpart.report.partition.step_seconds import step_seconds
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table, table_lines
 
 MAX_GRID_PARTS = 16  # a column each for up to so many parts
@@ -97,13 +98,28 @@ def answer(report: Report, unit: str) -> list[str]:
     if report.speeds is not None:
         work += " for its speed"
     lines.append(f"Compared with that, the busiest device has {work}, {link} {volume}")
-    return lines
+    return [*lines, *_seconds_line(report)]
 
 
 def _per(report: Report) -> str:
     """What bytes are of, where a step's gradients of parameters are among them, and where not."""
     when = "each way per training step" if report.each_way else "per forward pass"
     return f"{when} of {samples_of(report)}"
+
+
+def _seconds_line(report: Report) -> list[str]:
+    """About how long a step takes, and whether that pays."""
+    if report.objective.name == "time" or (found := step_seconds(report)) is None:
+        return []
+    what = "training step" if report.modelling.training else "forward pass"
+    times = found.one_device / found.seconds if found.seconds else 1.0
+    pays = "" if times > 1 else ", so that it does not pay"
+    count = found.micro_batches
+    by = f" in {count} micro-batches" if count > 1 else ""
+    return [
+        f"A {what} would take about {found.seconds:.3g} s{by}, {times:.2f} times as fast as one "
+        f"device{pays} (an estimate, for {found.assumed}); hgpart recommend simulates, and chooses"
+    ]
 
 
 def _slices_lines(report: Report, unit: str) -> list[str]:

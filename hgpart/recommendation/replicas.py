@@ -1,0 +1,90 @@
+"""Division into many alike replicas -> its step: one replica simulated, and what all exchange.
+
+A placement of a thousand parts takes minutes, and all replicas do the same. What they exchange of
+weights and gradients is reckoned by the links alone, with nothing hidden behind computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hgpart.bench.plans import Subject
+from hgpart.errors import ArgumentError
+from hgpart.machines.machine import Machine
+from hgpart.partition import Partition
+from hgpart.partition.baselines.by_slices import replica
+from hgpart.partition.partition import evaluated, uninterrupted
+from hgpart.partition.problem.search import Search
+from hgpart.partition.stages import solve
+from hgpart.prediction.predict import Prediction
+
+MANY = 32  # devices: of more, one replica is simulated for all
+
+
+def one_of(subject: Subject, replicas: int) -> Subject:
+    """What a replica is asked for: its devices, and its samples.
+
+    Raises
+    ------
+    ArgumentError
+        If they can't all have as many samples.
+    """
+    if subject.batch_size % replicas:
+        raise ArgumentError(
+            f"{subject.batch_size} samples for {replicas} replicas: accepted are as many for each"
+        )
+    each = subject.batch_size // replicas
+    return replace(subject, k=subject.k // replicas, batch_size=each)
+
+
+def partition_of_one(subject: Subject, replicas: int) -> Partition:
+    """The partition that all replicas have, as a partition of one.
+
+    Parameters
+    ----------
+    subject : Subject
+        Of all devices.
+    replicas : int
+    """
+    own = one_of(subject, replicas)
+    whole = replace(subject.problem(slices=replicas), eps=subject.eps)
+    search = Search(subject.seed, subject.effort)
+    found = uninterrupted(solve(replica(whole, replicas), search, best_effort=True))
+    return evaluated(
+        own.problem(), found.model, found.parts, seed=subject.seed, backend="native", start="native"
+    )
+
+
+def exchange_seconds(nbytes: Sequence[int], replicas: int, machine: Machine) -> float:
+    """Seconds in which replicas send each other weights, and then their gradients.
+
+    Of each part's weights every replica has its share, which it sends to all others; these send
+    their gradients of it. Messages of a device leave one after another, and land so.
+
+    Parameters
+    ----------
+    nbytes : sequence of int
+        Of the weights of each part of a replica.
+    replicas : int
+    machine : Machine
+        Replica r's part p is on device ``r * len(nbytes) + p``.
+
+    >>> from hgpart.machines.machine import Device, Link
+    >>> machine = Machine("m", (Device("GPU"),) * 4, (4,), Link.of(latency=0.0, bandwidth=1e6))
+    >>> exchange_seconds([1_000_000], 4, machine)
+    1.5
+    """
+    parts, found = len(nbytes), 0.0
+    for part, whole in enumerate(nbytes):
+        seconds = sum(
+            machine.link(part, other * parts + part).seconds_of(whole / replicas, both_ways=True)
+            for other in range(1, replicas)
+        )
+        found = max(found, 2 * seconds)
+    return found
+
+
+def with_exchange(one: Prediction, seconds: float) -> Prediction:
+    """The step of a replica, with the seconds in which it exchanges weights and gradients."""
+    return replace(one, seconds=one.seconds + seconds)

@@ -1,0 +1,86 @@
+"""Many replicas by one of them: as all of them placed, but for what hides behind computing."""
+
+from __future__ import annotations
+
+import pytest
+from toy_times import in_proportion
+
+from hgpart import load_machine, load_model
+from hgpart.bench.plans import Subject
+from hgpart.errors import ArgumentError
+from hgpart.layers.layering import channel_graph
+from hgpart.machines.machine import Device, Link, Machine
+from hgpart.recommendation import divisions as ways
+from hgpart.recommendation import recommend as search
+from hgpart.recommendation.divisions import Division
+from hgpart.recommendation.replicas import MANY, exchange_seconds, one_of
+from hgpart.tracing.traced_model import example_inputs, trace
+from hgpart.work.figures import flops
+
+SHAPE = 1, 32, 32
+
+
+@pytest.fixture(scope="module")
+def lenet():
+    model = load_model("lenet5", device="meta")[0].train()
+    traced = trace(model, example_inputs(model, SHAPE))
+    return model, traced, channel_graph(traced)
+
+
+def found(lenet, devices: int, batch_size: int):
+    model, traced, graph = lenet
+    times = in_proportion(graph)
+    machine = load_machine("10gbe", devices)
+    return search.recommend(
+        *(model, traced, graph, times, machine), batch_size=batch_size, time_limit=1e4
+    )
+
+
+def test_one_of_many_is_as_all_of_them_placed(lenet, monkeypatch) -> None:
+    whole = found(lenet, 4, 16)
+    for module in (ways,):
+        monkeypatch.setattr(module, "MANY", 2)
+    alone = found(lenet, 4, 16)
+    of_four = {one.division.text: one for one in whole.ranked}
+    same = [one for one in alone.ranked if one.division.replicas > 1]
+    assert {one.division.text for one in same} >= {"data parallel on 4 devices"}
+    for one in same:
+        placed = of_four[one.division.text]
+        assert placed.plan.parts.tolist() == one.plan.parts.tolist()
+        assert one.sent_bytes == pytest.approx(placed.sent_bytes, rel=0.01)
+        # Nothing of the exchange is hidden behind computing.
+        assert one.simulated_seconds >= 0.99 * placed.simulated_seconds
+        assert one.computing_seconds <= 1.01 * placed.computing_seconds
+
+
+def test_exchange_is_by_the_links_of_each_pair() -> None:
+    inside, between = Link.of(latency=0.0, bandwidth=1e6), Link.of(latency=0.25, bandwidth=1e6)
+    machine = Machine("m", (Device("GPU"),) * 8, (4, 4), inside, between)
+    # Device 0 is with 1 to 3, and exchanges with 2 inside, 4 and 6 between.
+    wanted = 2 * (0.5 + 2 * (0.25 + 0.5))
+    assert exchange_seconds([2_000_000, 0], 4, machine) == pytest.approx(wanted)
+    assert exchange_seconds([2_000_000], 1, machine) == 0
+
+
+def test_replicas_have_as_many_samples_each(lenet) -> None:
+    _, traced, graph = lenet
+    subject = Subject("lenet5", SHAPE, traced, graph, flops(graph), 130, 64, 0.1, 0)
+    with pytest.raises(ArgumentError, match="130 samples for 64 replicas: accepted are as many"):
+        one_of(subject, 64)
+
+
+def test_many_devices_are_replicas_of_few() -> None:
+    many = 8 * MANY
+    texts = [(one.text, one.replicas) for one in ways.divisions(many) if one.k == many]
+    assert texts == [
+        (f"data parallel on {many} devices", many),
+        *((f"{many // each} replicas of {each} on {many} devices", many // each) for each in (2, 4, 8)),
+    ]
+    assert Division("data parallel", MANY, f"hybrid-{MANY}").replicas == 1
+
+
+def test_a_thousand_devices(lenet) -> None:
+    one = found(lenet, 1024, 2048)
+    assert one.best.plan.k == one.best.division.k
+    assert {each.division.k for each in one.ranked} >= {1024, 512, 64}
+    assert not one.left_out
