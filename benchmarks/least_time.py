@@ -33,11 +33,11 @@ from hgpart.partition.partition import Partition, evaluated
 from hgpart.partition.problem.objectives import VOLUME
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
+from hgpart.partition.problem.topology import time_objective
 from hgpart.partition.stages import solve
 from hgpart.plan import make_plan
 from hgpart.run.scheduling import schedule
 from hgpart.terminal import progress_bar, warn
-from hgpart.partition.problem.topology import time_objective
 from hgpart.timecut.choosing import MICRO_BATCHES, choose
 from hgpart.timing.layer_timing import time_layers
 from hgpart.work.layer_times import LayerTimes, Pass, ShareTimes, training_work

@@ -72,7 +72,7 @@ class Subject:
     def most_processes(self, way: Way) -> int:
         """More can't all have something to do: a stage is of layers that compute, a part of tasks.
 
-        Those that share out samples need one each, and are asked by `Way.why_not`.
+        Each replica has as many of these. Those that share out samples need one each, and are asked by `Way.why_not`.
         """
         if way.name in PIPELINES or way.name in ("layerwise", "gems"):
             runs = uncuttable_runs(self.graph)
@@ -84,7 +84,7 @@ class Subject:
                 if layer.tasks and each
             ]
             return len(set(busy))
-        return self.problem().tasks if way.has_plan else self.k
+        return (way.replicas or 1) * self.problem().tasks if way.has_plan else self.k
 
     def check(self, way: Way) -> None:
         """Raise an ArgumentError if there are more processes than it can use."""

@@ -68,7 +68,8 @@ def jobs_of(schedule: Schedule, costs: CostModel, weights: SharedWeights = NONE)
                 one_way, both_ways = (
                     costs.travel(action, chunk, receiver, both_ways=both) for both in (False, True)
                 )
-                journeys.append(Journey(part, receiver, one_way, both_ways))
+                handling = costs.handling(action, chunk, receiver)
+                journeys.append(Journey(part, receiver, one_way, both_ways, handling))
         pieces = weights.divided.get(action) or (Job(costs.action(action, chunk)),)
         begin = len(jobs[part])
         jobs[part] += pieces

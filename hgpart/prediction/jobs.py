@@ -41,12 +41,16 @@ class Journey(NamedTuple):
         That it takes over a link on which nothing else travels.
     both_ways : float
         The same while messages travel the other way, too.
+    handling : float
+        Seconds of computing that it takes of its sender and of its receiver, if they compute while
+        it travels: these go on as much slower.
     """
 
     sender: int
     receiver: int
     seconds: float
     both_ways: float
+    handling: float = 0.0
 
 
 @dataclass(frozen=True)

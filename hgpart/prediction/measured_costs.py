@@ -147,10 +147,9 @@ class MeasuredCosts(CostModel):
         return Job(self.handled(transfers, self.sizes[micro_batch] * nbytes))
 
     def handled(self, transfers: int, nbytes: float) -> float:
-        """Seconds that transfers cost the part that sends them, or that takes them in."""
-        each_byte = self.overheads.byte + self.machine.handling
+        """Seconds that transfers cost the part that packs them, or takes them apart."""
         each = self.overheads.transfer + self.machine.stall
-        return each * transfers + each_byte * nbytes
+        return each * transfers + self.overheads.byte * nbytes
 
     def again_in(self, action: Action) -> Job:
         """What an action computes again of forward chunks."""
@@ -168,9 +167,16 @@ class MeasuredCosts(CostModel):
 
     def travel(self, action: Action, chunk: Chunk, receiver: int, both_ways: bool = False) -> float:
         """Seconds over the link for the samples of the micro-batch."""
+        nbytes = self._sent(action, chunk, receiver)
+        return self.exchange(action.part, receiver, nbytes, both_ways)
+
+    def handling(self, action: Action, chunk: Chunk, receiver: int) -> float:
+        """What its bytes take of computing on their way."""
+        return self.machine.handling * self._sent(action, chunk, receiver)
+
+    def _sent(self, action: Action, chunk: Chunk, receiver: int) -> float:
         nbytes = sum(sent.nbytes for sent in chunk.sends if sent.receiver == receiver)
-        samples = self.sizes[action.micro_batch]
-        return self.exchange(action.part, receiver, samples * nbytes, both_ways)
+        return self.sizes[action.micro_batch] * nbytes
 
     def exchange(self, sender: int, receiver: int, nbytes: float, both_ways: bool = False) -> float:
         """Seconds over the link."""

@@ -19,6 +19,7 @@ from hgpart.errors import ArgumentError
 from hgpart.prediction.jobs import Job, Journey, Sharing, Span, Spans
 
 LANDING = -1  # the version of a message that has left
+LEAST = 0.05  # of its rate at which a part computes, however many messages it handles
 
 
 def simulate(jobs: Sequence[Sequence[Job]], journeys: Sequence[Journey], sharing: Sharing) -> Spans:
@@ -130,6 +131,8 @@ class _Simulation:
         self._leaving: list[deque[int]] = [deque() for _ in jobs]
         self._taken_in = [0.0] * len(jobs)
         self._clocks: dict[int, _Clock] = {}  # of journeys under way
+        # By part, of journeys under way: the share of its computing that each takes.
+        self._handled: list[dict[int, float]] = [{} for _ in jobs]
         self._versions = [0] * len(journeys)
 
     def run(self) -> None:
@@ -171,7 +174,8 @@ class _Simulation:
             return
         computing = self._computing[self._sharing.nodes[at]]
         factor = self._sharing.factor(computing, part.job.memory_bound)
-        part.clock.go(1 / factor, now)
+        handled = sum(self._handled[at].values())
+        part.clock.go(max(LEAST, 1 - handled) / factor, now)
         due = max(now, part.clock.when(part.job.seconds))
         if due != part.due:
             part.due = due
@@ -231,11 +235,16 @@ class _Simulation:
 
     def _go(self, journey: int, against: bool, now: float) -> None:
         """Let a message go on at the rate of a link with or without others against it."""
-        _, _, seconds, both_ways = self._journeys[journey]
+        sender, receiver, seconds, both_ways, handling = self._journeys[journey]
         if seconds == both_ways and self._versions[journey]:
             return
         clock = self._clocks[journey]
-        clock.go(seconds / both_ways if against and seconds else 1.0, now)
+        rate = seconds / both_ways if against and seconds else 1.0
+        clock.go(rate, now)
+        if handling and seconds:
+            for part in (sender, receiver):
+                self._handled[part][journey] = rate * handling / seconds
+                self._settle(part, now)
         self._versions[journey] += 1
         self._push(max(now, clock.when(seconds)), -1, journey, self._versions[journey])
 
@@ -245,6 +254,9 @@ class _Simulation:
         together = self._under_way[sender, receiver]
         together.remove(journey)
         del self._clocks[journey]
+        for part in (sender, receiver):
+            if self._handled[part].pop(journey, None) is not None:
+                self._settle(part, now)
         if not together:
             for other in self._under_way.get((receiver, sender), []):
                 self._go(other, False, now)

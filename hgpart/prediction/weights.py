@@ -114,7 +114,7 @@ def _journey(placement: Placement, costs: MeasuredCosts, number: int, back: bool
     one_way, both_ways = (
         costs.exchange(sender, receiver, nbytes, both_ways=both) for both in (False, True)
     )
-    return Journey(sender, receiver, one_way, both_ways)
+    return Journey(sender, receiver, one_way, both_ways, costs.machine.handling * nbytes)
 
 
 def _weights_of_steps(

@@ -15,8 +15,8 @@ from hgpart.partition import Partition
 from hgpart.partition.partition import evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.partition.stages import solve
 from hgpart.partition.problem.topology import time_objective
+from hgpart.partition.stages import solve
 from hgpart.recommendation.replicas import MANY
 
 ONE_DEVICE = "one device"
@@ -40,6 +40,8 @@ class Division:
         Imbalance that a search is allowed.
     micro_batches : int or None
         Of a search for the least time of a step, not for the least volume: in how many.
+    replicas : int
+        Of the model, where one of them is simulated for all.
     """
 
     name: str
@@ -47,11 +49,7 @@ class Division:
     way: str = ""
     eps: float = EPS
     micro_batches: int | None = None
-
-    @property
-    def replicas(self) -> int:
-        """Of the model, if it is by them and for many devices; else 1."""
-        return int(self.way.removeprefix("hybrid-")) if self.k > MANY else 1
+    replicas: int = 1
 
     @property
     def text(self) -> str:
@@ -110,7 +108,7 @@ def _of_many(k: int) -> Iterator[Division]:
     for each in (1, 2, 4, 8):
         if k % each == 0:
             name = "data parallel" if each == 1 else f"{k // each} replicas of {each}"
-            yield Division(name, k, f"hybrid-{k // each}")
+            yield Division(name, k, f"hybrid-{k // each}", replicas=k // each)
 
 
 def _of(k: int) -> Iterator[Division]:

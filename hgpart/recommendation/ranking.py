@@ -38,10 +38,10 @@ class Ranked:
         Of each device; see `memory`.
     link_seconds : float
         Of a batch: what the messages of the device that sends longest would take one after another.
-    exchange_bytes : int
-        Of many replicas, of which `prediction` is of one: what they send each other.
     measured_seconds : float or None
         Of a step, where it was run.
+    exchange_bytes : int
+        Of many replicas, of which `prediction` is of one: what they send each other.
     """
 
     division: Division
@@ -49,8 +49,8 @@ class Ranked:
     prediction: Prediction
     needed_bytes: tuple[int | None, ...]
     link_seconds: float
-    exchange_bytes: int = 0
     measured_seconds: float | None = None
+    exchange_bytes: int = 0
 
     @property
     def scheduling(self) -> Scheduling:

@@ -29,8 +29,11 @@ class CostModel(Protocol):
         With `both_ways`, while messages travel the other way, too.
         """
 
+    def handling(self, action: Action, chunk: Chunk, receiver: int) -> float:
+        """Seconds of computing that the same message costs each of its two parts on its way."""
+
     def exchange(self, sender: int, receiver: int, nbytes: float, both_ways: bool = False) -> float:
-        """The same of weights that several parts have, or of their gradients."""
+        """Seconds of weights that several parts have, or of their gradients."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ class Costs:
         nbytes = sum(sent.nbytes for sent in chunk.sends if sent.receiver == receiver)
         return self.message + self.samples * self.byte * nbytes
 
+    def handling(self, action: Action, chunk: Chunk, receiver: int) -> float:
+        """Nothing: devices compute and send at once."""
+        return 0.0
+
     def exchange(self, sender: int, receiver: int, nbytes: float, both_ways: bool = False) -> float:
-        """The same of weights that several parts have, or of their gradients."""
+        """How long weights that several parts have take, or their gradients."""
         return self.message + self.byte * nbytes

@@ -76,10 +76,15 @@ def plainly(
                 together = [*slowdown.together, *[slowdown.together[-1]] * beside][beside - 1]
                 factor += of * together
             rates["job", part] = 1 / factor
+        handled = [0.0] * len(jobs)
         for one in messages:
-            sender, receiver, seconds, both_ways = journeys[one]
+            sender, receiver, seconds, both_ways, handling = journeys[one]
             against = (receiver, sender) in ends(journeys, messages)
             rates["journey", one] = seconds / both_ways if against and seconds else 1.0
+            for part in (sender, receiver):
+                handled[part] += rates["journey", one] * handling / seconds if seconds else 0.0
+        for part in parts:
+            rates["job", part] *= max(0.05, 1 - handled[part])
         waits = {
             key: (left[key[1]][done[key[1]]] if key[0] == "job" else left_of[key[1]]) / rate
             for key, rate in rates.items()
@@ -154,7 +159,11 @@ def test_what_is_shared_slows_everything_as_in_a_simulation_from_moment_to_momen
         for each in planned.jobs
     ]
     journeys = [
-        one._replace(seconds=seconds, both_ways=seconds * data.draw(FACTORS))
+        one._replace(
+            seconds=seconds,
+            both_ways=seconds * data.draw(FACTORS),
+            handling=seconds * data.draw(st.sampled_from([0.0, 0.25, 0.75])),
+        )
         for number, one in enumerate(planned.journeys)
         for seconds in [data.draw(amounts) + (number + 1) / 997]  # no two are done at once
     ]
@@ -224,6 +233,16 @@ def test_messages_against_each_other_are_slower_as_long_as_both_travel() -> None
     journeys = [Journey(0, 1, 2.0, 4.0), Journey(1, 0, 2.0, 4.0)]
     found = simulate(jobs, journeys, Sharing((0, 1)))
     assert found.journeys == [(0.0, 3.0), (1.0, 4.0)]  # half as fast from second 1 to 3
+
+
+def test_messages_on_their_way_slow_computing_down_at_both_ends() -> None:
+    jobs = [[Job(0.0, sends=(0,)), Job(3.0)], [Job(1.5)], [Job(3.0)]]
+    journeys = [Journey(0, 1, 2.0, 2.0, handling=1.0)]
+    found = simulate(jobs, journeys, Sharing((0, 1, 2)))
+    assert found.journeys == [(0.0, 2.0)]
+    assert [of_part[-1].end for of_part in found.jobs] == [4.0, 2.5, 3.0]
+    idle = simulate([[Job(0.0, sends=(0,))], []], journeys, Sharing((0, 1)))
+    assert idle.end == 2.0
 
 
 def test_parts_that_wait_for_ever_are_an_error_of_one_line() -> None:

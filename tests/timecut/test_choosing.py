@@ -19,11 +19,11 @@ from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
+from hgpart.partition.problem.topology import time_objective
 from hgpart.partition.stages import solve
 from hgpart.plan import load_plan, make_plan, restore, save_plan
 from hgpart.prediction.predict import predict
 from hgpart.run.scheduling import schedule
-from hgpart.partition.problem.topology import time_objective
 from hgpart.timecut.choosing import Choice, choose
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.layer_times import training_work

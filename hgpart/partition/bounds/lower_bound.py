@@ -21,7 +21,8 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
 from hgpart.sequences import distinct
 
-MOST_PARTS = 1024  # beyond, how many parts each layer lies in is not gone through: k^2 steps
+MOST_STEPS = 1024**2  # of going through how many parts each layer lies in
+MOST_SLICES = 64  # of more, only what their parameters cost is bounded
 
 
 def lower_bound(problem: Problem) -> int:
@@ -34,12 +35,15 @@ def lower_bound(problem: Problem) -> int:
     ``P r / N + M c / K >= 2 sqrt(P M a / (N K))``, where P and M are what all partial sums and all
     maps cost; the sum over parts is least where as few parts as possible are full.
     """
+    slices = problem.modelling.slices
+    if slices > MOST_SLICES:
+        return slices_bound(problem)
     found = symmetry(problem)
     largest = np.sort(problem.capacities)[::-1]
     sets = chain_bound(found, problem.capacities)
-    if problem.k <= MOST_PARTS:
+    if (problem.k * slices) ** 2 <= MOST_STEPS:
         sets = max(sets, _Sets(found, largest.tolist()).bound())
-    if problem.modelling.slices > 1:
+    if slices > 1:
         return max(sets, slices_bound(problem))
     readers = _operands_that_read(problem)
     grids = sum(
