@@ -72,7 +72,8 @@ class Subject:
     def most_processes(self, way: Way) -> int:
         """More can't all have something to do: a stage is of layers that compute, a part of tasks.
 
-        Each replica has as many of these. Those that share out samples need one each, and are asked by `Way.why_not`.
+        Each replica has as many of these. Those that share out samples need one each, and are asked
+        by `Way.why_not`.
         """
         if way.name in PIPELINES or way.name in ("layerwise", "gems"):
             runs = uncuttable_runs(self.graph)
