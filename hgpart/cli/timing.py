@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hgpart.timecut.choosing import Choice
 
 TIME = "time"
+WIDE = 1.0  # eps, where none is asked for
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from hgpart.cli.options import (
     BatchSize,
     BytesPerElement,
     CsvFile,
-    Eps,
     Grain,
     Inference,
     InputShape,
@@ -36,14 +35,20 @@ from hgpart.cli.options import (
 )
 from hgpart.cli.outputs import check_outputs, show_report
 from hgpart.cli.stages import Stages, traced_model
-from hgpart.cli.timing import checked_timing
+from hgpart.cli.timing import TIME, WIDE, checked_timing
 from hgpart.errors import ArgumentError
 
 
 def partition(
     model: Model,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of devices.")],
-    eps: Eps = 0.1,
+    eps: Annotated[
+        float | None,
+        typer.Option(
+            help="Imbalance allowed: work up to (1 + eps) times a device's share. 0.1 when left "
+            "out; 1 with --objective time, which balances as far as that is faster."
+        ),
+    ] = None,
     grain: Grain = "coarse",
     linear: Linear = "neuron",
     batch_size: BatchSize = 32,
@@ -165,6 +170,8 @@ def partition(
             from hgpart.report import Report
             from hgpart.work.figures import save_work as write_work
         unit = checked_unit(unit)
+        if eps is None:
+            eps = WIDE if objective == TIME else 0.1
         check_request(k, eps, speeds)
         check_search(seed, effort, time_limit)
         timing = checked_timing(objective, machine, micro_batches, work, k)
