@@ -72,16 +72,16 @@ class Cell:
 
 CELLS = (
     Cell("resnet18", 8, (3, 224, 224)),
-    Cell("resnet18", 32, (3, 64, 64)),
     Cell("mobilenet_v2", 8, (3, 224, 224)),
-    Cell("mobilenet_v2", 16, (3, 128, 128)),
     Cell("vgg16", 8, (3, 64, 64)),
-    Cell("vgg16", 16, (3, 64, 64)),
     Cell("resnet50", 8, (3, 128, 128)),
-    Cell("resnet50", 32, (3, 64, 64)),
     Cell("densenet121", 8, (3, 128, 128)),
-    Cell("densenet121", 32, (3, 64, 64)),
     Cell("unet", 2, (3, 128, 128)),
+    Cell("resnet18", 32, (3, 64, 64)),
+    Cell("mobilenet_v2", 16, (3, 128, 128)),
+    Cell("vgg16", 16, (3, 64, 64)),
+    Cell("resnet50", 32, (3, 64, 64)),
+    Cell("densenet121", 32, (3, 64, 64)),
     Cell("unet", 8, (3, 64, 64)),
 )
 

@@ -57,6 +57,8 @@ def by_hand(
     """A way with these figures; of a plan that nobody looks at."""
     schedule = Schedule("sequential", 1, (), ())
     none = np.zeros((1, 1), np.int64)
-    prediction = Prediction(seconds, 1, schedule, (), np.array([0.0]), update, needed, none)
+    prediction = Prediction(
+        seconds, seconds, 1, schedule, (), np.array([0.0]), update, needed, none
+    )
     division = Division(name, 1)
     return Ranked(division, None, prediction, needed, 0.0, measured)  # type: ignore[arg-type]

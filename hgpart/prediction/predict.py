@@ -12,8 +12,8 @@ from hgpart.execution.outlines import check_fits
 from hgpart.machines.machine import Machine, Slowdown
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_peak_bytes
-from hgpart.prediction.actions import jobs_of
-from hgpart.prediction.jobs import Sharing, Span
+from hgpart.prediction.actions import Planned, jobs_of
+from hgpart.prediction.jobs import Job, Sharing, Span
 from hgpart.prediction.measured_costs import MeasuredCosts, Overheads
 from hgpart.prediction.simulation import simulate
 from hgpart.prediction.steps import part_steps
@@ -21,6 +21,8 @@ from hgpart.prediction.weights import shared_weights
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.work.layer_times import LayerTimes
+
+STEPS = 3  # in a row, by which the period is found: the first one finds all parts idle
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,9 @@ class Prediction:
     ----------
     seconds : float
         From its begin to its end, of all parts; of a stream, of all its batches.
+    period : float
+        From one step's end to the next one's, where steps follow each other, without the optimizer:
+        less than `seconds` where parts that are done can begin the next one. Of a stream the same.
     batch_size : int
     schedule : Schedule
     spans : tuple of Span
@@ -49,6 +54,7 @@ class Prediction:
     """
 
     seconds: float
+    period: float
     batch_size: int
     schedule: Schedule
     spans: tuple[Span, ...]
@@ -64,9 +70,9 @@ class Prediction:
 
     @property
     def samples_per_second(self) -> float:
-        """Throughput, without the optimizer."""
+        """Throughput of steps that follow each other, without the optimizer."""
         batches = 1 if self.schedule.in_flight is None else self.schedule.micro_batches
-        return batches * self.batch_size / self.seconds if self.seconds else np.inf
+        return batches * self.batch_size / self.period if self.period else np.inf
 
     @property
     def bubble(self) -> float:
@@ -131,9 +137,11 @@ def predict(
     steps = part_steps(placement)
     costs = MeasuredCosts(steps, sizes, again, times, machine, overheads or Overheads(), is_stream)
     planned = jobs_of(schedule, costs, shared_weights(placement, schedule, costs))
-    found = simulate(planned.jobs, planned.journeys, sharing_of(machine, k, times))
+    sharing = sharing_of(machine, k, times)
+    found = simulate(planned.jobs, planned.journeys, sharing)
     return Prediction(
         seconds=found.end,
+        period=found.end if is_stream else period(planned, sharing),
         batch_size=size,
         schedule=schedule,
         spans=tuple(planned.times(found)),
@@ -142,6 +150,23 @@ def predict(
         peak_bytes=known_peak_bytes(placement, schedule, size),
         sent_bytes=_sent(placement, sizes, schedule.backward),
     )
+
+
+def period(planned: Planned, sharing: Sharing) -> float:
+    """Seconds from one step's end to the next one's: the mean of the last of `STEPS` in a row."""
+    count = len(planned.journeys)
+
+    def later(job: Job, step: int) -> Job:
+        awaits, sends = ([one + step * count for one in some] for some in (job.awaits, job.sends))
+        return job._replace(awaits=tuple(awaits), sends=tuple(sends))
+
+    jobs = [[later(job, step) for step in range(STEPS) for job in own] for own in planned.jobs]
+    found = simulate(jobs, [*planned.journeys] * STEPS, sharing)
+    ends = [
+        max((own[step * len(own) // STEPS - 1].end for own in found.jobs if own), default=0.0)
+        for step in range(1, STEPS + 1)
+    ]
+    return (ends[-1] - ends[0]) / (STEPS - 1)
 
 
 def sharing_of(machine: Machine, k: int, times: LayerTimes) -> Sharing:

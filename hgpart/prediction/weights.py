@@ -79,9 +79,13 @@ def shared_weights(placement: Placement, schedule: Schedule, costs: MeasuredCost
     first, last = dict[int, tuple[Job, ...]](), dict[int, tuple[Job, ...]]()
 
     def handled(some: Sequence[int]) -> float:
-        """Seconds of a part that sends weights or gradients, or takes them in."""
-        nbytes = sum(copies.nbytes(copies.weights[one]) for one in some)
-        return costs.handled(0, nbytes)
+        """Seconds of a part that packs what goes with others in a message, or takes it apart."""
+        several = [one for one in map(copies.weights.__getitem__, some) if len(one.elements) > 1]
+        return costs.handled(0, sum(map(copies.nbytes, several)))
+
+    def added(some: Sequence[int]) -> float:
+        """Seconds of a part that adds gradients of others to its own."""
+        return costs.handled(0, sum(copies.nbytes(copies.weights[one]) for one in some))
 
     divided: dict[Action, tuple[Job, ...]] = {}
     for part in range(placement.k):
@@ -103,7 +107,7 @@ def shared_weights(placement: Placement, schedule: Schedule, costs: MeasuredCost
         come = tuple(back[number] for number in owned)
         departing = Job(handled(owned), sends=tuple(there[number] for number in owned))
         first[part] = (departing,)
-        last[part] = (costs.products(part), others, Job(handled(owned), awaits=come))
+        last[part] = (costs.products(part), others, Job(added(owned), awaits=come))
     return SharedWeights(tuple(journeys), first, last, divided)
 
 

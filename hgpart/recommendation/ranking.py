@@ -67,7 +67,7 @@ class Ranked:
     @property
     def simulated_seconds(self) -> float:
         """Of a batch, with the optimizer's."""
-        return self.prediction.seconds / self.batches + self.prediction.update_seconds
+        return self.prediction.period / self.batches + self.prediction.update_seconds
 
     @property
     def seconds(self) -> float:

@@ -87,4 +87,4 @@ def exchange_seconds(nbytes: Sequence[int], replicas: int, machine: Machine) -> 
 
 def with_exchange(one: Prediction, seconds: float) -> Prediction:
     """The step of a replica, with the seconds in which it exchanges weights and gradients."""
-    return replace(one, seconds=one.seconds + seconds)
+    return replace(one, seconds=one.seconds + seconds, period=one.period + seconds)

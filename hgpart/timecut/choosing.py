@@ -47,7 +47,7 @@ class Timed:
     @property
     def seconds(self) -> float:
         """Of a step with its optimizer, simulated."""
-        return self.prediction.seconds + self.prediction.update_seconds
+        return self.prediction.period + self.prediction.update_seconds
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,11 @@ from toy_times import UNIT, in_proportion
 from hgpart import Placement, peak_bytes
 from hgpart.errors import ArgumentError, PlanError, RunError
 from hgpart.machines.machine import Device, Link, Machine
+from hgpart.prediction.actions import Planned
+from hgpart.prediction.jobs import Job, Journey, Sharing
 from hgpart.prediction.measured_costs import Overheads
-from hgpart.prediction.predict import predict
+from hgpart.prediction.predict import period, predict
+from hgpart.prediction.simulation import simulate
 from hgpart.run.scheduling import outlines_here, schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
@@ -159,3 +162,41 @@ def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
     made = schedule(stream, "async", 3, batch_size=4)
     with pytest.raises(ArgumentError, match="a stream by a plan over slices"):
         predict(stream, made, machine_of(2, FAST), in_proportion(stream.blueprint.graph))
+
+
+def test_parts_with_nothing_to_do_take_no_time() -> None:
+    """Their programs have no step, so that their chunks end nowhere."""
+    model, inputs = model_of("residual")
+    placement = placed(model, inputs, "random", k=24).train()
+    idle = [part for part in range(24) if not list(placement.submodule(part).children())]
+    assert idle
+    made = schedule(placement, "greedy", 2, batch_size=4)
+    found = predict(
+        *(placement, made, machine_of(24, FAST), in_proportion(placement.blueprint.graph)),
+        batch_size=4,
+        overheads=NO_OVERHEADS,
+    )
+    assert found.seconds > 0
+    assert all(found.busy[part] == 0 for part in idle)
+
+
+def test_a_period_is_what_one_more_step_takes() -> None:
+    """By steps in a row, where one part is done long before the other and goes ahead."""
+    work = [[Job(1.0, sends=(0,)), Job(1.0)], [Job(5.0, awaits=(0,))]]
+    journeys = [Journey(0, 1, 1.0, 1.0)]
+    planned = Planned(work, journeys, (), ())
+    assert simulate(work, journeys, Sharing((0, 1))).end == 7.0
+    assert period(planned, Sharing((0, 1))) == 5.0
+    back = [[Job(1.0, sends=(0,)), Job(1.0, awaits=(1,))], [Job(5.0, awaits=(0,), sends=(1,))]]
+    planned = Planned(back, [*journeys, Journey(1, 0, 1.0, 1.0)], (), ())
+    assert period(planned, Sharing((0, 1))) == 9.0
+
+
+@given(st.sampled_from(NAMES), st.integers(1, 3), st.integers(1, 2))
+def test_a_period_is_no_longer_than_a_step(name: str, count: int, slices: int) -> None:
+    placement = sliced(name, slices, 2, 0)
+    made = schedule(placement, "greedy", count)
+    link = Link.of(1e-3, 1e6)
+    times_of = in_proportion(placement.blueprint.graph)
+    found = predict(placement, made, machine_of(2, link), times_of)
+    assert found.busy.max() * (1 - 1e-9) <= found.period <= found.seconds * (1 + 1e-9)

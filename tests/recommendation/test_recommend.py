@@ -51,7 +51,7 @@ def test_seconds_are_those_of_the_plans(found: Recommendation) -> None:
         made = schedule(placement, order.rule, order.micro_batches, batch_size=8)
         times = in_proportion(placement.blueprint.graph)
         foretold = predict(placement, made, found.machine, times, 8)
-        again.append(foretold.seconds + foretold.update_seconds)
+        again.append(foretold.period + foretold.update_seconds)
     assert [one.simulated_seconds for one in found.ranked] == pytest.approx(again)
     assert again == sorted(again)
     assert found.one_device in found.ranked

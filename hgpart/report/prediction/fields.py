@@ -24,6 +24,7 @@ def prediction_json(report: PredictionReport) -> str:
         **schedule_fields(report.scheduling),
         "recompute": report.scheduling.recompute,
         "simulated_seconds": report.seconds,
+        "simulated_seconds_alone": prediction.seconds / batches,
         "simulated_samples_per_second": prediction.samples_per_second,
         "simulated_bubble": prediction.bubble,
         "update_seconds": prediction.update_seconds,

@@ -9,6 +9,8 @@ from hgpart.report.running import in_micro_batches
 from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, ruled_table
 from hgpart.schedules.drawing import draw_times
 
+SAME = 0.005  # share of a step that nobody need know of
+
 
 def print_prediction(report: PredictionReport, console: Console, unit: str) -> None:
     """Print the seconds first, then what each part does in a step, and when.
@@ -31,6 +33,12 @@ def print_prediction(report: PredictionReport, console: Console, unit: str) -> N
         f"{report.model} on {k} device{'s' * (k > 1)} of {report.machine.name}, steps of "
         f"{prediction.batch_size} samples{divided}, forward and backward"
     )
+    alone = prediction.seconds / report.batches
+    if alone > report.seconds * (1 + SAME):
+        console.print(
+            f"One step alone: {1000 * alone:,.1f} ms; as one follows another, parts that are done "
+            "begin the next one"
+        )
     if report.measured_seconds is not None and report.error is not None:
         console.print(
             f"Measured: {1000 * report.measured_seconds:,.1f} ms a step; the simulation says "

@@ -42,8 +42,8 @@ class PredictionReport:
 
     @property
     def seconds(self) -> float:
-        """Of a batch, simulated."""
-        return self.prediction.seconds / self.batches
+        """Of a batch, simulated, where one follows another."""
+        return self.prediction.period / self.batches
 
     @property
     def measured_seconds(self) -> float | None:
