@@ -41,6 +41,7 @@ from hgpart.report.recommendation.words import order
 from hgpart.timing.layer_timing import time_layers
 
 K = 2
+TIMES = Path("build")  # of layers, which are kept to look at
 BEST = 3  # of what is simulated, that are always run
 ALWAYS = (
     "one device",
@@ -107,6 +108,7 @@ def measure(asked: argparse.Namespace) -> None:
         command = ("calibrate", "--processes", str(K), "--threads", "1", "-o", str(asked.machine))
         subprocess.run((sys.executable, "-m", "hgpart", *command), check=True)
     machine = hgpart.load_machine(asked.machine)
+    TIMES.mkdir(exist_ok=True)
     torch.set_num_threads(1)
     hgpart.keep_freed_memory()  # as the commands do
     there = {(row["model"], row["batch"]) for row in rows_of(asked.json)}
@@ -132,6 +134,7 @@ def row_of(cell: Cell, machine: Machine, time_limit: float) -> dict[str, Any]:
     begin = time.perf_counter()
     times = time_layers(module, traced, graph, batch_size=cell.batch_size)
     profiled = time.perf_counter() - begin
+    hgpart.save_layer_times(times, graph, TIMES / f"{cell.model}-{cell.batch_size}.json")
     parameters = sum(one.numel() for one in module.parameters())
     gradient_bytes = sum(one.nbytes for one in module.parameters())
     module = hgpart.load_model(cell.model, device="meta")[0].train()

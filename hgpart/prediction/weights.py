@@ -85,14 +85,19 @@ def shared_weights(placement: Placement, schedule: Schedule, costs: MeasuredCost
 
     def added(some: Sequence[int]) -> float:
         """Seconds of a part that adds gradients of others to its own."""
-        return costs.handled(0, sum(copies.nbytes(copies.weights[one]) for one in some))
+        nbytes = sum(copies.nbytes(copies.weights[one]) for one in some)
+        return costs.handled(len(some), nbytes)
+
+    def departs(some: Sequence[int]) -> float:
+        """Seconds of a part that lets gradients depart, while parts compute."""
+        return handled(some) + costs.handled(len(some), 0)
 
     divided: dict[Action, tuple[Job, ...]] = {}
     for part in range(placement.k):
         held = [number for number in numbers if copies.weights[number].holder == part]
         owned = [number for number in numbers if copies.weights[number].owner == part]
         used = _weights_of_steps(placement, part, {*held})
-        own = dict(_divided(schedule.sequences[part], costs, used, there, back, handled))
+        own = dict(_divided(schedule.sequences[part], costs, used, there, back, handled, departs))
         divided.update(own)
         jobs_of_steps = [job for jobs in own.values() for job in jobs]
         awaited = {one for job in jobs_of_steps for one in job.awaits}
@@ -100,7 +105,7 @@ def shared_weights(placement: Placement, schedule: Schedule, costs: MeasuredCost
         unused = [number for number in held if back[number] not in departed]
         arriving = [number for number in unused if there[number] not in awaited]
         others = Job(
-            handled(unused) + handled(arriving),
+            departs(unused) + handled(arriving),
             awaits=tuple(there[number] for number in unused),
             sends=tuple(back[number] for number in unused),
         )
@@ -140,6 +145,7 @@ def _divided(
     there: Mapping[int, int],
     back: Mapping[int, int],
     handled: Callable[[Sequence[int]], float],
+    departs: Callable[[Sequence[int]], float],
 ) -> Iterator[tuple[Action, tuple[Job, ...]]]:
     """The actions of a part, in as many jobs as there are waits for weights and departures."""
     uses = Counter[int]()
@@ -169,7 +175,7 @@ def _divided(
                 uses.subtract(numbers)
                 departing = [number for number in numbers if not uses[number]]
             if departing:
-                since.append(Job(handled(departing)))
+                since.append(Job(departs(departing)))
                 sends = tuple(back[number] for number in departing)
                 found.append(together(since)._replace(awaits=awaits, sends=sends))
                 awaits, since = (), []

@@ -33,7 +33,7 @@ def test_weights_and_their_gradients_travel_once(
     times = in_proportion(placement.blueprint.graph)
     sizes = (12 // micro_batches,) * micro_batches
     costs = MeasuredCosts(
-        part_steps(placement), sizes, [()] * k, times, machine, Overheads(byte=0.0)
+        part_steps(placement), sizes, [()] * k, times, machine, Overheads(transfer=0.0, byte=0.0)
     )
     found = shared_weights(placement, made, costs)
     planned = jobs_of(made, costs, found)
@@ -57,15 +57,28 @@ def test_weights_and_their_gradients_travel_once(
         assert abs(sum(job.seconds for job in pieces) - costs.job(action).seconds) < 1e-12
         if action.direction is Direction.FORWARD and len(pieces) > 1:
             assert not any(job.sends for job in pieces)
-    # A byte that is sent or taken in costs its part as much, whatever it is of; maps are counted
-    # by the sample, of which slices may have one more or less.
-    handled = replace(costs, overheads=Overheads(byte=1e-9))
+    # What is packed costs both ends, and so does a gradient that is added to another one its owner;
+    # maps are counted by the sample, of which slices may have one more or less.
+    handled = replace(costs, overheads=Overheads(transfer=0.0, byte=1e-9))
     dearer = jobs_of(made, handled, shared_weights(placement, made, handled))
+    gradients = traffic.backward_bytes - (traffic.forward_bytes - maps).T
+    copies = placement.copies
+    travelling = [one for one in copies.weights if one.owner != one.holder]
     for part in range(k):
         more = sum(job.seconds for job in dearer.jobs[part])
         more -= sum(job.seconds for job in planned.jobs[part])
-        nbytes = sum(
-            matrix[part].sum() + matrix[:, part].sum()
-            for matrix in (traffic.forward_bytes, traffic.backward_bytes)
-        )
+        nbytes = sum(matrix[part].sum() + matrix[:, part].sum() for matrix in (maps, gradients))
+        for one in travelling:
+            packed = 1 if len(one.elements) > 1 else 0
+            nbytes += copies.nbytes(one) * (packed + 1) * (one.owner == part)
+            nbytes += copies.nbytes(one) * 2 * packed * (one.holder == part)
         assert math.isclose(more, 1e-9 * nbytes, rel_tol=0.01)
+    # Each message of gradients costs both ends, be it short.
+    slow = replace(costs, overheads=Overheads(transfer=1.0, byte=0.0))
+    late = jobs_of(made, slow, shared_weights(placement, made, slow))
+    of_maps = placement.expected_traffic(sizes, backward=False).forward_messages
+    for part in range(k):
+        more = sum(job.seconds for job in late.jobs[part])
+        more -= sum(job.seconds for job in planned.jobs[part])
+        count = sum(part in (one.owner, one.holder) for one in travelling)
+        assert more >= count + of_maps[part].sum() + of_maps[:, part].sum() - 1e-6
