@@ -30,7 +30,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.machine import Device, Link, Machine
 from hgpart.partition.baselines.layerwise import layerwise
 from hgpart.partition.partition import Partition, evaluated
-from hgpart.partition.problem.objectives import VOLUME
+from hgpart.partition.problem.objectives import MICRO_BATCHES, VOLUME, WIDE
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
@@ -38,8 +38,9 @@ from hgpart.partition.stages import solve
 from hgpart.plan import make_plan
 from hgpart.run.scheduling import schedule
 from hgpart.terminal import progress_bar, warn
-from hgpart.timecut.choosing import MICRO_BATCHES, choose
+from hgpart.timecut.choosing import choose
 from hgpart.timing.layer_timing import time_layers
+from hgpart.work.figures import whole_work
 from hgpart.work.layer_times import LayerTimes, Pass, ShareTimes, training_work
 
 MODELS = {  # batch size, shape of a sample
@@ -50,7 +51,6 @@ MODELS = {  # batch size, shape of a sample
     "densenet121": (32, (3, 128, 128)),
 }
 NARROW = {"volume, eps 0.03": 0.03, "volume, eps 0.1": 0.1}
-WIDE = 1.0  # eps of --objective time, which looks after the balance itself
 HANDLING = 2e-5  # seconds that any layer takes before it computes
 
 
@@ -125,8 +125,7 @@ def row_of(model: str, name: str, k: int, effort: float) -> dict[str, Any]:
     subject = subject_of(model, setting)
     machine = hgpart.load_machine(name) if setting is None else setting.machine(k)
     work = training_work(subject.times, subject.graph, subject.batch_size)
-    tasks = [layer.tasks for layer in subject.graph.layers]
-    whole = float(work.per_task @ tasks) / work.units
+    whole = whole_work(work, subject.graph)
     modelling = hgpart.Modelling(batch_size=subject.batch_size)
     objective = time_objective(machine, k, whole, 1)
     problem = Problem(subject.graph, work, modelling, k, WIDE, objective=objective)

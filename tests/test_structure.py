@@ -15,7 +15,7 @@ import hgpart
 ROOT = Path(hgpart.__file__).parent
 
 ORDER = [
-    *("errors", "arrays", "terminal", "cores", "freed_memory", "sequences", "files"),
+    *("errors", "arrays", "terminal", "cores", "freed_memory", "own_python", "sequences", "files"),
     *("zoo.architectures", "zoo", "operators", "tracing", "layers", "work"),
     *("machines", "hypergraph", "hypergraph.formats"),
     *("partition.problem", "partition.external", "partition.baselines", "partition.symmetry"),

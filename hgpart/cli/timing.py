@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hgpart.timecut.choosing import Choice
 
 TIME = "time"
-WIDE = 1.0  # eps, where none is asked for
 
 
 @dataclass(frozen=True)
@@ -73,13 +72,14 @@ class Timing:
         self, module: nn.Module, shape: tuple[int, ...], problem: Problem, search: Search
     ) -> Choice:
         """Simulate the ways to divide a model."""
+        from hgpart.partition.problem.objectives import MICRO_BATCHES
         from hgpart.partition.problem.topology import time_objective
-        from hgpart.timecut.choosing import MICRO_BATCHES, choose
+        from hgpart.timecut.choosing import choose
+        from hgpart.work.figures import whole_work
         from hgpart.work.layer_times import load_layer_times
 
         times = load_layer_times(self.work, problem.graph)
-        tasks = [layer.tasks for layer in problem.graph.layers]
-        seconds = float(problem.work.per_task @ tasks) / problem.work.units
+        seconds = whole_work(problem.work, problem.graph)
         most = problem.modelling.batch_size
         wanted = (self.micro_batches,) if self.micro_batches else MICRO_BATCHES
         tried = tuple(many for many in wanted if many <= most)

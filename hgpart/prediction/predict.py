@@ -64,6 +64,16 @@ class Prediction:
     sent_bytes: Int64
 
     @property
+    def batches(self) -> int:
+        """Of what was simulated: of a stream, several."""
+        return 1 if self.schedule.in_flight is None else self.schedule.micro_batches
+
+    @property
+    def batch_seconds(self) -> float:
+        """Of a batch, with the optimizer's, where one follows another."""
+        return self.period / self.batches + self.update_seconds
+
+    @property
     def idle(self) -> Float64:
         """Seconds in which each part does nothing, or waits."""
         return np.maximum(0.0, self.seconds - self.busy)
@@ -71,8 +81,7 @@ class Prediction:
     @property
     def samples_per_second(self) -> float:
         """Throughput of steps that follow each other, without the optimizer."""
-        batches = 1 if self.schedule.in_flight is None else self.schedule.micro_batches
-        return batches * self.batch_size / self.period if self.period else np.inf
+        return self.batches * self.batch_size / self.period if self.period else np.inf
 
     @property
     def bubble(self) -> float:

@@ -13,15 +13,16 @@ from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.machines.machine import Machine
 from hgpart.partition import Partition
 from hgpart.partition.partition import evaluated, uninterrupted
+from hgpart.partition.problem.objectives import WIDE
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
 from hgpart.partition.stages import solve
 from hgpart.recommendation.replicas import MANY
+from hgpart.work.figures import whole_work
 
 ONE_DEVICE = "one device"
 EPS = 0.1  # of what has no other
-WIDE = 1.0  # of searches for least time, which look after the balance themselves
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,7 @@ class Division:
 
     def _of_least_time(self, subject: Subject, machine: Machine) -> Problem:
         slices = min(self.k, subject.batch_size) if self.way == "sliced" else 1
-        problem, work = subject.problem(slices=slices), subject.work
-        whole = float(work.per_task @ [layer.tasks for layer in subject.graph.layers]) / work.units
+        problem, whole = subject.problem(slices=slices), whole_work(subject.work, subject.graph)
         assert self.micro_batches is not None
         objective = time_objective(machine, self.k, whole, self.micro_batches)
         return replace(problem, objective=objective)

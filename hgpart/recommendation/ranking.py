@@ -59,15 +59,9 @@ class Ranked:
         return self.plan.scheduling
 
     @property
-    def batches(self) -> int:
-        """Of what was simulated: of a stream, several."""
-        schedule = self.prediction.schedule
-        return 1 if schedule.in_flight is None else schedule.micro_batches
-
-    @property
     def simulated_seconds(self) -> float:
-        """Of a batch, with the optimizer's."""
-        return self.prediction.period / self.batches + self.prediction.update_seconds
+        """Of a batch, with the optimizer's, where one follows another."""
+        return self.prediction.batch_seconds
 
     @property
     def seconds(self) -> float:
@@ -77,17 +71,18 @@ class Ranked:
     @property
     def computing_seconds(self) -> float:
         """Of a batch, simulated, without the optimizer's: of the device that computes longest."""
-        return float(self.prediction.busy.max()) / self.batches
+        return float(self.prediction.busy.max()) / self.prediction.batches
 
     @property
     def waiting_seconds(self) -> float:
         """Of a batch, simulated: the mean of what devices wait, or have nothing to do."""
-        return float(np.mean(self.prediction.idle)) / self.batches
+        found = self.prediction
+        return float(np.maximum(0.0, found.period - found.busy).mean()) / found.batches
 
     @property
     def sent_bytes(self) -> int:
         """Of a batch, of all devices."""
-        each = int(self.prediction.sent_bytes.sum()) // self.batches
+        each = int(self.prediction.sent_bytes.sum()) // self.prediction.batches
         return self.division.replicas * each + self.exchange_bytes
 
     @property

@@ -348,5 +348,4 @@ def _link_seconds(prediction: Prediction, machine: Machine) -> float:
         )
         for one, row in enumerate(sent.tolist())
     ]
-    batches = 1 if prediction.schedule.in_flight is None else prediction.schedule.micro_batches
-    return max(seconds) / batches
+    return max(seconds) / prediction.batches

@@ -12,6 +12,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Machine
 from hgpart.partition.partition import Partition, evaluated
+from hgpart.partition.problem.objectives import MICRO_BATCHES
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
@@ -22,8 +23,6 @@ from hgpart.schedule_wanted import Scheduling
 from hgpart.timecut.portfolio import candidates
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 from hgpart.work.layer_times import LayerTimes
-
-MICRO_BATCHES = (1, 2, 4, 8)  # that are tried where none are asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +45,8 @@ class Timed:
 
     @property
     def seconds(self) -> float:
-        """Of a step with its optimizer, simulated."""
-        return self.prediction.period + self.prediction.update_seconds
+        """Of a step with its optimizer, simulated, where one follows another."""
+        return self.prediction.batch_seconds
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,13 +16,11 @@ import torch
 from hgpart.cores import usable_cores
 from hgpart.errors import RunError
 from hgpart.freed_memory import keep_freed_memory
+from hgpart.own_python import own_python
 from hgpart.timing.whole_model import WholeModel
 
 # As `hgpart.run.processes.launch` does: they import what this process does.
-START = (
-    f"import sys; sys.path[:] = sys.argv.pop(1).split({os.pathsep!r}); "
-    "from hgpart.timing.neighbours import work; work(int(sys.argv[1]), int(sys.argv[2]))"
-)
+START = "from hgpart.timing.neighbours import work; work(int(sys.argv[1]), int(sys.argv[2]))"
 GO, WAIT, READY = b"go\n", b"wait\n", b"ready\n"
 
 
@@ -54,8 +52,7 @@ class Neighbours:
 
     def __init__(self, whole: WholeModel, samples: int, count: int) -> None:
         threads = torch.get_num_threads()
-        command = [sys.executable, "-c", START, os.pathsep.join(sys.path)]
-        command += [str(samples), str(threads)]
+        command = [*own_python(START), str(samples), str(threads)]
         self._processes: list[subprocess.Popen[bytes]] = []
         text = whole.to_bytes()
         try:

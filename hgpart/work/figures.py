@@ -98,6 +98,11 @@ def measured(graph: ChannelGraph, seconds: Sequence[float], source: str) -> Work
     return Work(np.array(per_task, dtype=np.int64), "s", FEMTOSECONDS, source)
 
 
+def whole_work(work: Work, graph: ChannelGraph) -> float:
+    """All tasks' work, in the printed unit."""
+    return _total(work.per_task.tolist(), graph) / work.units
+
+
 def _total(per_task: Sequence[int], graph: ChannelGraph) -> int:
     return sum(units * layer.tasks for units, layer in zip(per_task, graph.layers, strict=False))
 

@@ -35,7 +35,7 @@ from hgpart.cli.options import (
 )
 from hgpart.cli.outputs import check_outputs, show_report
 from hgpart.cli.stages import Stages, traced_model
-from hgpart.cli.timing import TIME, WIDE, checked_timing
+from hgpart.cli.timing import TIME, checked_timing
 from hgpart.errors import ArgumentError
 
 
@@ -160,7 +160,7 @@ def partition(
             from hgpart.partition.number_of_slices import known_in_slices
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.partition.problem.memory import COPIES, memory_limits
-            from hgpart.partition.problem.objectives import VOLUME, objective_named
+            from hgpart.partition.problem.objectives import VOLUME, WIDE, objective_named
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
             from hgpart.partition.problem.topology import load_topology

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -19,6 +18,7 @@ from hgpart.cli.processes import threads_of_each
 from hgpart.cli.stages import Stages, classes_of, traced_model
 from hgpart.cores import processor, usable_cores
 from hgpart.errors import ArgumentError, RunError
+from hgpart.own_python import own_python
 from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -188,8 +188,9 @@ def _machine_here(k: int, threads: int) -> tuple[Machine, str]:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "machine.json"
         command = (
-            *(sys.executable, "-m", "hgpart", "calibrate", "--processes", str(processes)),
-            *("--threads", str(threads), "--output", str(file)),
+            *own_python("from hgpart.__main__ import main; main()"),
+            *("calibrate", "--processes", str(processes), "--threads", str(threads)),
+            *("--output", str(file)),
         )
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, check=False)
         if ended.returncode:

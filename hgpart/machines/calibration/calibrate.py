@@ -67,7 +67,7 @@ def calibrate(
     handled, stalled = (
         measure(
             connection,
-            lambda one, other: pairs[one, other],
+            pairs[0, 1],
             convolution(connection.device),
             steps(f"what {what} costs", all_steps - (2 - at) * (MOST + 1)),
         )

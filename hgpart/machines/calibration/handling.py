@@ -7,16 +7,15 @@ both ways, by the bytes that a process sends and receives meanwhile.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
+from hgpart.machines.calibration.pairs import Pair
 from hgpart.machines.calibration.slowdown import Operation
 from hgpart.machines.calibration.steady import steady
 from hgpart.machines.calibration.wire import Wire
 from hgpart.machines.machine import Link
 from hgpart.run.processes.connection import Connection
-from hgpart.work.devices import wait_for
 
 MESSAGE, MESSAGES = 2**20, 32  # bytes of each, and how many travel each way in a round
 COVERED = 4  # times as long as they travel, computing takes
@@ -24,7 +23,7 @@ COVERED = 4  # times as long as they travel, computing takes
 
 def handling(
     connection: Connection,
-    link: Callable[[int, int], Link],
+    link: Link,
     operation: Operation,
     on_round: Callable[[], None] = lambda: None,
 ) -> float:
@@ -36,44 +35,31 @@ def handling(
     ----------
     connection : Connection
         Of two processes or more.
-    link : callable
-        The link of a pair of processes, which says how long messages travel.
+    link : Link
+        Which says how long messages travel.
     operation : callable
         What is computed meanwhile.
     on_round : callable
         Told when a round begins.
     """
-    rank = connection.rank
-    peer = rank + 1 if rank % 2 == 0 else rank - 1
-    wires = (
-        [Wire(connection, peer, MESSAGE) for _ in range(MESSAGES)] if peer < connection.k else []
-    )
-
-    def seconds(times: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(times):
-            operation()
-        wait_for(connection.device)
-        return time.perf_counter() - begin
-
-    travelling = MESSAGES * link(0, 1).seconds_of(MESSAGE, both_ways=True)
-    times = math.ceil(COVERED * travelling / max(connection.gather(seconds(1))))
+    pair = Pair(connection, operation)
+    peer = pair.peer
+    wires = [] if peer is None else [Wire(connection, peer, MESSAGE) for _ in range(MESSAGES)]
+    times = pair.times_in(COVERED * MESSAGES * link.seconds_of(MESSAGE, both_ways=True))
 
     def a_round() -> tuple[float, ...]:
         on_round()
         connection.gather(None)
-        silent = seconds(times)
+        silent = pair.compute(times)
         connection.gather(None)
         begin = time.perf_counter()
         arriving = [wire.post() for wire in wires]
         departing = [wire.send() for wire in wires]
-        seconds(times)
+        pair.compute(times)
         for wire, coming, going in zip(wires, arriving, departing, strict=True):
             wire.take(coming)
             wire.wait(going)
-        lost = time.perf_counter() - begin - silent
-        found = connection.gather(lost if wires else None)
-        each = [max(0.0, one) for one in found if one is not None]
-        return (sum(each) / len(each) / (2 * MESSAGES * MESSAGE),)
+        lost = pair.mean(time.perf_counter() - begin - silent)
+        return (lost / (2 * MESSAGES * MESSAGE),)
 
     return steady(a_round)[0]

@@ -34,6 +34,9 @@ def lower_bound(problem: Problem) -> int:
     of N x K cells, a part with a cells has r rows and c columns with r c >= a, so that
     ``P r / N + M c / K >= 2 sqrt(P M a / (N K))``, where P and M are what all partial sums and all
     maps cost; the sum over parts is least where as few parts as possible are full.
+
+    In more than `MOST_SLICES` slices it is only what their parameters cost, as the others would
+    take minutes.
     """
     slices = problem.modelling.slices
     if slices > MOST_SLICES:

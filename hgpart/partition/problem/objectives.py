@@ -32,6 +32,9 @@ from hgpart.errors import ArgumentError
 MOST_COST = 1e9  # of a byte on a link, relative to others
 OBJECTIVES = ("volume", "largest")  # by name; links and time have numbers
 MOST_MICRO_BATCHES = 10**6
+# Of "time", where nothing else is asked for: imbalance, and numbers of micro-batches.
+WIDE = 1.0
+MICRO_BATCHES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, eq=False)

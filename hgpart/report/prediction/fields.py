@@ -12,7 +12,7 @@ from hgpart.report.running import schedule_fields
 
 def prediction_json(report: PredictionReport) -> str:
     """All figures as a JSON object, a line for each key and part; of a batch, in seconds."""
-    prediction, batches = report.prediction, report.batches
+    prediction, batches = report.prediction, report.prediction.batches
     fields: dict[str, Any] = {
         "hgpart_version": version("hgpart"),
         "model": report.model,

@@ -33,7 +33,7 @@ def print_prediction(report: PredictionReport, console: Console, unit: str) -> N
         f"{report.model} on {k} device{'s' * (k > 1)} of {report.machine.name}, steps of "
         f"{prediction.batch_size} samples{divided}, forward and backward"
     )
-    alone = prediction.seconds / report.batches
+    alone = prediction.seconds / report.prediction.batches
     if alone > report.seconds * (1 + SAME):
         console.print(
             f"One step alone: {1000 * alone:,.1f} ms; as one follows another, parts that are done "
@@ -61,7 +61,7 @@ def print_prediction(report: PredictionReport, console: Console, unit: str) -> N
 
 def _print_parts(report: PredictionReport, console: Console, unit: str) -> None:
     prediction, k = report.prediction, report.prediction.schedule.k
-    batches, measured = report.batches, report.measurement
+    batches, measured = report.prediction.batches, report.measurement
     busy = [1000 * seconds / batches for seconds in prediction.busy]
     idle = [1000 * seconds / batches for seconds in prediction.idle]
     headings = ["part", "busy ms", "idle ms", "busy %"]

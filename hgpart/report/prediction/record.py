@@ -35,15 +35,9 @@ class PredictionReport:
     measurement: Measurement | None = None
 
     @property
-    def batches(self) -> int:
-        """Of what was simulated: of a stream, several."""
-        schedule = self.prediction.schedule
-        return 1 if schedule.in_flight is None else schedule.micro_batches
-
-    @property
     def seconds(self) -> float:
         """Of a batch, simulated, where one follows another."""
-        return self.prediction.period / self.batches
+        return self.prediction.period / self.prediction.batches
 
     @property
     def measured_seconds(self) -> float | None:

@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, OutputError, RunError
 from hgpart.freed_memory import keep_freed_memory
+from hgpart.own_python import own_python
 from hgpart.terminal import printable
 
 if TYPE_CHECKING:
@@ -44,10 +45,7 @@ NAMES_RANK = re.compile(r"ranks? \d+\b")
 TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 
 # The processes import what their launcher does, wherever it was started.
-START = (
-    f"import sys; sys.path[:] = sys.argv.pop(1).split({os.pathsep!r}); "
-    "from hgpart.run.processes.launch import begin; begin()"
-)
+START = "from hgpart.run.processes.launch import begin; begin()"
 
 
 def launch(program: str, arguments: Sequence[str], k: int) -> None:
@@ -80,7 +78,7 @@ def launch(program: str, arguments: Sequence[str], k: int) -> None:
     if k < 1:
         raise ArgumentError(f"k is {k}, expected at least 1 process")
     store = new_store(os.environ.get("MASTER_PORT", "0"))
-    command = [sys.executable, "-c", START, os.pathsep.join(sys.path), str(os.getpid())]
+    command = [*own_python(START), str(os.getpid())]
     command += ["terminal" if sys.stderr.isatty() else "", program, *arguments]
     sys.stdout.flush()
     ranks: list[_Rank] = []

@@ -17,7 +17,8 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import partition_graph
-from hgpart.partition.bounds.lower_bound import lower_bound
+from hgpart.partition.baselines.by_slices import data_parallel
+from hgpart.partition.bounds.lower_bound import MOST_SLICES, lower_bound
 from hgpart.partition.problem.problem import Problem
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work, flops
@@ -106,3 +107,14 @@ def test_a_layer_by_channels_of_filters_keeps_no_parameters_twice() -> None:
     evaluation = evaluate_parts(found, parts, 2)
     assert (evaluation.loads <= problem.capacities).all()
     assert evaluation.volume >= lower_bound(problem)
+
+
+def test_of_many_slices_it_is_what_parameters_cost() -> None:
+    """Partitions by slices alone send nothing else, and no less."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+    graph = channel_graph(trace(model, torch.zeros(2, 1, 64, 64)))
+    slices = MOST_SLICES + 6
+    modelling = Modelling(batch_size=slices, slices=slices)
+    problem = Problem(graph, flops(graph), modelling, slices, 0.0)
+    sent = evaluate_parts(*data_parallel(problem), slices).volume
+    assert 0 < lower_bound(problem) <= sent
