@@ -71,7 +71,8 @@ class Ranked:
     @property
     def computing_seconds(self) -> float:
         """Of a batch, simulated, without the optimizer's: of the device that computes longest."""
-        return float(self.prediction.busy.max()) / self.prediction.batches
+        found = self.prediction  # a step alone may handle more messages while it computes
+        return min(float(found.busy.max()), found.period) / found.batches
 
     @property
     def waiting_seconds(self) -> float:
