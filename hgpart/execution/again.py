@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
 
-from hgpart.execution.instructions import Compute, Instruction, Pack, prepare
+from hgpart.execution.instructions import Compute, Instruction, Pack, Step, prepare
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
 
@@ -49,13 +50,13 @@ class Again:
     values : mapping of int to Any
         By slot, what they read of what others made.
     buffers : mapping
-        By instruction, what was in those of its step's buffers that passes change. It changes these
-        again, and not the step's own.
+        By step, what was in those of its buffers that passes change. These are changed again, and
+        not the step's own.
     """
 
     instructions: Sequence[Made]
     values: Mapping[int, Any]
-    buffers: Mapping[Compute, dict[str, Tensor]]
+    buffers: Mapping[Step, dict[str, Tensor]]
 
     @property
     def held(self) -> list[Any]:
@@ -71,7 +72,7 @@ class Again:
         with torch.enable_grad(), without_statistics():
             for instruction in self.instructions:
                 instruction.forward(run)
-                run.buffers.pop(instruction, None)
+        run.buffers.clear()
         run.values.clear()
 
 
@@ -98,26 +99,24 @@ def read_by(
     return needed[::-1], {slot: values[slot] for slot in sorted(reads)}
 
 
-def changing(program: PartProgram) -> Mapping[Compute, tuple[str, ...]]:
-    """By instruction, the names of its step's buffers that a pass of the program changes."""
+def changing(program: PartProgram) -> Mapping[str, tuple[str, ...]]:
+    """By the name of a step, those of its buffers that a pass of the program changes."""
     found = _changing.get(program)
     if found is None:
-        steps = {
-            one: one.find(program.module)
-            for one, _ in prepare(program).instructions
-            if isinstance(one, Compute)
-        }
+        computes = (one for one, _ in prepare(program).instructions if isinstance(one, Compute))
+        every = chain.from_iterable(one.steps for one in computes)
+        steps = {step.name: step.find(program.module) for step in every}
         changed = {id(one) for step in steps.values() for one in _changed(step)}
         found = {}
-        for one, step in steps.items():
+        for name, step in steps.items():
             buffers = step.named_buffers(remove_duplicate=False)
-            if names := tuple(name for name, buffer in buffers if id(buffer) in changed):
-                found[one] = names
+            if names := tuple(each for each, buffer in buffers if id(buffer) in changed):
+                found[name] = names
         _changing[program] = found
     return found
 
 
-_changing: WeakKeyDictionary[PartProgram, Mapping[Compute, tuple[str, ...]]] = WeakKeyDictionary()
+_changing: WeakKeyDictionary[PartProgram, Mapping[str, tuple[str, ...]]] = WeakKeyDictionary()
 
 
 def _changed(step: nn.Module) -> list[Tensor]:

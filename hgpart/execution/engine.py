@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from hgpart.errors import RunError
 from hgpart.execution.again import Again, changing, read_by
-from hgpart.execution.instructions import Compute, Instruction, Pack, prepare
+from hgpart.execution.instructions import Compute, Instruction, Pack, Step, prepare
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
 from hgpart.execution.totals import Timing
@@ -53,6 +54,9 @@ class PartRun(PartState):
         Where the part's weights are.
     k : int
         Number of parts of the placement.
+    joined : bool
+        Whether steps that follow one another have one autograd graph. It takes less time; where
+        backward leaves the gradients of weights to `backward_weights`, it would hold more memory.
 
     Attributes
     ----------
@@ -61,8 +65,15 @@ class PartRun(PartState):
         Called when a chunk has been computed again.
     """
 
-    def __init__(self, program: PartProgram, wire: Wire, device: torch.device, k: int) -> None:
-        self._program, self._prepared = program, prepare(program)
+    def __init__(
+        self,
+        program: PartProgram,
+        wire: Wire,
+        device: torch.device,
+        k: int,
+        joined: bool = True,
+    ) -> None:
+        self._program, self._prepared = program, prepare(program, joined)
         super().__init__(program.module, wire, device, k, self._prepared.slots)
         self.timing = Timing()
         self.on_again: Callable[[], None] = lambda: None
@@ -131,26 +142,28 @@ class PartRun(PartState):
 
     def _note_forward(self, chunk: int) -> Again | None:
         places = self._prepared.forward[chunk]
-        read, buffers = dict[int, Any](), dict[Compute, dict[str, Tensor]]()
+        read, buffers = dict[int, Any](), dict[Step, dict[str, Tensor]]()
         graphs = []
         for at in places:
             instruction, finished = self._prepared.instructions[at]
             if isinstance(instruction, Compute):
-                step = instruction.find(self.module)
-                names = changing(self._program).get(instruction, ())
-                own = {name: step.get_buffer(name) for name in names}
-                copies = {one: one.clone() for one in own.values()}  # one that has several names
-                buffers[instruction] = {name: copies[one] for name, one in own.items()}
-            instruction.forward(self)
+                for step in instruction.steps:
+                    names = changing(self._program).get(step.name, ())
+                    module = step.find(self.module)
+                    own = {name: module.get_buffer(name) for name in names}
+                    copies = {one: one.clone() for one in own.values()}  # it may have several names
+                    buffers[step] = {name: copies[one] for name, one in own.items()}
             if isinstance(instruction, Compute | Pack):
                 read.update((slot, self.values[slot]) for slot in instruction.reads)
+            instruction.forward(self)
             if isinstance(instruction, Compute) and instruction in self.saved:
                 graphs.append(instruction)
             for slot in finished:
                 self.values[slot] = None
         instructions = [self._prepared.instructions[at][0] for at in places]
         needed, values = read_by(instructions, graphs, read)
-        kept = {one: buffers[one] for one in needed if isinstance(one, Compute) and buffers[one]}
+        steps = chain.from_iterable(one.steps for one in needed if isinstance(one, Compute))
+        kept = {step: buffers[step] for step in steps if buffers[step]}
         return Again(needed, values, kept) if needed else None
 
     def results(self) -> tuple[Tensor, ...]:
@@ -225,7 +238,8 @@ class PartRun(PartState):
 
     def _note_used(self, instruction: Instruction) -> None:
         if self.on_used is not None and isinstance(instruction, Compute):
-            self.on_used(instruction.find(self.module))
+            for step in reversed(instruction.modules(self.module)):
+                self.on_used(step)
 
     def end_backward(self) -> dict[str, Tensor | None]:
         """What `backward` returns, after the last chunk."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -19,6 +19,8 @@ from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram, pack, receive, send
 from hgpart.execution.transfers import Transfer
 from hgpart.execution.weights.gradients import WeightGradient, add_map_gradients
+
+JOINED_BYTES = 2**22  # of weights in an instruction: their gradients depart together
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,51 +81,90 @@ def matrices(step: nn.Module) -> Iterator[Tensor]:
             yield one
 
 
+def _has_matrix(step: nn.Module) -> bool:
+    return any(True for _ in matrices(step))
+
+
 @dataclass(frozen=True, eq=False)
-class Compute:
-    """Run the step that computes a layer's share."""
+class Step:
+    """What computes a layer's share.
+
+    Attributes
+    ----------
+    name : str
+    find : callable
+        Given the part's module, the step; anew in each run: it may have been compiled or moved.
+    operands : tuple of int
+    results : tuple of int or None
+    finished : tuple of int
+        Slots that nothing behind it reads.
+    """
 
     name: str
-    find: Callable[[Any], Any]  # anew in each run: it may have been compiled or moved since
+    find: Callable[[Any], Any]
     operands: tuple[int, ...]
     results: tuple[int | None, ...]
+    finished: tuple[int, ...] = ()
 
-    @property
-    def reads(self) -> tuple[int, ...]:
-        """Slots of what it computes with."""
-        return self.operands
 
-    @property
-    def makes(self) -> tuple[int | None, ...]:
-        """Slots of what it computes."""
-        return self.results
+@dataclass(frozen=True, eq=False)
+class Compute:
+    """Run steps one after the other; they have one autograd graph, which ends where they begin.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+    reads : tuple of int
+        Slots of what they compute with and have not made.
+    makes : tuple of int
+        Slots of what they compute for others.
+    """
+
+    steps: tuple[Step, ...]
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+    @staticmethod
+    def of(steps: Sequence[Step]) -> Compute:
+        """Find what they read and make together."""
+        made = {slot for step in steps for slot in step.results if slot is not None}
+        reads = {slot: None for step in steps for slot in step.operands if slot not in made}
+        inside = {slot for step in steps for slot in step.finished}
+        return Compute(tuple(steps), tuple(reads), tuple(sorted(made - inside)))
 
     def forward(self, run: PartState) -> None:
-        """Call it on leaves, so that its graph ends where it begins."""
-        values, differentiable = run.values, run.differentiable
-        operands, leaves = [], []
-        for slot in self.operands:
+        """Call them on leaves."""
+        values, leaves, known = run.values, [], {}
+        for slot in self.reads:
             value = values[slot]
-            if differentiable[slot]:
+            if run.differentiable[slot]:
                 value = value.detach().requires_grad_()
                 leaves.append((slot, value))
-            operands.append(value)
-        outputs = run.call(self.find(run.module), operands, run.buffers.get(self, {}))
-        if isinstance(outputs, Tensor):
-            outputs = (outputs,)
+            known[slot] = value
+        for step in self.steps:
+            operands = [known[slot] for slot in step.operands]
+            outputs = run.call(step.find(run.module), operands, run.buffers.get(step, {}))
+            if isinstance(outputs, Tensor):
+                outputs = (outputs,)
+            for result, output in zip(step.results, outputs, strict=False):
+                if result is not None:
+                    known[result] = output
+            for slot in step.finished:
+                known[slot] = values[slot] = None
+            del operands, outputs
         heads = []
-        for result, output in zip(self.results, outputs, strict=False):
-            if result is not None:
-                if output.requires_grad:
-                    differentiable[result] = True
-                    heads.append((result, get_gradient_edge(output)))  # not the map itself
-                    output = output.detach()
-                values[result] = output
+        for slot in self.makes:
+            value = known[slot]
+            if value.requires_grad:
+                run.differentiable[slot] = True
+                heads.append((slot, get_gradient_edge(value)))  # not the map itself
+                value = value.detach()
+            values[slot] = value
         if heads:
             run.saved[self] = Graph(heads, leaves)
 
     def backward(self, run: PartState, weights: bool) -> None:
-        """Run its graph with the gradients that have come; without any there is nothing to do."""
+        """Run their graph with the gradients that have come; without any there is nothing to do."""
         graph: Graph | None = run.saved.pop(self, None)
         if graph is None:
             return
@@ -147,12 +188,17 @@ class Compute:
                 run.add_gradient(slot, leaf.grad)
                 leaf.grad = None  # what is left to `backward_weights` may hold the leaf
 
+    def modules(self, module: fx.GraphModule) -> list[nn.Module]:
+        """Its steps in a part's module."""
+        return [step.find(module) for step in self.steps]
+
     def _compiled(self, run: PartState) -> bool:
-        return getattr(self.find(run.module), "_compiled_call_impl", None) is not None
+        modules = self.modules(run.module)
+        return any(getattr(one, "_compiled_call_impl", None) is not None for one in modules)
 
     def _has_products(self, run: PartState) -> bool:
         """Whether it may have gradients that are computed for several batches at once."""
-        return run.products is not None and any(True for _ in matrices(self.find(run.module)))
+        return run.products is not None and any(map(_has_matrix, self.modules(run.module)))
 
     def _add(self, run: PartState, left: Sequence[WeightGradient]) -> None:
         for one in left:
@@ -239,7 +285,7 @@ class Prepared:
     inputs : tuple of (str, int)
         Placeholder names and their slots.
     instructions : tuple of (Instruction, tuple of int)
-        In order, each with the slots that no later one reads.
+        In order, each with the slots that no later one reads and that it has not let go of itself.
     results : tuple of int
         Slots of the model's results.
     slots : int
@@ -263,25 +309,94 @@ def uses_of_steps(program: PartProgram, chunks: Iterable[int]) -> Counts[nn.Modu
         for at in prepared.backward[chunk]:
             instruction = prepared.instructions[at][0]
             if isinstance(instruction, Compute):
-                found[instruction.find(program.module)] += times
+                for step in instruction.modules(program.module):
+                    found[step] += times
     return found
 
 
-def prepare(program: PartProgram) -> Prepared:
+def prepare(program: PartProgram, joined: bool = False) -> Prepared:
     """Read a program's graph, the first time only.
+
+    Parameters
+    ----------
+    program : PartProgram
+    joined : bool
+        Whether steps that follow one another are one instruction. Its chunks are the same ones, and
+        gradients of weights still depart about when they are there: an instruction has few
+        weights, or one step, and steps with matrices are alone.
 
     Raises
     ------
     PlacementError
         If it has a node that no part's program has (see `PartProgram`).
     """
-    prepared = _prepared.get(program)
-    if prepared is None:
-        prepared = _prepared[program] = _Preparation(program).result()
-    return prepared
+    both = _prepared.get(program)
+    if both is None:
+        apart = _Preparation(program).result()
+        both = _prepared[program] = apart, _joined(apart, program.module)
+    return both[joined]
 
 
-_prepared: WeakKeyDictionary[PartProgram, Prepared] = WeakKeyDictionary()
+_prepared: WeakKeyDictionary[PartProgram, tuple[Prepared, Prepared]] = WeakKeyDictionary()
+
+
+def _in_chunks(
+    inputs: Iterable[tuple[str, int]],
+    instructions: Sequence[tuple[Instruction, tuple[int, ...]]],
+    results: tuple[int, ...],
+    slots: int,
+) -> Prepared:
+    alone = [one for one, _ in instructions]
+    forward, backward = _chunks(alone, Receive, 1), _chunks(alone, Send, -1)
+    return Prepared(
+        tuple(inputs), tuple(instructions), results, slots, tuple(forward), tuple(backward)
+    )
+
+
+def _chunks(
+    instructions: Sequence[Instruction], awaits: type[Receive | Send], way: int
+) -> Iterator[range]:
+    """Cut in front of each await that comes after something else."""
+    places = range(len(instructions))[::way]
+    begin, works = 0, False
+    for at, place in enumerate(places):
+        one = instructions[place]
+        if way == -1 and isinstance(one, Receive | Send) and not one.transfer.differentiable:
+            continue  # it does nothing
+        if isinstance(one, awaits) and works:
+            yield places[begin:at]
+            begin = at
+        works = not isinstance(one, awaits)
+    yield places[begin:]
+
+
+def _joined(apart: Prepared, module: fx.GraphModule) -> Prepared:
+    """Let steps be one instruction where nothing is between them and their weights are few."""
+    instructions: list[tuple[Instruction, tuple[int, ...]]] = []
+    steps, nbytes = list[Step](), 0
+
+    def close() -> None:
+        nonlocal nbytes
+        if steps:
+            instructions.append((Compute.of(steps), ()))
+            steps.clear()
+            nbytes = 0
+
+    for one, finished in apart.instructions:
+        if not isinstance(one, Compute):
+            close()
+            instructions.append((one, finished))
+            continue
+        (step,), (found,) = one.steps, one.modules(module)
+        size, alone = sum(weight.nbytes for weight in found.parameters()), _has_matrix(found)
+        if alone or nbytes + size > JOINED_BYTES:
+            close()
+        steps.append(step)
+        nbytes += size
+        if alone:
+            close()
+    close()
+    return _in_chunks(apart.inputs, instructions, apart.results, apart.slots)
 
 
 class _Preparation:
@@ -290,7 +405,7 @@ class _Preparation:
         self.slots: dict[fx.Node, int] = {}
         self.count = 0
         self.inputs: list[tuple[str, int]] = []
-        self.instructions: list[Instruction] = []
+        self.instructions: list[Instruction | Step] = []
         self.touched: list[tuple[int, ...]] = []  # slots that each instruction reads or puts
         self.results: tuple[int, ...] = ()
         for node in program.module.graph.nodes:
@@ -299,32 +414,15 @@ class _Preparation:
     def result(self) -> Prepared:
         """Find where each value is touched last."""
         later = set(self.results)
-        finished = []
-        for touched in reversed(self.touched):
-            finished.append(tuple(set(touched) - later))
+        instructions: list[tuple[Instruction, tuple[int, ...]]] = []
+        for one, touched in zip(reversed(self.instructions), reversed(self.touched), strict=True):
+            finished = tuple(set(touched) - later)
             later.update(touched)
-        return Prepared(
-            tuple(self.inputs),
-            tuple(zip(self.instructions, reversed(finished), strict=True)),
-            self.results,
-            self.count,
-            tuple(self._chunks(Receive, 1)),
-            tuple(self._chunks(Send, -1)),
-        )
-
-    def _chunks(self, awaits: type[Receive | Send], way: int) -> Iterator[range]:
-        """Cut in front of each await that comes after something else."""
-        places = range(len(self.instructions))[::way]
-        begin, works = 0, False
-        for at, place in enumerate(places):
-            one = self.instructions[place]
-            if way == -1 and isinstance(one, Receive | Send) and not one.transfer.differentiable:
-                continue  # it does nothing
-            if isinstance(one, awaits) and works:
-                yield places[begin:at]
-                begin = at
-            works = not isinstance(one, awaits)
-        yield places[begin:]
+            if isinstance(one, Step):
+                instructions.append((Compute.of([replace(one, finished=finished)]), ()))
+            else:
+                instructions.append((one, finished))
+        return _in_chunks(self.inputs, instructions[::-1], self.results, self.count)
 
     def _add(self, node: fx.Node) -> None:
         target: Any = node.target
@@ -336,7 +434,7 @@ class _Preparation:
         elif node.op == "call_module":
             operands, results = self._read(node, *node.args), self._made(node)
             find = operator.attrgetter(target)
-            self._append(Compute(target, find, operands, results), operands + results)
+            self._append(Step(target, find, operands, results), operands + results)
         elif target is receive:
             transfer = self.transfers[self._constant(node, 0)]
             results = self._made(node, len(transfer.tensors))
@@ -356,7 +454,7 @@ class _Preparation:
                 "placeholders, receive, steps, pack, send and the output"
             )
 
-    def _append(self, instruction: Instruction, slots: tuple[int | None, ...]) -> None:
+    def _append(self, instruction: Instruction | Step, slots: tuple[int | None, ...]) -> None:
         self.instructions.append(instruction)
         self.touched.append(tuple(slot for slot in slots if slot is not None))
 

@@ -58,9 +58,10 @@ def _chunk(program: PartProgram, places: range, work: Mapping[str, float], backw
     awaits, sends, total, steps = [], [], 0.0, 0
     for one in instructions:
         if isinstance(one, Compute):
-            names = program.joined.get(one.name, (one.name,))
-            total += sum(work.get(name, 0.0) for name in names)
-            steps += 1
+            for step in one.steps:
+                names = program.joined.get(step.name, (step.name,))
+                total += sum(work.get(name, 0.0) for name in names)
+                steps += 1
         elif isinstance(one, Receive | Send) and (one.transfer.differentiable or not backward):
             transfer = one.transfer
             if isinstance(one, arriving):

@@ -27,13 +27,13 @@ class PartState:
     device : torch.device
         Where its weights are.
     values, differentiable : list
-        By slot. Values are detached: each step has a graph of its own.
+        By slot. Values are detached: each instruction has a graph of its own.
     weights : Weights or None
         What steps compute with instead of their parameters.
     saved : dict
         What instructions keep for their backward.
     buffers : dict
-        By instruction, what it computes with, and changes, instead of its step's own buffers.
+        By step, what it computes with, and changes, instead of its own buffers.
     traffic : Traffic
         What this part sent: maps in forward, gradients in backward.
     waited : float

@@ -102,6 +102,7 @@ class StepRun:
         self._last_backward = len(prepare(program).backward) - 1
         self._versions, self._on_update = versions, on_update
         self._runs: dict[int, PartRun] = {}
+        self._in_halves: set[int] = set()  # micro-batches whose gradients of weights come apart
         self._products: dict[Any, list[Product]] = {}
         of_several = versions is None and len(wires) > 1
         self._has_products = of_several or _several_use_a_matrix(program)
@@ -115,6 +116,8 @@ class StepRun:
         """Do what the part is to do, in the caller's grad mode."""
         last = {action.micro_batch: action for action in actions}
         learns = any(action.direction is not Direction.FORWARD for action in actions)
+        halves = (action for action in actions if action.direction is Direction.WEIGHTS)
+        self._in_halves = {action.micro_batch for action in halves}
         for action in actions:
             if self._count is not None:
                 self.counts.append([])
@@ -206,7 +209,8 @@ class StepRun:
         wire, values = self._wires[micro_batch], next(self._batches)  # they begin in their order
         if self._count is not None:
             wire, values = CopyingWire(wire), copied(values)
-        run = PartRun(self._program, wire, self._device, self._k)
+        joined = micro_batch not in self._in_halves
+        run = PartRun(self._program, wire, self._device, self._k, joined)
         # Of all micro-batches.
         run.traffic, run.spans = self.traffic, self._spans
         products = self._products if self._versions is None else {}

@@ -74,7 +74,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PartSteps:
-    """The steps of a part's program, in the order in which they run; see `Compute.name`.
+    """The steps of a part's program, in the order in which they run; see `Step.name`.
 
     Attributes
     ----------
@@ -163,7 +163,8 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
 
     def names(places: range) -> tuple[str, ...]:
         instructions = (prepared.instructions[at][0] for at in places)
-        return tuple(one.name for one in instructions if isinstance(one, Compute))
+        computes = (one for one in instructions if isinstance(one, Compute))
+        return tuple(step.name for one in computes for step in one.steps)
 
     def moved(places: range, backward: bool) -> Moved:
         found = (prepared.instructions[at][0] for at in places)

@@ -75,9 +75,9 @@ class WholeModel:
         """
         prepared, now = prepare(self.program), clock_of(self.device)
         steps = [one for one, _ in prepared.instructions]
-        rows = [self.layers[one.name] if isinstance(one, Compute) else -1 for one in steps]
+        rows = [self.layers[one.steps[0].name] if isinstance(one, Compute) else -1 for one in steps]
         found = np.zeros((max(self.layers.values()) + 2, 3))  # the last row is no layer's
-        run = PartRun(self.program, LocalWires([self.device], ()), self.device, 1)
+        run = PartRun(self.program, LocalWires([self.device], ()), self.device, 1, False)
         with torch.enable_grad():
             run.begin(self.batches[samples])
             for row, (step, finished) in zip(rows, prepared.instructions, strict=True):
@@ -99,7 +99,7 @@ class WholeModel:
                     if apart:
                         step.backward_weights(run)
                     else:
-                        _update(step.find(self.program.module))
+                        _update(*step.modules(self.program.module))
                     found[row, 2] += now() - begin
         run.end_backward()
         self.program.module.zero_grad()

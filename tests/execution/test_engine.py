@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import getitem
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -194,11 +195,13 @@ def test_nothing_is_kept_after_backward_or_without_grad_mode() -> None:
     assert not run.saved
 
 
-def test_values_are_dropped_after_their_last_use() -> None:
+@pytest.mark.parametrize("joined", [False, True])
+def test_values_are_dropped_after_their_last_use(joined: bool) -> None:
     class Look(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            held.append(sum(value is not None for value in run.values))
-            return x + 1
+            alive.append(sum(one() is not None for one in made))
+            made.append(ref(result := x + 1))
+            return result
 
     def build(graph: fx.Graph) -> tuple[fx.Node]:
         value = graph.placeholder("x")
@@ -206,10 +209,10 @@ def test_values_are_dropped_after_their_last_use() -> None:
             value = graph.call_module(f"step{at}", (value,))
         return (value,)
 
-    held: list[int] = []
-    run = run_of(program(0, build, **{f"step{at}": Look() for at in range(4)}), Ends())
-    run.forward({"x": torch.ones(1)})
-    assert held == [1, 1, 1, 1]
+    made, alive = list[ref[Tensor]](), list[int]()
+    steps = {f"step{at}": Look() for at in range(4)}
+    PartRun(program(0, build, **steps), Ends(), CPU, 2, joined).forward({"x": torch.ones(1)})
+    assert alive == [0, 1, 1, 1]
 
 
 def test_a_run_is_one_forward_then_one_backward() -> None:

@@ -159,9 +159,28 @@ def _activate_in_place(graph: fx.Graph) -> None:
                 node.target = in_place
 
 
+def _join_at_once(graph: fx.Graph) -> None:
+    """Copy only once what is joined to what is joined, as the maps of a dense block are."""
+    for node in graph.nodes:
+        if node.target is aten.cat.default:
+            tensors: list[fx.Node] = []
+            inner = []
+            for one in node.args[0]:
+                alike = one.target is node.target and one.args[1:] == node.args[1:]
+                if alike and one.kwargs == node.kwargs and len(one.users) == 1:
+                    tensors += one.args[0]
+                    inner.append(one)
+                else:
+                    tensors.append(one)
+            node.args = (tensors, *node.args[1:])
+            for one in dict.fromkeys(inner):
+                graph.erase_node(one)
+
+
 def finished_step(step: CutGraph, outputs: Sequence[fx.Node]) -> Step:
     """The step that has grown, with what it returns."""
     step.fx_graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
+    _join_at_once(step.fx_graph)
     _activate_in_place(step.fx_graph)
     module = fx.GraphModule(step.root, step.fx_graph, class_name=f"Step{step.at}")
     return Step(module, tuple(step.placeholders), len(outputs), dict(step.slices))
