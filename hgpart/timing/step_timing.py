@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +58,7 @@ def time_steps(whole: WholeModel, on_next: Callable[[str], None] = lambda what: 
         # It takes a little longer; but where it takes so long, less so.
         at_once = first if first.sum() > SPENT else _medians(whole, samples)
         apart = _medians(whole, samples, apart=True)
+        at_once = _divided(at_once, apart, whole.together)
         columns[samples] = {
             Pass.FORWARD: at_once[:, 0],
             Pass.BACKWARD: at_once[:, 1],
@@ -83,6 +84,21 @@ def time_steps(whole: WholeModel, on_next: Callable[[str], None] = lambda what: 
             count = 0
     seconds = {which: np.stack([of[which] for of in columns.values()], axis=1) for which in Pass}
     return StepTimes(tuple(columns), seconds, count, beside)
+
+
+def _divided(at_once: Float64, apart: Float64, together: Sequence[list[int]]) -> Float64:
+    """What layers take together, in proportion to what they take apart.
+
+    >>> at_once, apart = np.array([[3.0, 6.0, 0.5]] * 2), np.array([[1, 2, 2], [2, 4, 4.0]])
+    >>> _divided(at_once, apart, [[0, 1]]).tolist()
+    [[2.0, 4.0, 0.5], [4.0, 8.0, 0.5]]
+    """
+    alone = np.stack([apart[:, 0], apart[:, 1] + apart[:, 2]], axis=1)
+    found: Float64 = at_once.copy()
+    for layers in filter(None, together):
+        of_all = np.maximum(alone[layers].sum(0), 1e-12)
+        found[layers, :2] = at_once[layers, :2].sum(0) * alone[layers] / of_all
+    return found
 
 
 def _medians(whole: WholeModel, samples: int, *, apart: bool = False) -> Float64:

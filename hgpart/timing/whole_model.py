@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hgpart.arrays import Float64
 from hgpart.execution.engine import PartRun
-from hgpart.execution.instructions import Compute, prepare
+from hgpart.execution.instructions import Compute, Instruction, prepare
 from hgpart.execution.program import PartProgram
 from hgpart.execution.threads.local_wires import LocalWires
 from hgpart.layers.channel_graph import ChannelGraph
@@ -71,39 +71,51 @@ class WholeModel:
         Returns
         -------
         float64 array, shape (layers, 3)
-            Seconds of forward, backward and update; or `apart` of forward, maps and weights.
+            Seconds of forward, backward and update; or `apart` of forward, maps and weights. At
+            once, layers that follow one another are computed together (see `together`): each gets
+            an equal share of what they take.
         """
-        prepared, now = prepare(self.program), clock_of(self.device)
+        prepared, now = prepare(self.program, joined=not apart), clock_of(self.device)
         steps = [one for one, _ in prepared.instructions]
-        rows = [self.layers[one.steps[0].name] if isinstance(one, Compute) else -1 for one in steps]
-        found = np.zeros((max(self.layers.values()) + 2, 3))  # the last row is no layer's
-        run = PartRun(self.program, LocalWires([self.device], ()), self.device, 1, False)
+        rows = [self._layers(one) for one in steps]
+        found = np.zeros((max(self.layers.values()) + 1, 3))
+        run = PartRun(self.program, LocalWires([self.device], ()), self.device, 1, not apart)
         with torch.enable_grad():
             run.begin(self.batches[samples])
-            for row, (step, finished) in zip(rows, prepared.instructions, strict=True):
+            for layers, (step, finished) in zip(rows, prepared.instructions, strict=True):
                 begin = now()
                 step.forward(run)
                 for slot in finished:
                     run.values[slot] = None
-                found[row, 0] += now() - begin
+                found[layers, 0] += (now() - begin) / max(1, len(layers))
             results = run.results()
         run.begin_backward([torch.ones_like(one) if one.requires_grad else None for one in results])
         with torch.no_grad():
-            for row, step in zip(reversed(rows), reversed(steps), strict=True):
+            for layers, step in zip(reversed(rows), reversed(steps), strict=True):
                 begin = now()
                 step.backward(run, not apart)
-                found[row, 1] += now() - begin
-            for row, step in zip(reversed(rows), reversed(steps), strict=True):
+                found[layers, 1] += (now() - begin) / max(1, len(layers))
+            for layers, step in zip(reversed(rows), reversed(steps), strict=True):
                 if isinstance(step, Compute):
                     begin = now()
                     if apart:
                         step.backward_weights(run)
                     else:
-                        _update(*step.modules(self.program.module))
-                    found[row, 2] += now() - begin
+                        for module in step.modules(self.program.module):
+                            _update(module)
+                    found[layers, 2] += (now() - begin) / len(layers)
         run.end_backward()
         self.program.module.zero_grad()
-        return found[:-1]
+        return found
+
+    @property
+    def together(self) -> list[list[int]]:
+        """Layers that are computed together where gradients are not computed apart."""
+        return [self._layers(one) for one, _ in prepare(self.program, joined=True).instructions]
+
+    def _layers(self, instruction: Instruction) -> list[int]:
+        steps = instruction.steps if isinstance(instruction, Compute) else ()
+        return [self.layers[step.name] for step in steps]
 
     def to_bytes(self) -> bytes:
         """What `from_bytes` makes the same of, in another process; weights are not in it."""

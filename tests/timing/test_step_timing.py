@@ -20,6 +20,7 @@ class Steps:
     """A model of two layers, the second of which takes twice as long; the first step is slow."""
 
     device = torch.device("cpu")
+    together = ([0, 1], [])
 
     def __init__(self, samples: Sequence[int], each: float) -> None:
         self.batches = dict.fromkeys(samples)

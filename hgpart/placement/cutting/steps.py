@@ -162,7 +162,7 @@ def _activate_in_place(graph: fx.Graph) -> None:
 def _join_at_once(graph: fx.Graph) -> None:
     """Copy only once what is joined to what is joined, as the maps of a dense block are."""
     for node in graph.nodes:
-        if node.target is aten.cat.default:
+        if operator_of(node).cut == "join":
             tensors: list[fx.Node] = []
             inner = []
             for one in node.args[0]:
