@@ -2,6 +2,7 @@
 
     python benchmarks/least_time.py --json results.jsonl [--models vgg16,unet] [--k 4,64]
                                     [--machines 10gbe,edge] [--machine machine.json] [--effort 0.3]
+                                    [--time-limit 20]
 
 Layers take what they would at so many multiply-accumulates a second, and a moment each: nothing is
 measured, but for --machine, a file of `hgpart calibrate`: that is of its own devices, and layers
@@ -15,28 +16,21 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 from torch import nn
 
 import hgpart
 from hgpart.errors import HgpartError
-from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.machine import Device, Link, Machine
-from hgpart.partition.baselines.layerwise import layerwise
-from hgpart.partition.partition import Partition, evaluated
-from hgpart.partition.problem.objectives import MICRO_BATCHES, VOLUME, WIDE
+from hgpart.partition.problem.objectives import WIDE
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
-from hgpart.partition.stages import solve
-from hgpart.plan import make_plan
-from hgpart.run.scheduling import schedule
 from hgpart.terminal import progress_bar, warn
 from hgpart.timecut.choosing import choose
 from hgpart.timing.layer_timing import time_layers
@@ -50,7 +44,7 @@ MODELS = {  # batch size, shape of a sample
     "unet": (16, (3, 128, 128)),
     "densenet121": (32, (3, 128, 128)),
 }
-NARROW = {"volume, eps 0.03": 0.03, "volume, eps 0.1": 0.1}
+COMPARED = ("least volume, eps 0.03", "least volume, eps 0.1", "layers balanced")
 HANDLING = 2e-5  # seconds that any layer takes before it computes
 
 
@@ -94,6 +88,7 @@ def main() -> None:
     parser.add_argument("--k", default="4,8,16,64,256,1024")
     parser.add_argument("--machine", type=Path, help="of 'hgpart calibrate', with all its devices")
     parser.add_argument("--effort", type=float, default=1.0)
+    parser.add_argument("--time-limit", type=float, help="seconds, times the root of k, of a row")
     asked = parser.parse_args()
     cells = list(cells_of(asked))
     with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
@@ -101,7 +96,8 @@ def main() -> None:
         for model, name, k in cells:
             bar.update(task, description=f"{model} {name} k={k}")
             if (model, name, k) not in done(asked.json):
-                row = row_of(model, name, k, asked.effort)
+                limit = asked.time_limit and asked.time_limit * max(1.0, k**0.5)
+                row = row_of(model, name, k, Search(0, asked.effort, limit))
                 with asked.json.open("a") as file:
                     file.write(json.dumps(row) + "\n")
             bar.advance(task)
@@ -119,8 +115,8 @@ def cells_of(asked: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     yield from ((model, name, k) for k, model, name in itertools.product(counts, models, machines))
 
 
-def row_of(model: str, name: str, k: int, effort: float) -> dict[str, Any]:
-    """Simulate all of a cell."""
+def row_of(model: str, name: str, k: int, search: Search) -> dict[str, Any]:
+    """Simulate all of a cell: what is compared is among what least time chooses from."""
     setting = SETTINGS.get(name)
     subject = subject_of(model, setting)
     machine = hgpart.load_machine(name) if setting is None else setting.machine(k)
@@ -129,7 +125,6 @@ def row_of(model: str, name: str, k: int, effort: float) -> dict[str, Any]:
     modelling = hgpart.Modelling(batch_size=subject.batch_size)
     objective = time_objective(machine, k, whole, 1)
     problem = Problem(subject.graph, work, modelling, k, WIDE, objective=objective)
-    search = Search(0, effort)
     row: dict[str, Any] = {"model": model, "machine": name, "k": k, "one device": whole}
     begin = time.perf_counter()
     try:
@@ -139,17 +134,8 @@ def row_of(model: str, name: str, k: int, effort: float) -> dict[str, Any]:
         row["ways"] = {one.name: one.seconds for one in chosen.timed}
         row["left out"] = dict(chosen.left_out)
     except HgpartError as error:
-        row["left out"] = {"time": str(error)}
+        row |= {"ways": {}, "left out": {"time": str(error)}}
     row["seconds of time"] = time.perf_counter() - begin
-    volume = replace(problem, objective=VOLUME)
-    ways: dict[str, Callable[[], Partition]] = {"layers": lambda: layers(volume)}
-    for of_volume, eps in NARROW.items():
-        ways[of_volume] = lambda eps=eps: solve(replace(volume, eps=eps), search)  # type: ignore[misc]
-    for way, divide in ways.items():
-        try:
-            row[way] = simulated(divide(), problem, subject, machine)
-        except HgpartError as error:
-            row["left out"][way] = str(error)
     return row
 
 
@@ -184,25 +170,6 @@ def by_operations(graph: ChannelGraph, rate: float) -> LayerTimes:
     return LayerTimes((1, 64), tuple(found), f"{rate:g} MAC/s")
 
 
-def layers(problem: Problem) -> Partition:
-    """The cut between layers whose largest load is smallest, whatever its imbalance."""
-    model = problem.hypergraph(layer_blocks(problem.views))
-    parts = layerwise(problem).astype(np.int32)[model.vertex_layers]
-    return evaluated(problem, model, parts, seed=0, backend="native", start="known")
-
-
-def simulated(found: Partition, problem: Problem, subject: Subject, machine: Machine) -> float:
-    """Seconds of a step in the number of micro-batches that is best for it."""
-    plan = make_plan(found, problem.graph, problem.work, "", subject.shape)
-    placement = hgpart.place(subject.module, plan, ["meta"] * problem.k)
-    size, best = subject.batch_size, float("inf")
-    for many in MICRO_BATCHES:
-        made = schedule(placement, "greedy", many, batch_size=size)
-        step = hgpart.predict(placement, made, machine, subject.times, size)
-        best = min(best, step.seconds + step.update_seconds)
-    return best
-
-
 def rows_of(path: Path) -> list[dict[str, Any]]:
     """What was simulated so far."""
     lines = path.read_text().splitlines() if path.exists() else []
@@ -216,15 +183,16 @@ def done(path: Path) -> set[tuple[str, str, int]]:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table, as Markdown: milliseconds of a step."""
-    columns = ["one device", *NARROW, "layers", "time"]
+    columns = ["one device", *COMPARED, "time"]
     print("|", " | ".join(["model", "machine", "k", *columns, "way", "m", "s"]), "|")
     print("|---|---|---:|" + "---:|" * len(columns) + "---|---:|---:|")
     for row in rows:
-        times = [f"{1e3 * row[column]:.4g}" if column in row else "-" for column in columns]
+        known = row | row["ways"]
+        times = [f"{1e3 * known[column]:.4g}" if column in known else "-" for column in columns]
         rest = [row.get("way", "-"), str(row.get("m", "-")), f"{row['seconds of time']:.0f}"]
         print("|", " | ".join([row["model"], row["machine"], str(row["k"]), *times, *rest]), "|")
         for way, why in row["left out"].items():
-            if "imbalance" not in why:
+            if "imbalance" not in why and why != "out of time":
                 warn(f"{row['model']} {row['machine']} k={row['k']}: {way}: {why}")
 
 

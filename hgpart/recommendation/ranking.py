@@ -137,6 +137,8 @@ class Recommendation:
         Ways that were.
     left_out : int
         Ways that there was no time for.
+    interrupted : bool
+        Whether Ctrl-C ended it before all ways that there was time for.
     measured : mapping of str to float
         Seconds of a step of what was run besides: torch's own ways.
     """
@@ -152,6 +154,7 @@ class Recommendation:
     dropped: tuple[Dropped, ...]
     simulated: int
     left_out: int
+    interrupted: bool = False
     measured: Mapping[str, float] = field(default_factory=dict)
 
     @property

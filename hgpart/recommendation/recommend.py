@@ -56,7 +56,8 @@ def recommend(
 
     Ways are divisions of the model and the batch, each by several schedules: first every division
     by its likeliest one, then the others, of the divisions that do best first. What a device has no
-    memory for is dropped, or tried once more with maps computed again.
+    memory for is dropped, or tried once more with maps computed again. Ctrl-C ends it with what was
+    simulated by then, if that is one way at least.
 
     Parameters
     ----------
@@ -175,9 +176,17 @@ class _Search:
     one_device: Ranked | None = None
 
     def run(self) -> Recommendation:
-        """All divisions by their first schedule, then the others."""
-        asked = self.asked
-        every = divisions(asked.subject.k)
+        """What is best of all ways, or of those that were simulated before Ctrl-C."""
+        try:
+            return self._found(self._simulate())
+        except KeyboardInterrupt:
+            if self.one_device is None or not self.best:
+                raise
+            return replace(self._found(0), interrupted=True)
+
+    def _simulate(self) -> int:
+        """All divisions by their first schedule, then the others; how many are left out."""
+        every = divisions(self.asked.subject.k)
         made: list[_Divided] = []
         left_out = 0
         for number, division in enumerate(every):
@@ -197,7 +206,7 @@ class _Search:
                 break
             self.tell(divided.division.text, 0.6 + 0.4 * number / len(waiting))
             self._try(divided, order)
-        return self._found(left_out)
+        return left_out
 
     def _promise(self, one: _Divided) -> tuple[bool, bool, float, float]:
         found = self.best.get(one.division.text)

@@ -95,6 +95,25 @@ def test_without_time_one_device_is_simulated() -> None:
     assert found.left_out > 0
 
 
+@pytest.mark.parametrize("simulated", [0, 2])
+def test_ctrl_c_leaves_the_best_by_then(monkeypatch: pytest.MonkeyPatch, simulated: int) -> None:
+    done: list[Any] = []
+
+    def few(*asked: Any) -> Any:
+        if len(done) == simulated:
+            raise KeyboardInterrupt
+        done.append(asked)
+        return predict(*asked)
+
+    monkeypatch.setattr(module, "predict", few)
+    if simulated == 0:
+        with pytest.raises(KeyboardInterrupt):
+            recommended(machine(2))
+        return
+    found = recommended(machine(2))
+    assert (found.interrupted, found.simulated, len(found.ranked)) == (True, 2, 2)
+
+
 @pytest.mark.parametrize("goal", GOALS)
 def test_ways_are_in_the_order_of_the_goal(goal: str) -> None:
     found = recommended(machine(2), goal=goal)

@@ -159,7 +159,7 @@ def recommend(
             name=model,
             on_progress=lambda what, done: bar.update(task, description=what, completed=done),
         )
-    if measure:
+    if measure and not found.interrupted:
         classes = classes_of(module, shape)
         found = _measured(found, shape, classes, threads, measure, seed, timeout)
     save_plan(found.best.plan, output)
@@ -168,6 +168,8 @@ def recommend(
         plain_console().print()
         train = f"hgpart train {model} --plan {output}"
         plain_console().print(f"{output} has the plan and its schedule: {train}", soft_wrap=True)
+    if found.interrupted:
+        raise KeyboardInterrupt(f"in the simulations: {output} is the best by then")
 
 
 def _machine_here(k: int, threads: int) -> tuple[Machine, str]:

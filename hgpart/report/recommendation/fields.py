@@ -24,6 +24,7 @@ def recommendation_json(found: Recommendation, notes: Sequence[str]) -> str:
         "notes": list(notes),
         "simulated_ways": found.simulated,
         "left_out": found.left_out,
+        "interrupted": found.interrupted,
         "splits": found.is_split,
         "one_device": _fields(found, found.one_device),
         "measured_besides": dict(found.measured),
