@@ -16,17 +16,20 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 from torch import nn
 
 import hgpart
 from hgpart.errors import HgpartError
+from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.machine import Device, Link, Machine
+from hgpart.partition.problem.memory import COPIES, MemoryLimits, part_memory
 from hgpart.partition.problem.objectives import WIDE
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -89,6 +92,9 @@ def main() -> None:
     parser.add_argument("--machine", type=Path, help="of 'hgpart calibrate', with all its devices")
     parser.add_argument("--effort", type=float, default=1.0)
     parser.add_argument("--time-limit", type=float, help="seconds, times the root of k, of a row")
+    parser.add_argument(
+        "--memory", type=float, help="of each device, as a share of what one alone would need"
+    )
     asked = parser.parse_args()
     cells = list(cells_of(asked))
     with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
@@ -97,7 +103,7 @@ def main() -> None:
             bar.update(task, description=f"{model} {name} k={k}")
             if (model, name, k) not in done(asked.json):
                 limit = asked.time_limit and asked.time_limit * max(1.0, k**0.5)
-                row = row_of(model, name, k, Search(0, asked.effort, limit))
+                row = row_of(model, name, k, Search(0, asked.effort, limit), asked.memory)
                 with asked.json.open("a") as file:
                     file.write(json.dumps(row) + "\n")
             bar.advance(task)
@@ -115,7 +121,9 @@ def cells_of(asked: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     yield from ((model, name, k) for k, model, name in itertools.product(counts, models, machines))
 
 
-def row_of(model: str, name: str, k: int, search: Search) -> dict[str, Any]:
+def row_of(
+    model: str, name: str, k: int, search: Search, memory: float | None = None
+) -> dict[str, Any]:
     """Simulate all of a cell: what is compared is among what least time chooses from."""
     setting = SETTINGS.get(name)
     subject = subject_of(model, setting)
@@ -126,6 +134,10 @@ def row_of(model: str, name: str, k: int, search: Search) -> dict[str, Any]:
     objective = time_objective(machine, k, whole, 1)
     problem = Problem(subject.graph, work, modelling, k, WIDE, objective=objective)
     row: dict[str, Any] = {"model": model, "machine": name, "k": k, "one device": whole}
+    if memory is not None:
+        limit = int(memory * needed_alone(problem))
+        problem = replace(problem, memory=MemoryLimits((limit,) * k))
+        row["memory"] = limit
     begin = time.perf_counter()
     try:
         chosen = choose(subject.module, subject.shape, problem, machine, subject.times, search)
@@ -137,6 +149,13 @@ def row_of(model: str, name: str, k: int, search: Search) -> dict[str, Any]:
         row |= {"ways": {}, "left out": {"time": str(error)}}
     row["seconds of time"] = time.perf_counter() - begin
     return row
+
+
+def needed_alone(problem: Problem) -> int:
+    """Bytes of one device that has all of a model."""
+    model = problem.hypergraph(layer_blocks(problem.views))
+    (needed,) = part_memory(model, np.zeros(len(model.vertex_layers), np.int32), 1, COPIES)
+    return int(needed)
 
 
 def subject_of(model: str, setting: Setting | None) -> Subject:

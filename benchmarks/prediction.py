@@ -53,7 +53,7 @@ ALWAYS = (
     "slices and filters for least time",
 )
 TORCHS = ("single", "ddp")
-ROUNDS, STEPS = 2, 3
+ROUNDS, STEPS = 3, 3
 LARGE = 5_000_000  # parameters
 
 
@@ -94,6 +94,9 @@ def main() -> None:
     parser.add_argument("--only", help="of cells, as resnet18:8,vgg16:16")
     parser.add_argument("--table", action="store_true", help="run nothing, print what is there")
     parser.add_argument("--time-limit", type=float, default=60.0, help="of simulations of a cell")
+    parser.add_argument(
+        "--again", type=Path, help="rows whose runs are taken: only profile and simulate once more"
+    )
     asked = parser.parse_args()
     if not asked.table:
         measure(asked)
@@ -112,10 +115,12 @@ def measure(asked: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     hgpart.keep_freed_memory()  # as the commands do
     there = {(row["model"], row["batch"]) for row in rows_of(asked.json)}
+    runs = [] if asked.again is None else rows_of(asked.again)
+    known = {f"{row['model']}:{row['batch']}": row for row in runs}
     wanted = asked.only.split(",") if asked.only else [cell.name for cell in CELLS]
     for cell in CELLS:
         if cell.name in wanted and (cell.model, cell.batch_size) not in there:
-            row = row_of(cell, machine, asked.time_limit)
+            row = row_of(cell, machine, asked.time_limit, known.get(cell.name))
             with asked.json.open("a") as file:
                 file.write(json.dumps(row) + "\n")
 
@@ -125,8 +130,10 @@ def say(what: str, how: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {what}: {how}", file=sys.stderr, flush=True)
 
 
-def row_of(cell: Cell, machine: Machine, time_limit: float) -> dict[str, Any]:
-    """Profile, simulate, run."""
+def row_of(
+    cell: Cell, machine: Machine, time_limit: float, known: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Profile, simulate, run; or take what was measured of the same ways."""
     module, _ = hgpart.load_model(cell.model)
     traced = hgpart.trace(module.train(), hgpart.example_inputs(module, cell.shape))
     graph = hgpart.channel_graph(traced)
@@ -148,10 +155,6 @@ def row_of(cell: Cell, machine: Machine, time_limit: float) -> dict[str, Any]:
         name=cell.model,
     )
     searched = time.perf_counter() - begin
-    say(f"{cell.name} steps", "measured")
-    job = Job(cell.model, cell.shape, classes_of(module, cell.shape), cell.batch_size, K)
-    runs = runs_of(found, job)
-    rows, failed = in_turns(runs)
     ways = {
         text: {
             "schedule": order(one.scheduling),
@@ -162,8 +165,23 @@ def row_of(cell: Cell, machine: Machine, time_limit: float) -> dict[str, Any]:
         for at, one in enumerate(found.ranked)
         for text in [one.division.name]
     }
-    for text, row in rows.items():
-        ways.setdefault(text, {})["measured"] = row.quartiles
+    if known is None:
+        say(f"{cell.name} steps", "measured")
+        job = Job(cell.model, cell.shape, classes_of(module, cell.shape), cell.batch_size, K)
+        rows, failed = in_turns(runs_of(found, job))
+        quartiles = {text: row.quartiles for text, row in rows.items()}
+    else:
+        # A division may be another one now; a schedule that is another one certainly was not run.
+        quartiles = {
+            text: way["measured"]
+            for text, way in known["ways"].items()
+            if "measured" in way
+            and way.get("schedule") == ways.get(text, {}).get("schedule")
+            and way.get("bytes") == ways.get(text, {}).get("bytes")
+        }
+        failed = known["failed"]
+    for text, measured_seconds in quartiles.items():
+        ways.setdefault(text, {})["measured"] = measured_seconds
     return {
         "model": cell.model,
         "batch": cell.batch_size,
@@ -174,7 +192,7 @@ def row_of(cell: Cell, machine: Machine, time_limit: float) -> dict[str, Any]:
         "ways": ways,
         "dropped": {one.what: one.why for one in found.dropped},
         "failed": failed,
-        "analytic": analytic(found, rows, machine, gradient_bytes),
+        "analytic": analytic(found, quartiles, machine, gradient_bytes),
         "at": time.strftime("%Y-%m-%d %H:%M"),
     }
 
@@ -222,12 +240,15 @@ def in_turns(
 
 
 def analytic(
-    found: Recommendation, rows: Mapping[str, Measured], machine: Machine, gradient_bytes: int
+    found: Recommendation,
+    quartiles: Mapping[str, Sequence[float]],
+    machine: Machine,
+    gradient_bytes: int,
 ) -> dict[str, float]:
     """What the published formulas say of the same, by the measured step of one process."""
-    if "torch single" not in rows:
+    if "torch single" not in quartiles:
         return {}
-    alone = rows["torch single"].quartiles[1]
+    alone = quartiles["torch single"][1]
     link = machine.link(0, 1).seconds_of
     said = {
         "one device": alone,

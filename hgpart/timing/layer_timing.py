@@ -159,8 +159,9 @@ def _in_steps(alone: _Alone, at: int, steps: StepTimes | None) -> ShareTimes:
         for which, table in tables.items():
             whole = steps.seconds[which][at]
             columns = np.minimum(np.arange(len(whole)), table.shape[1] - 1)
-            of_all = np.maximum(table[-1], 1e-12)
-            tables[which] = (table / of_all)[:, columns] * whole
+            # Shares are made to rise before: where noise has one longer than all, all of it is not.
+            of_all = rising(table)[:, columns]
+            tables[which] = of_all / np.maximum(of_all[-1], 1e-12) * whole
     # An update has no samples.
     tables[Pass.UPDATE] = np.median(tables[Pass.UPDATE], axis=1, keepdims=True)
     seconds = {which: tuple(map(tuple, rising(tables[which]).tolist())) for which in Pass}

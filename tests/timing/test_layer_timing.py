@@ -107,13 +107,21 @@ def test_points_are_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
             assert found == pytest.approx(expected)
 
 
-def test_whole_layers_take_what_they_take_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shares on their own take a quarter of a second for each quarter of the tasks."""
+@pytest.mark.parametrize("noise", [0.0, 0.6])
+def test_whole_layers_take_what_they_take_in_steps(
+    monkeypatch: pytest.MonkeyPatch, noise: float
+) -> None:
+    """Shares on their own take a quarter of a second for each quarter of the tasks.
+
+    A half that was measured to take longer than all makes nothing of all of it longer: sums of
+    layers came out a tenth above their step.
+    """
     model, traced, graph = prepared(nn.Sequential(nn.Conv2d(3, 4, 3)), 3, 8, 8)
 
     class Counted:
         def __init__(self, share: Any, samples: int, device: torch.device) -> None:
-            self.run = lambda: (len(share.step.module.get_parameter("weight")) / 4,) * 4
+            count = len(share.step.module.get_parameter("weight"))
+            self.run = lambda: (count / 4 + noise * (count == 2),) * 4
 
     in_steps = {
         which: np.outer([0.0, 1.0, 0.0], [8.0 + at, 16.0 + at]) for at, which in enumerate(Pass)
@@ -125,7 +133,7 @@ def test_whole_layers_take_what_they_take_in_steps(monkeypatch: pytest.MonkeyPat
     times = time_layers(model, traced, graph, batch_size=6)
     assert (times.samples, times.neighbours, times.beside) == ((2, 6), 3, 1.5)
     for at, which in enumerate(Pass):
-        for share in (0.25, 0.5, 1.0):
+        for share in (0.25, 0.5, 1.0) if not noise else (1.0,):
             found = [times.seconds(1, which, share, samples) for samples in (2, 6)]
             several = [8 + at, 16 + at] if which is not Pass.UPDATE else [12 + at] * 2
             assert found == pytest.approx([share * one for one in several])
