@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class HgpartError(Exception):
     """Base of all hgpart errors; `exit_status` is what the command line returns for it."""
@@ -85,6 +88,27 @@ class CheckpointError(HgpartError):
     """A checkpoint is truncated, foreign or missing."""
 
     exit_status = 15
+
+
+def not_one_of(
+    what: str, value: object, accepted: Iterable[str], besides: str = ""
+) -> ArgumentError:
+    """Error for a word that is none of those accepted; offers the nearest, if one is near.
+
+    What else is accepted `besides` follows the words.
+
+    >>> print(not_one_of("grain", "corse", ["coarse", "fine"]))
+    grain 'corse': accepted are coarse and fine; did you mean coarse?
+    >>> print(not_one_of("unit", "x", ["MB", "GB", "MiB"]))
+    unit 'x': accepted are MB, GB, MiB
+    """
+    words = list(accepted)
+    listed = " and ".join(words) if len(words) == 2 and not besides else ", ".join(words)
+    listed += f", {besides}" if besides else ""
+    folded = {word.lower(): word for word in reversed(words)}
+    near = get_close_matches(str(value).lower(), folded, n=1)
+    hint = f"; did you mean {folded[near[0]]}?" if near else ""
+    return ArgumentError(f"{what} {value!r}: accepted are {listed}{hint}")
 
 
 def first_line(error: BaseException) -> str:

@@ -157,7 +157,8 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
     if plan.fingerprint != graph.fingerprint:
         raise PlanError(
             f"the plan is for {quoted(plan.model)} with fingerprint {quoted(plan.fingerprint)}, "
-            f"this model's is {graph.fingerprint}: it has changed, partition it anew"
+            f"this model's is {graph.fingerprint}: it is another one or it has changed, partition "
+            "it anew"
         )
     try:
         problem = Problem(

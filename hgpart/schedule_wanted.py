@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 from hgpart.schedules import check_in_flight, check_recompute, check_rule
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.rules import DEFAULT, IN_FLIGHT, RULES, STREAMS
@@ -135,10 +135,8 @@ def scheduling_of(
         count = 1 if micro_batches is None else micro_batches
         return Scheduling(schedule, count, in_flight, stash, recompute)
     if not Path(schedule).is_file():
-        raise ArgumentError(
-            f"schedule {schedule!r}: accepted are {', '.join(rules)}, and a file of "
-            "'hgpart show --schedule RULE -o FILE'"
-        )
+        files = "and a file of 'hgpart show --schedule RULE -o FILE'"
+        raise not_one_of("schedule", schedule, rules, files)
     file = read_schedule(schedule)
     if micro_batches not in (None, file.micro_batches):
         raise ArgumentError(

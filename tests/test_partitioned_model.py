@@ -91,7 +91,7 @@ def test_a_failing_stage_is_the_last_that_was_announced() -> None:
     with pytest.raises(ArgumentError, match=r"^k is 0"):
         partition_model(model, example, 0, 0.1, on_stage=seen.append)
     assert seen == STAGES[:4]
-    with pytest.raises(ArgumentError, match=r"^backend is 'x'"):
+    with pytest.raises(ArgumentError, match=r"^backend 'x'"):
         partition_model(model, example, 2, 0.1, backend="x")
     with pytest.raises(ArgumentError, match="no batch"):
         partition_model(model, torch.zeros(()), 2, 0.1)

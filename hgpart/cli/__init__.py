@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from importlib.metadata import version
 from typing import Annotated, Any, TextIO, cast
@@ -31,25 +31,56 @@ from hgpart.cli.commands.show import show
 from hgpart.cli.commands.trace import trace
 from hgpart.cli.commands.train import train
 from hgpart.cli.commands.verify import verify
+from hgpart.cli.panels import in_panels
 from hgpart.cli.processes import started_as_rank
 from hgpart.errors import HgpartError, ModelError, OutputError, first_line, is_out_of_memory
 from hgpart.freed_memory import keep_freed_memory
 from hgpart.terminal import say
 
 INTERRUPTED = 130  # 128 + the signal, as shells say it
+STATUSES = "; ".join(
+    [
+        "0 done",
+        "2 a command line that can't be read",
+        *(f"{kind.exit_status} {kind.__name__}" for kind in HgpartError.__subclasses__()),
+        f"{INTERRUPTED} Ctrl-C",
+    ]
+)
+COMPLETION = {"--install-completion", "--show-completion"}
 
 app = typer.Typer(
     help="Which device computes which filters of a CNN, by hypergraph partitioning.",
-    add_completion=False,
+    epilog=f"Begin with: hgpart recommend lenet5 --devices 2\n\nExit status: {STATUSES}",
 )
-app.command()(recommend)
-for command in (partition, show, compare, verify, run_placed, train, bench, models, trace):
-    app.command("run" if command is run_placed else None)(command)
-app.command()(calibrate)
-app.command()(profile)
-app.command()(predict)
-app.command()(export)
-app.command()(evaluate)
+EXAMPLES: Mapping[str, Mapping[Callable[..., None], str]] = {
+    "Divide a model": {
+        recommend: "recommend vgg16 --devices 4 --batch-size 16",
+        partition: "partition vgg16 --k 8 --eps 0.1 -o plan.json",
+        compare: "compare vgg16 --k 4,8,16",
+        show: "show plan.json --schedule greedy --micro-batches 4",
+    },
+    "Run it in parts": {
+        verify: "verify lenet5 --k 4",
+        run_placed: "run --plan plan.json --backward --micro-batches 4",
+        train: "train --plan plan.json --steps 100",
+        bench: "bench lenet5 --ways single,ddp,coarse --processes 2",
+    },
+    "Measure and simulate": {
+        calibrate: "calibrate -o machine.json",
+        profile: "profile vgg16 --batch-size 16 --threads 1 -o times.json",
+        predict: "predict --plan plan.json --machine 10gbe --times times.json",
+    },
+    "Look at models; other partitioners": {
+        models: "models vgg16 resnet50",
+        trace: "trace lenet5",
+        export: "export lenet5 --format hmetis -o lenet5.hgr",
+        evaluate: "evaluate lenet5 --partition lenet5.hgr.part.4 -o plan.json",
+    },
+}
+for panel, examples in EXAMPLES.items():
+    for command, example in examples.items():
+        named = "run" if command is run_placed else None
+        app.command(named, rich_help_panel=panel, epilog=f"Example: hgpart {example}")(command)
 
 
 def _print_version(asked: bool) -> None:
@@ -106,7 +137,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status; every error is one line on standard error."""
     output = cast(TextIO, _StandardOutput(sys.stdout))
     try:
-        command = typer.main.get_command(app)
+        command = in_panels(typer.main.get_command(app))
         with redirect_stdout(output):
             with command.make_context("hgpart", list(arguments) or ["--help"]) as context:
                 command.invoke(context)
@@ -146,6 +177,8 @@ def _failed(message: str, status: int) -> int:
 
 def main() -> None:
     """Run the `hgpart` command with the process's arguments."""
+    if "_HGPART_COMPLETE" in os.environ or COMPLETION.intersection(sys.argv):
+        app(prog_name="hgpart")  # typer answers the shell, and ends the process
     keep_freed_memory()
     status = run(sys.argv[1:])
     if status == INTERRUPTED or started_as_rank():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.tracing.traced_model import TracedModel
     from hgpart.work.figures import Work
+
+WIDEST_METAVAR = 28  # characters, in a help of 80 columns
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -55,12 +57,40 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
+def one_of(*declared: str, words: Sequence[str], besides: str = "", help: str) -> Any:
+    """Option whose value is one of some words, which the help and the shell then offer."""
+    offered = "|".join([*words, besides] if besides else words)
+    return typer.Option(
+        *declared,
+        metavar=offered if len(offered) < WIDEST_METAVAR else "NAME",
+        autocompletion=lambda incomplete: [word for word in words if word.startswith(incomplete)],
+        help=help,
+    )
+
+
+def _models(incomplete: str) -> list[str]:
+    """Built-in models for the shell; it imports torch, which only a shell that asks waits for."""
+    from hgpart.zoo import builtin_models
+
+    return [name for name in builtin_models() if name.startswith(incomplete)]
+
+
 Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
+        autocompletion=_models,
         help="A built-in model (see 'hgpart models'), timm:NAME, torchvision:NAME, "
         "pytorchcv:NAME, path/file.py:factory or package.module:factory.",
+    ),
+]
+PlannedModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        autocompletion=_models,
+        help="The plan's model when left out; to be given where that is code of yours.",
+        show_default=False,
     ),
 ]
 InputShape = Annotated[
@@ -70,10 +100,14 @@ InputShape = Annotated[
     ),
 ]
 Grain = Annotated[
-    str, typer.Option(help="coarse: a vertex per filter; fine: per channel of each filter.")
+    str,
+    one_of(words=("coarse", "fine"), help="A vertex per filter, or per channel of each filter."),
 ]
 Linear = Annotated[
-    str, typer.Option(help="neuron: a vertex per output of a linear layer; layer: one for all.")
+    str,
+    one_of(
+        words=("neuron", "layer"), help="A vertex per output of a linear layer, or one for all."
+    ),
 ]
 BatchSize = Annotated[int, typer.Option(help="Samples whose maps travel together.")]
 Slices = Annotated[
@@ -95,17 +129,17 @@ AnySlices = Annotated[
 ]
 Norms = Annotated[
     str,
-    typer.Option(
-        metavar="slice|batch",
+    one_of(
+        words=("slice", "batch"),
         help="What batch norms take their statistics of: each slice its own, or all of the batch, "
         "and then they travel.",
     ),
 ]
 StepNorms = Annotated[
     str,
-    typer.Option(
+    one_of(
         "--norms",
-        metavar="micro-batch|batch",
+        words=("micro-batch", "batch"),
         help="What updates running statistics: each micro-batch, or all of the batch at once.",
     ),
 ]
@@ -126,9 +160,10 @@ NoOutputVertex = Annotated[
 ]
 WorkSource = Annotated[
     str,
-    typer.Option(
+    one_of(
         "--work",
-        metavar="flops|profile|FILE",
+        words=("flops", "profile"),
+        besides="FILE",
         help="Multiply-accumulates, measured seconds, or a file of --save-work or hgpart profile.",
     ),
 ]
@@ -147,9 +182,16 @@ Speeds = Annotated[
 Eps = Annotated[
     float, typer.Option(help="Imbalance allowed: work up to (1 + eps) times a device's share.")
 ]
-Partitioner = Annotated[str, typer.Option("--backend", help="native, kahypar, mtkahypar or exact.")]
+Partitioner = Annotated[
+    str,
+    one_of(
+        "--backend",
+        words=("native", "kahypar", "mtkahypar", "exact"),
+        help="Who divides: native, kahypar, mtkahypar or exact.",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same partition.")]
-Unit = Annotated[str, typer.Option(help="What bytes are printed in: MB, GB, MiB or GiB.")]
+Unit = Annotated[str, one_of(words=("MB", "GB", "MiB", "GiB"), help="What bytes are printed in.")]
 PlanFile = Annotated[
     Path, typer.Option(metavar="PLAN", help="A file of 'hgpart partition -o' for the model.")
 ]
@@ -161,7 +203,12 @@ Devices = Annotated[
 ]
 # Called as torchrun's users know it from torch.distributed, not --transport.
 Transport = Annotated[
-    str, typer.Option("--backend", help="gloo, by way of the hosts, or nccl, from GPU to GPU.")
+    str,
+    one_of(
+        "--backend",
+        words=("gloo", "nccl"),
+        help="By way of the hosts, or from GPU to GPU.",
+    ),
 ]
 OneProcess = Annotated[
     bool, typer.Option("--one-process", help="A thread for each part, not a process.")
@@ -279,7 +326,7 @@ def work_of(
             module, traced, graph, batch_size=batch_size, device=device or "cpu"
         )
     if not Path(source).is_file():
-        raise ArgumentError(f"work {source!r}: accepted are flops, profile and a file that exists")
+        raise not_one_of("work", source, ("flops", "profile"), "and a file that exists")
     return lambda module, traced, graph: load_any_work(source, graph, batch_size)
 
 
@@ -288,5 +335,5 @@ def checked_unit(unit: str) -> str:
     from hgpart.report import UNITS
 
     if unit not in UNITS:
-        raise ArgumentError(f"unit {unit!r}: accepted are {', '.join(UNITS)}")
+        raise not_one_of("unit", unit, UNITS)
     return unit

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from hgpart.errors import ArgumentError, MissingPackageError, OutputError
@@ -46,8 +47,10 @@ def check_page_package() -> None:
         )
 
 
-def show_report(report: Report, unit: str, json: str | None, csv: Path | None) -> None:
-    """Write the files, then print."""
+def show_report(
+    report: Report, unit: str, json: str | None, csv: Path | None, then: str = ""
+) -> None:
+    """Write the files, then print, and at the end the command that leads on."""
     from hgpart.files.writing import replacing
     from hgpart.report import as_csv, as_json, print_report
 
@@ -56,6 +59,7 @@ def show_report(report: Report, unit: str, json: str | None, csv: Path | None) -
             file.write(as_csv(report))
     if tables_wanted(json, as_json(report)):
         print_report(report, plain_console(), unit)
+        lead_on(then)
 
 
 def tables_wanted(json: str | None, figures: str) -> bool:
@@ -68,6 +72,24 @@ def tables_wanted(json: str | None, figures: str) -> bool:
         with replacing(json) as file:
             file.write(figures)
     return json != "-"
+
+
+def lead_on(then: str) -> None:
+    """Print what to type next."""
+    if then:
+        plain_console().print(f"Next: {then}", soft_wrap=True)
+
+
+def of_plan(model: str, plan: Path | str) -> str:
+    """Arguments of a command that takes a plan, and its model where nobody else may name it.
+
+    >>> of_plan("vgg16", "my plan.json"), of_plan("net.py:make", "plan.json")
+    ("--plan 'my plan.json'", 'net.py:make --plan plan.json')
+    """
+    from hgpart.zoo import is_user_code
+
+    named = f"{quote(model)} " if is_user_code(model) else ""
+    return f"{named}--plan {quote(str(plan))}"
 
 
 def plain_console() -> PlainConsole:

@@ -52,13 +52,15 @@ def written_out(context: typer.Context) -> list[str]:
     found = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
+        if value is None:
+            continue
         if parameter.param_type_name == "argument":
             found.append(str(value))
         elif value is True:
             found.append(parameter.opts[0])
         elif isinstance(value, tuple):
             found += [parameter.opts[0], ",".join(value)]
-        elif value is not None and value is not False:
+        elif value is not False:
             found += [parameter.opts[0], str(value)]
     return found
 

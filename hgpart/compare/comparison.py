@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 
 from hgpart.compare.outcomes import (
@@ -21,7 +20,7 @@ from hgpart.compare.outcomes import (
     Task,
     run_strategy,
 )
-from hgpart.compare.strategies import strategies
+from hgpart.compare.strategies import strategies, strategy_named
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import replacing
@@ -149,12 +148,7 @@ def chosen_strategies(names: Sequence[str] | None) -> tuple[Strategy, ...]:
     ArgumentError
         If there is none of a name; says which are near.
     """
-    known = strategies()
-    for name in names or ():
-        if name not in known:
-            near = get_close_matches(name, known, 3, 0.4) or list(known)
-            raise ArgumentError(f"strategy {name!r}: did you mean {', '.join(near)}?")
-    return tuple(known[name] for name in names or known)
+    return tuple(map(strategy_named, names or strategies()))
 
 
 def check_grid(

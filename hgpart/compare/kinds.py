@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
-from hgpart.errors import ArgumentError
+from hgpart.errors import not_one_of
 from hgpart.hypergraph.blocks import Blocks, layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
@@ -77,7 +77,7 @@ def partition_of_kind(
 def check_kind(kind: str) -> None:
     """Refuse what is no kind of partition."""
     if kind not in KINDS:
-        raise ArgumentError(f"partition {kind!r}: accepted are {', '.join(KINDS)}")
+        raise not_one_of("partition", kind, KINDS)
 
 
 def _random(problem: Problem, seed: int) -> tuple[CnnHypergraph, Int32]:

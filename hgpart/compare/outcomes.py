@@ -17,6 +17,7 @@ from hgpart.hypergraph.metrics import imbalance
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
+from hgpart.partition.baselines.known_ways import Way
 from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
@@ -149,15 +150,18 @@ class Strategy:
     source : str
         Where it comes from.
     uses_eps : bool
-    run : callable
-        Task -> Outcome without its time; raises an ArgumentError or InfeasibleError that says why
+    divide : callable
+        Task -> blocks and their parts; raises an ArgumentError or InfeasibleError that says why
         where it can't be used.
+    ring : bool
+        Whether gradients are summed in a ring, as `outcome_of_parts` takes it.
     """
 
     name: str
     source: str
     uses_eps: bool
-    run: Callable[[Strategy, Task], Outcome]
+    divide: Callable[[Task], Way]
+    ring: bool = False
 
 
 def run_strategy(strategy: Strategy, task: Task) -> Row:
@@ -165,7 +169,7 @@ def run_strategy(strategy: Strategy, task: Task) -> Row:
     start = time.perf_counter()
     eps = task.eps if strategy.uses_eps else None
     try:
-        outcome = strategy.run(strategy, task)
+        outcome = outcome_of_parts(strategy, task, *strategy.divide(task), strategy.ring)
     except (ArgumentError, InfeasibleError) as error:
         return NotApplicable(strategy.name, task.k, eps, " ".join(str(error).split()))
     except MemoryError as error:

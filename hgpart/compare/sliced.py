@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from hgpart.compare.outcomes import Outcome, Strategy, Task, outcome_of_parts
+import numpy as np
+
+from hgpart.arrays import Int32
+from hgpart.compare.outcomes import Strategy, Task
+from hgpart.compare.step_traffic import step_flows, together
 from hgpart.errors import ArgumentError, InfeasibleError
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.hypergraph.metrics import imbalance
 from hgpart.partition.baselines.by_slices import data_parallel, hybrid, opposed_replicas, replica
 from hgpart.partition.baselines.known_ways import Way, numbers_of_replicas, stages_of_rooms
 from hgpart.partition.baselines.one_weird_trick import one_weird_trick
@@ -19,13 +25,13 @@ from hgpart.partition.stages import solve, solve_in_slices
 EFFORT_OF_REPLICAS = 0.1  # of native, for each number of replicas
 
 
-def _native(strategy: Strategy, task: Task) -> Outcome:
+def _native(task: Task) -> Way:
     problem, search = task.problem("coarse"), Search(task.seed)
     if task.slices is None:
         found = uninterrupted(solve_in_slices(problem, search))
     else:
         found = uninterrupted(solve(problem.in_slices(task.slices), search))
-    return outcome_of_parts(strategy, task, found.model, found.parts)
+    return found.model, found.parts
 
 
 def _divided(task: Task, slices: int, linear: str | None = None) -> Problem:
@@ -40,23 +46,19 @@ def _divided(task: Task, slices: int, linear: str | None = None) -> Problem:
     return Problem(task.graph, task.work, modelling, task.k, task.eps)
 
 
-def _data_parallel(ring: bool) -> Callable[[Strategy, Task], Outcome]:
-    def run(strategy: Strategy, task: Task) -> Outcome:
-        return outcome_of_parts(strategy, task, *data_parallel(_divided(task, task.k)), ring)
-
-    return run
+def _data_parallel(task: Task) -> Way:
+    return data_parallel(_divided(task, task.k))
 
 
-def _one_weird_trick(strategy: Strategy, task: Task) -> Outcome:
-    way = one_weird_trick(_divided(task, task.k, linear="neuron"))
-    return outcome_of_parts(strategy, task, *way, ring=True)
+def _one_weird_trick(task: Task) -> Way:
+    return one_weird_trick(_divided(task, task.k, linear="neuron"))
 
 
-def _opposed_replicas(strategy: Strategy, task: Task) -> Outcome:
-    return outcome_of_parts(strategy, task, *opposed_replicas(_divided(task, 2)))
+def _opposed_replicas(task: Task) -> Way:
+    return opposed_replicas(_divided(task, 2))
 
 
-def _hybrid(strategy: Strategy, task: Task) -> Outcome:
+def _hybrid(task: Task) -> Way:
     """The best number of replicas, each divided among its devices by the native solver."""
     problem = _divided(task, min(task.k, task.modelling.batch_size))
     numbers = numbers_of_replicas(problem)
@@ -65,7 +67,7 @@ def _hybrid(strategy: Strategy, task: Task) -> Outcome:
             f"{task.k} devices and {task.modelling.batch_size} samples: equal replicas of several "
             "devices need 4 devices or more, no prime number, and a sample for each replica"
         )
-    return _best(strategy, task, _hybrids(task, numbers))
+    return _best(task, _hybrids(task, numbers))
 
 
 def _hybrids(task: Task, numbers: Iterable[int]) -> Iterator[Way]:
@@ -76,7 +78,7 @@ def _hybrids(task: Task, numbers: Iterable[int]) -> Iterator[Way]:
         yield hybrid(problem, replicas, found.model, found.parts)
 
 
-def _replicated_stages(strategy: Strategy, task: Task) -> Outcome:
+def _replicated_stages(task: Task) -> Way:
     problem = task.problem("coarse")
     numbers = numbers_of_slices(task.modelling.batch_size, task.k)
     ways = (
@@ -84,16 +86,21 @@ def _replicated_stages(strategy: Strategy, task: Task) -> Outcome:
         for slices in (numbers if task.slices is None else (task.slices,))
         for way in stages_of_rooms(problem.in_slices(slices))
     )
-    return _best(strategy, task, ways)
+    return _best(task, ways)
 
 
-def _best(strategy: Strategy, task: Task, ways: Iterable[Way]) -> Outcome:
+def _best(task: Task, ways: Iterable[Way]) -> Way:
     """The way within eps that sends least in a step; of equal ones the first."""
-    found = [outcome_of_parts(strategy, task, *way) for way in ways]
-    balanced = [one for one in found if one.imbalance <= task.eps]
+    balanced = [way for way in ways if _imbalance(task.k, *way) <= task.eps]
     if not balanced:
         raise InfeasibleError(f"none is within eps {task.eps:g}")
-    return min(balanced, key=lambda one: one.step_bytes)
+    return min(balanced, key=lambda way: together(step_flows(*way, task.k).values()).volume)
+
+
+def _imbalance(k: int, model: CnnHypergraph, parts: Int32) -> float:
+    loads = np.zeros(k, dtype=np.int64)
+    np.add.at(loads, parts, model.weights)
+    return imbalance(loads)
 
 
 SLICED = (
@@ -125,18 +132,20 @@ SLICED = (
         "data-parallel",
         "the model on every device, gradients all-reduced in a ring",
         False,
-        _data_parallel(ring=True),
+        _data_parallel,
+        ring=True,
     ),
     Strategy(
         "parameter-server",
         "the model on every device, gradients to one of them and back (thesis 5.1.8)",
         False,
-        _data_parallel(ring=False),
+        _data_parallel,
     ),
     Strategy(
         "one-weird-trick",
         "data-parallel but for the linear layers at the end (Krizhevsky 2014)",
         False,
         _one_weird_trick,
+        ring=True,
     ),
 )

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 
 import numpy as np
 
-from hgpart.arrays import Int32, Int64
-from hgpart.compare.outcomes import Outcome, Strategy, Task, outcome_of_parts
+from hgpart.arrays import Int64
+from hgpart.compare.outcomes import Strategy, Task
 from hgpart.compare.sliced import SLICED
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import layer_blocks
-from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.partition.backends import BACKENDS
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
+from hgpart.partition.baselines.known_ways import Way
 from hgpart.partition.baselines.layerwise import (
     layerwise,
     layerwise_by_count,
     layerwise_by_parameters,
 )
 from hgpart.partition.baselines.random_parts import random_parts
-from hgpart.partition.partition import uninterrupted
+from hgpart.partition.partition import Partition, evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve
 
 
-def _by_layers(cut: Callable[[Problem], Int64]) -> Callable[[Strategy, Task], Outcome]:
-    def run(strategy: Strategy, task: Task) -> Outcome:
+def _by_layers(cut: Callable[[Problem], Int64]) -> Callable[[Task], Way]:
+    def divide(task: Task) -> Way:
         busy = sum(
             layer.tasks > 0 and each > 0
             for layer, each in zip(task.graph.layers, task.work.per_task, strict=True)
@@ -39,30 +40,25 @@ def _by_layers(cut: Callable[[Problem], Int64]) -> Callable[[Strategy, Task], Ou
         problem = task.problem("coarse")
         model = problem.hypergraph(layer_blocks(problem.views))
         parts = cut(problem).astype(np.int32)[model.vertex_layers]
-        return outcome_of_parts(strategy, task, model, parts)
+        return model, parts
 
-    return run
-
-
-def _by_rule(
-    rule: Callable[[Problem], tuple[CnnHypergraph, Int32]], grain: str
-) -> Callable[[Strategy, Task], Outcome]:
-    def run(strategy: Strategy, task: Task) -> Outcome:
-        return outcome_of_parts(strategy, task, *rule(task.problem(grain)))
-
-    return run
+    return divide
 
 
-def _random(strategy: Strategy, task: Task) -> Outcome:
-    return outcome_of_parts(strategy, task, *random_parts(task.problem("coarse"), task.seed))
+def _by_rule(rule: Callable[[Problem], Way], grain: str) -> Callable[[Task], Way]:
+    return lambda task: rule(task.problem(grain))
 
 
-def _by_backend(backend: str, grain: str) -> Callable[[Strategy, Task], Outcome]:
-    def run(strategy: Strategy, task: Task) -> Outcome:
+def _random(task: Task) -> Way:
+    return random_parts(task.problem("coarse"), task.seed)
+
+
+def _by_backend(backend: str, grain: str) -> Callable[[Task], Way]:
+    def divide(task: Task) -> Way:
         found = uninterrupted(solve(task.problem(grain), Search(task.seed), backend))
-        return outcome_of_parts(strategy, task, found.model, found.parts)
+        return found.model, found.parts
 
-    return run
+    return divide
 
 
 # ------------------------------------------------------------------ the list
@@ -123,3 +119,32 @@ def strategies() -> Mapping[str, Strategy]:
         *SLICED,
     ]
     return {strategy.name: strategy for strategy in found}
+
+
+def strategy_named(name: str) -> Strategy:
+    """The strategy of a name.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none; says which are near.
+    """
+    known = strategies()
+    if name not in known:
+        near = get_close_matches(name, known, 3, 0.4) or list(known)
+        raise ArgumentError(f"strategy {name!r}: did you mean {', '.join(near)}?")
+    return known[name]
+
+
+def partition_by(strategy: Strategy, task: Task) -> Partition:
+    """The partition that a strategy makes, as a plan takes it.
+
+    Raises
+    ------
+    ArgumentError, InfeasibleError
+        If it can't be used; says why.
+    """
+    model, parts = strategy.divide(task)
+    problem = Problem(task.graph, task.work, model.modelling, task.k, task.eps)
+    name = strategy.name
+    return evaluated(problem, model, parts, seed=task.seed, backend=name, start=name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, ChannelGraph, Layer, Read
 
 GRAINS = ("coarse", "fine")
@@ -61,13 +61,11 @@ class Modelling:
     def __post_init__(self) -> None:
         """Check every field at the door."""
         if self.grain not in GRAINS:
-            raise ArgumentError(f"grain {self.grain!r}: accepted are {' and '.join(GRAINS)}")
+            raise not_one_of("grain", self.grain, GRAINS)
         if self.linear not in LINEAR_MODES:
-            raise ArgumentError(
-                f"linear {self.linear!r}: accepted are {' and '.join(LINEAR_MODES)}"
-            )
+            raise not_one_of("linear", self.linear, LINEAR_MODES)
         if self.norms not in NORMS:
-            raise ArgumentError(f"norms {self.norms!r}: accepted are {' and '.join(NORMS)}")
+            raise not_one_of("norms", self.norms, NORMS)
         for name, value in (
             ("batch size", self.batch_size),
             ("bytes per element", self.bytes_per_element),

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from hgpart.errors import ArgumentError, TraceError
+from hgpart.errors import ArgumentError, TraceError, not_one_of
 from hgpart.operators import channelwise, moving
 from hgpart.operators.calls import place_of
 from hgpart.operators.channelwise import over_last, same_place
@@ -296,7 +296,7 @@ def channel_rule(
         that an overload does not have.
     """
     if cut not in (None, *_USERS_CUTS):
-        raise ArgumentError(f"cut {cut!r}: accepted are {', '.join(_USERS_CUTS)}")
+        raise not_one_of("cut", cut, _USERS_CUTS)
     overloads = [one for operator in operators for one in _overloads(operator)]
 
     def register(rule: Rule) -> Rule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from hgpart.arrays import Int32, Int64
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.exact.counting import exact
 from hgpart.partition.external.kahypar import kahypar
@@ -81,7 +81,7 @@ def backend(name: str) -> Backend:
     True
     """
     if name not in BACKENDS:
-        raise ArgumentError(f"backend is {name!r}, expected one of {', '.join(BACKENDS)}")
+        raise not_one_of("backend", name, BACKENDS)
     return BACKENDS[name]
 
 

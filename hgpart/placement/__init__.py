@@ -28,8 +28,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from hgpart.errors import PlacementError, first_line
+from hgpart.errors import PlacementError, PlanError, TraceError, first_line
 from hgpart.execution.transfers import Transfer
+from hgpart.files.json_files import quoted
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
@@ -116,7 +117,7 @@ def _restored(model: nn.Module, plan: Plan) -> tuple[TracedModel, ChannelGraph, 
     """
     found = []
     for one in (model, skeleton(model).train(not model.training)):
-        traced = trace(one, example_inputs(one, plan.input_shape))
+        traced = _traced_as_planned(one, plan)
         graph = planned = channel_graph(traced)
         if planned.fingerprint != plan.fingerprint:
             bare = skeleton(one).float()
@@ -126,6 +127,18 @@ def _restored(model: nn.Module, plan: Plan) -> tuple[TracedModel, ChannelGraph, 
         found.append((traced, graph))
     traced, graph = found[0]
     return traced, graph, restore(plan, graph)  # which says that it is another model
+
+
+def _traced_as_planned(model: nn.Module, plan: Plan) -> TracedModel:
+    """Trace a model with the plan's shape of a sample: of another model that is what fails."""
+    try:
+        return trace(model, example_inputs(model, plan.input_shape))
+    except TraceError as error:
+        shape = "x".join(map(str, plan.input_shape))
+        raise PlanError(
+            f"the plan is for {quoted(plan.model)} and samples of {shape}, with which this model "
+            f"can't be traced: {error}"
+        ) from error
 
 
 def _checked(devices: Sequence[torch.device | str] | None, k: int) -> tuple[torch.device, ...]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hgpart.arrays import Int64
-from hgpart.errors import ArgumentError, PlacementError
+from hgpart.errors import ArgumentError, PlacementError, not_one_of
 from hgpart.execution.program import PartProgram, receive
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
@@ -88,9 +88,7 @@ class PartFigures:
     def optimizer_bytes(self, optimizer: str) -> int:
         """What an optimizer keeps: ``sgd``, ``sgd with momentum`` or ``adam``."""
         if optimizer not in OPTIMIZER_STATES:
-            raise ArgumentError(
-                f"optimizer {optimizer!r}: accepted are {', '.join(OPTIMIZER_STATES)}"
-            )
+            raise not_one_of("optimizer", optimizer, OPTIMIZER_STATES)
         return OPTIMIZER_STATES[optimizer] * self.gradient_bytes
 
     def memory_bytes(self, optimizer: str) -> int:

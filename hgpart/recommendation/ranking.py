@@ -8,7 +8,7 @@ from math import inf
 
 import numpy as np
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import not_one_of
 from hgpart.machines.machine import Machine
 from hgpart.plan import Plan
 from hgpart.prediction.predict import Prediction
@@ -21,7 +21,7 @@ GOALS = ("time", "memory", "throughput")
 def check_goal(goal: str) -> None:
     """Raise an ArgumentError if there is no such goal."""
     if goal not in GOALS:
-        raise ArgumentError(f"goal {goal!r}: accepted are {', '.join(GOALS)}")
+        raise not_one_of("goal", goal, GOALS)
 
 
 @dataclass(frozen=True, eq=False)

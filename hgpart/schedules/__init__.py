@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Integral
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.needs import Needs
 from hgpart.schedules.outline import Outline
@@ -30,7 +30,7 @@ __all__ = [
 def check_rule(rule: str) -> None:
     """Raise an ArgumentError if there is no such rule."""
     if not isinstance(rule, str) or rule not in (*RULES, *STREAMS):
-        raise ArgumentError(f"schedule {rule!r}: accepted are {', '.join((*RULES, *STREAMS))}")
+        raise not_one_of("schedule", rule, (*RULES, *STREAMS))
 
 
 def check_in_flight(rule: str, in_flight: int | None) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from builtin_graphs import full_size_graph
 
-from hgpart.cli import run
+from hgpart.cli import app, run
 from hgpart.errors import ModelError
 from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
@@ -122,14 +122,15 @@ def test_a_schedule_is_drawn(capsys, tmp_path):
     hgpart(*LENET, "--batch-size", 8, "-o", plan)
     kept = tmp_path / "schedule.json"
     hgpart("show", plan, "--schedule", "gpipe", "--micro-batches", 3, "-o", kept)
-    drawn = capsys.readouterr().out.partition("\ngpipe: 3 micro-batches on 2 parts, idle ")[2]
+    out = capsys.readouterr().out.removesuffix(f"Next: hgpart run --plan {plan} --backward\n")
+    drawn = out.partition("\ngpipe: 3 micro-batches on 2 parts, idle ")[2]
     first, second = drawn.splitlines()[1:3]
     assert (first[:3], second[:3]) == ("0 |", "1 |")
     assert set(first + second) > set("012abc")
     assert re.fullmatch(r"holds at most 0: [\d.]+, 1: [\d.]+ MB", drawn.splitlines()[-1])
     page = tmp_path / "page.html"
     hgpart("show", plan, "--schedule", kept, "--html", page)
-    assert capsys.readouterr().out.endswith(drawn)
+    assert drawn in capsys.readouterr().out
     assert "A step of training by gpipe, the batch in 3 micro-batches" in page.read_text()
     fails(capsys, ["show", plan, "--schedule", "zigzag"], 3, "schedule 'zigzag': accepted are seq")
     said = "--micro-batches 3 without a schedule to draw: accepted with --schedule RULE"
@@ -238,8 +239,8 @@ def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_
     untried = "Slices of the batch were not tried: --slices auto may send less\n"
     assert untried in first
     hgpart("show", plan, "--json", tmp_path / "figures.json", "--dot", tmp_path / "graph")
-    again = capsys.readouterr().out.split("Seconds")[0]
-    assert again == first.split("Seconds")[0].replace(untried, "")
+    again = capsys.readouterr().out.split("Wall seconds")[0]
+    assert again == first.split("Wall seconds")[0].replace(untried, "")
     shown = json.loads((tmp_path / "figures.json").read_text())
     assert shown["objective"] == "links"
     assert shown["volume_bytes"] < shown["objective_value"] < 50 * shown["volume_bytes"]
@@ -282,14 +283,77 @@ def test_a_model_of_the_user_is_traced_with_what_was_kept_whole(capsys, tmp_path
     assert [*labels.values()] == ["input", "0", "1", "2", "output"]
     out = capsys.readouterr().out
     assert "(1 kept whole)" in out.splitlines()[0]
-    assert out.splitlines()[-1] == "Kept whole (one task that reads everything): 1 (sort)"
+    kept, then = out.splitlines()[-2:]
+    assert kept == "Kept whole (one task that reads everything): 1 (sort)"
+    assert then == f"Next: hgpart partition {file}:net --input-shape 3,16,16 --k 4"
 
 
 def test_models_lists_those_that_are_named(capsys):
     hgpart("models", "lenet5", "alexnet")
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        *("model", "lenet5", "alexnet")
+        *("model", "lenet5", "alexnet", "Next:")
     ]
+
+
+def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
+    plan, parts, named = (tmp_path / name for name in ("plan.json", "parts", "named.json"))
+    hgpart(*LENET, "-o", plan, "--partition-file", parts)
+    then = f"hgpart run --plan {plan} --backward --micro-batches 4"
+    assert capsys.readouterr().out.splitlines()[-1] == f"Next: {then}"
+    hgpart("run", "--plan", plan, "--one-process", "--steps", 1, "--backward")
+    shown = capsys.readouterr().out
+    assert "lenet5 on 2 devices" in shown
+    assert shown.splitlines()[-1] == f"Next: {then}"
+    fails(capsys, ["verify", "--k", 2], 3, "no MODEL given")
+    # A plan of what another tool found is that of the partition.
+    hgpart("evaluate", "lenet5", "--partition", parts, "-o", named)
+    hgpart("partition", "lenet5", "--k", 2, "--strategy", "filterwise-horizontal", "-o", parts)
+    capsys.readouterr()
+    first, again, halves = map(load_plan, (plan, named, parts))
+    assert (again.volume_bytes, again.imbalance) == (first.volume_bytes, first.imbalance)
+    assert (halves.backend, halves.imbalance) == ("filterwise-horizontal", 0.0)
+    hgpart("show", named)
+    hgpart("verify", "--plan", parts)
+    assert capsys.readouterr().out.splitlines()[-1] == f"Next: hgpart train --plan {parts}"
+
+
+def test_a_plan_of_another_model_is_named(capsys, tmp_path):
+    hgpart(*LENET, "-o", tmp_path / "plan.json")
+    capsys.readouterr()
+    job = ["run", "alexnet", "--one-process", "--plan", tmp_path / "plan.json"]
+    fails(capsys, job, 12, 'the plan is for "lenet5" and samples of 1x32x32, with which this model')
+
+
+def test_a_partition_that_gains_nothing_says_so(capsys):
+    hgpart("partition", "lenet5", "--k", 2, "--strategy", "layerwise")
+    assert "\nSo it gains nothing over that cut, in load and bytes\n" in capsys.readouterr().out
+    hgpart(*LENET)
+    assert "gains nothing" not in capsys.readouterr().out
+
+
+def test_a_shell_completes_choices():
+    environment = {
+        **os.environ,
+        "_HGPART_COMPLETE": "complete_bash",
+        "COMP_WORDS": "hgpart partition lenet5 --grain ",
+        "COMP_CWORD": "4",
+    }
+    command = [sys.executable, "-c", PROGRAM]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (ended.stdout.split(), ended.returncode) == (["coarse", "fine"], 0)
+
+
+def test_each_command_says_its_options_in_groups_and_an_example(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in app.registered_commands:
+        name = command.name or command.callback.__name__
+        hgpart(name, "--help")
+        shown = capsys.readouterr().out
+        assert f"Example: hgpart {name} " in shown
+        assert "<str>" not in shown.replace("(<str>)", "") or name in ("show", "calibrate")
+    hgpart("--help")
+    shown = capsys.readouterr().out
+    assert "12 PlanError" in " ".join(shown.split())
 
 
 # ------------------------------------------------------------------ mistakes
@@ -307,6 +371,12 @@ MISTAKES = {
     "k > tasks": (["partition", "lenet5", "--k", "999"], 3, "999"),
     "eps < 0": ([*LENET, "--eps", "-0.1"], 3, "-0.1"),
     "eps is not a number": ([*LENET, "--eps", "nan"], 3, "nan"),
+    "grain that is near": ([*LENET, "--grain", "corse"], 3, "did you mean coarse?"),
+    "strategy and grain": (
+        [*LENET, "--strategy", "layerwise", "--grain", "fine"],
+        3,
+        "--grain fine with --strategy layerwise: accepted is without",
+    ),
     "grain": ([*LENET, "--grain", "medium"], 3, "coarse and fine"),
     "linear": ([*LENET, "--linear", "block"], 3, "neuron and layer"),
     "backend": ([*LENET, "--backend", "metis"], 3, "kahypar, mtkahypar"),
@@ -330,7 +400,7 @@ MISTAKES = {
     "no tensor is so large": ([*LENET, "--input-shape", f"{10**20},1,1"], 3, "bytes that a tensor"),
     "no sum is so large": (["trace", "unet", "--input-shape", f"3,{10**8},{10**8}"], 3, "up to"),
     "no partition file": (["evaluate", "lenet5", "--partition", "none"], 6, "none"),
-    "objective": ([*LENET, "--objective", "cut"], 3, "volume, largest"),
+    "objective": ([*LENET, "--objective", "cut"], 3, "volume and largest"),
     "objective of others": (
         [*LENET, "--backend", "kahypar", "--objective", "largest"],
         3,
@@ -416,13 +486,13 @@ def test_a_plan_calls_no_code_that_nobody_named(capsys, monkeypatch, tmp_path):
     )
     options = ["--k", 2, "--effort", 0.01, "--batch-size", 1]  # of which there are no slices to try
     hgpart("partition", "mine.py:net", *options, "-o", plan)
-    first = capsys.readouterr().out.split("Seconds")[0]
+    first = capsys.readouterr().out.split("Wall seconds")[0]
     called.unlink()
     fails(capsys, ["show", plan], 3, '"mine.py:net": accepted with --model')
     assert not called.exists()
     for trusted in (["--trust"], ["--model", "mine.py:net"]):
         hgpart("show", plan, *trusted)
-        assert capsys.readouterr().out.split("Seconds")[0] == first
+        assert capsys.readouterr().out.split("Wall seconds")[0] == first
         called.unlink()
 
 
@@ -441,7 +511,7 @@ def test_names_of_models_and_files_are_text_to_the_terminal(capsys, monkeypatch,
         "    return nn.Sequential(OrderedDict(layers)), (2, 3, 3)\n"
     )
     hgpart("partition", "mine.py:net", "--k", 2, "--eps", 1, "--effort", 0.01, "-o", "plan.json")
-    layers = capsys.readouterr().out.split("Layers (")[1].splitlines()[4:-3]
+    layers = capsys.readouterr().out.split("Layers (")[1].splitlines()[4:-4]
     assert [line.split()[0] for line in layers] == [
         *("[/bold]", ":smile:", r"\x1b[31m", r"line\nend", 'q"', "\\", r"\u202e")
     ]

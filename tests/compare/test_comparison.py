@@ -34,6 +34,7 @@ from hgpart.compare.comparison import (
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome, Strategy
 from hgpart.errors import ArgumentError, FormatError, PlanError
 from hgpart.hypergraph.modelling import Modelling
+from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.work.figures import flops, measured
 
 # ------------------------------------------------------------------ the grid
@@ -102,10 +103,10 @@ def test_rows_that_failed_are_tried_again():
 def test_what_has_not_begun_when_it_is_closed_never_does():
     begun, go_on = [], threading.Event()
 
-    def wait(strategy, task):
+    def wait(task):
         begun.append(task.k)
         go_on.wait(10)
-        return outcome("wait", task.k, 1.0, 1)
+        return random_parts(task.problem("coarse"), seed=0)
 
     graph = graph_of("plain")
     cells = [(Strategy("wait", "", False, wait), k, None) for k in range(1, 9)]

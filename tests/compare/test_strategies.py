@@ -25,7 +25,8 @@ from hgpart.compare.outcomes import (
     outcome_of_parts,
     run_strategy,
 )
-from hgpart.compare.strategies import strategies
+from hgpart.compare.step_traffic import step_flows
+from hgpart.compare.strategies import partition_by, strategies, strategy_named
 from hgpart.errors import ArgumentError, BackendError, InfeasibleError, MissingPackageError
 from hgpart.hypergraph.blocks import layer_blocks, single_blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
@@ -51,7 +52,7 @@ from hgpart.partition.stages import solve
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import Work, flops
 
-STRATEGY = Strategy("any", "a test", True, lambda strategy, task: None)
+STRATEGY = Strategy("any", "a test", True, lambda task: None)
 COPIES = ("data-parallel", "parameter-server", "one-weird-trick")
 
 
@@ -475,7 +476,7 @@ def test_more_devices_than_samples_have_the_figures_of_a_larger_batch(name) -> N
     ],
 )
 def test_what_went_wrong_is_not_what_can_not_be_used(error, kind, why) -> None:
-    def run_into(strategy, task):
+    def run_into(task):
         raise error
 
     graph = full_size_graph("lenet5")
@@ -492,6 +493,19 @@ def test_an_interrupted_search_has_no_figures(monkeypatch) -> None:
     monkeypatch.setattr("hgpart.compare.strategies.solve", search)
     with pytest.raises(KeyboardInterrupt):
         run("coarse-native", full_size_graph("lenet5"), 2)
+
+
+def test_a_named_strategy_makes_the_partition_that_is_compared() -> None:
+    graph = full_size_graph("lenet5")
+    for name in ("filterwise-horizontal", "data-parallel", "replicated-stages"):
+        task = Task(graph, flops(graph), Modelling(), 2, 0.2, 0, slices=2)
+        found, row = partition_by(strategy_named(name), task), run(name, graph, 2)
+        assert found.evaluation.imbalance == row.imbalance
+        assert step_flows(found.model, found.parts, 2)["maps forward"].volume == row.forward_bytes
+        assert found.modelling.slices == row.smallest_batch
+        assert (found.backend, found.k, found.eps) == (name, 2, 0.2)
+    with pytest.raises(ArgumentError, match=r"did you mean layerwise, "):
+        strategy_named("layerwize")
 
 
 def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:

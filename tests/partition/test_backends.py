@@ -102,7 +102,7 @@ def packaged(request: pytest.FixtureRequest) -> Backend:
 
 
 def test_unknown_name_is_told_the_known_ones() -> None:
-    known = "'patoh', expected one of native, kahypar, mtkahypar, exact"
+    known = "'patoh': accepted are native, kahypar, mtkahypar, exact"
     with pytest.raises(ArgumentError, match=known):
         backend("patoh")
 

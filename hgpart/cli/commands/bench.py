@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,9 +27,16 @@ from hgpart.cli.options import (
     WorkSource,
     checked_unit,
     names,
+    one_of,
     work_of,
 )
-from hgpart.cli.outputs import check_outputs, check_page_package, plain_console, tables_wanted
+from hgpart.cli.outputs import (
+    check_outputs,
+    check_page_package,
+    lead_on,
+    plain_console,
+    tables_wanted,
+)
 from hgpart.cli.processes import threads_of_each
 from hgpart.cli.stages import Stages, classes_of, traced_model
 from hgpart.cores import processor, usable_cores
@@ -65,8 +73,9 @@ def bench(
     batch_size: Annotated[int, typer.Option(help="Samples of a step, of all processes.")] = 32,
     data: Annotated[
         str,
-        typer.Option(
-            metavar="synthetic|digits|imagefolder:PATH",
+        one_of(
+            words=("synthetic", "digits"),
+            besides="imagefolder:PATH",
             help="What is trained on; synthetic is the same batch in each step.",
         ),
     ] = "synthetic",
@@ -270,6 +279,7 @@ class _Wanted:
                 write_page(as_page(found), self.html)
             if tables_wanted(self.json, rows.as_json(found)):
                 show(found)
+                lead_on(f"hgpart recommend {quote(self.job.model)} --devices {self.job.workers}")
             sys.stdout.flush()
         if interrupted:
             raise KeyboardInterrupt(f"with {len(found.rows)} of {len(self.ways)} ways begun")

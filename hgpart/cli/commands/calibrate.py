@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
 from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
 from hgpart.cli.options import Devices, JsonFile, Timeout, Transport
-from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
+from hgpart.cli.outputs import check_outputs, lead_on, plain_console, tables_wanted
 from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.cores import usable_cores
@@ -99,3 +100,6 @@ def _measure(
         save_machine(machine, output)
     if tables_wanted(json, machine_json(machine)):
         print_machine(machine, plain_console())
+        file = "machine.json" if output is None else quote(str(output))
+        kept = "the same with -o machine.json, then " if output is None else ""
+        lead_on(f"{kept}hgpart recommend MODEL --machine {file}")

@@ -31,7 +31,7 @@ from hgpart.cli.options import (
     modelling_of,
     work_of,
 )
-from hgpart.cli.outputs import check_outputs, show_report
+from hgpart.cli.outputs import check_outputs, of_plan, show_report
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import FormatError
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hgpart.arrays import Int32
     from hgpart.hypergraph.modelling import Modelling
 
+MADE_BY = "file"  # what a plan says of the partitioner
 MOST_OF_A_HEAD = 200  # characters, in which a plan says that it is one
 
 
@@ -73,20 +74,22 @@ def evaluate(
     unit: Unit = "MB",
     json: JsonFile = None,
     csv: CsvFile = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="A plan of it, as JSON.")
+    ] = None,
 ) -> None:
     """Show what a partition costs that another tool made."""
-    check_outputs({"--json": json, "--csv": csv})
+    check_outputs({"--json": json, "--csv": csv, "--output": output})
     with Stages() as stage:
         with stage("import"):
             from hgpart.hypergraph.blocks import full_vertices
-            from hgpart.hypergraph.building import evaluate_parts
             from hgpart.hypergraph.partition_files import blocks_of_parts
             from hgpart.hypergraph.shares import part_shares
-            from hgpart.partition.bounds.lower_bound import lower_bound
-            from hgpart.partition.problem.balance import within
+            from hgpart.partition.partition import evaluated
             from hgpart.partition.problem.checks import check_request
             from hgpart.partition.problem.problem import Problem
             from hgpart.partitioned_model import evaluate_layerwise
+            from hgpart.plan import make_plan, save_plan
             from hgpart.report import Report
         unit = checked_unit(unit)
         check_request(len(speeds or [1]) if k is None else k, eps, speeds)
@@ -112,11 +115,14 @@ def evaluate(
             done = measure(module, traced, graph)
         with stage("evaluate"):
             blocks, parts = blocks_of_parts(graph, done, modelling, every)
-            found = evaluate_parts(blocks, parts, k, speeds)
-            bound = lower_bound(Problem(graph, done, modelling, k, eps, speeds))
+            problem = Problem(graph, done, modelling, k, eps, speeds)
+            found = evaluated(problem, blocks, parts, seed=0, backend=MADE_BY, start=MADE_BY)
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)
         shares = part_shares(blocks, parts, k)
+        if output is not None:
+            with stage("write"):
+                save_plan(make_plan(found, graph, done, model, shape), output)
     report = Report(
         model=model,
         input_shape=shape,
@@ -131,14 +137,17 @@ def evaluate(
         seed=None,
         blocks=blocks,
         parts=parts,
-        feasible=within(found.loads, speeds or [1] * k, eps),
-        evaluation=found,
-        lower_bound=bound,
+        feasible=found.feasible,
+        evaluation=found.evaluation,
+        lower_bound=found.lower_bound,
         shares=shares,
         layerwise=layerwise,
         seconds=stage.all_seconds(),
     )
-    show_report(report, unit, json, csv)
+    then = "the same with -o plan.json, which hgpart verify, run and train take as --plan plan.json"
+    if output is not None:
+        then = f"hgpart run {of_plan(model, output)} --backward --micro-batches 4"
+    show_report(report, unit, json, csv, then)
 
 
 def _read(path: Path, vertices: int, modelling: Modelling, k: int | None) -> Int32:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -22,11 +23,12 @@ from hgpart.cli.options import (
     Slices,
     WorkSource,
     modelling_of,
+    one_of,
     work_of,
 )
-from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.outputs import check_outputs, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
-from hgpart.errors import ArgumentError
+from hgpart.errors import not_one_of
 
 
 def export(
@@ -34,7 +36,9 @@ def export(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where the hypergraph goes.")
     ],
-    file_format: Annotated[str, typer.Option("--format", help="patoh or hmetis.")] = "patoh",
+    file_format: Annotated[
+        str, one_of("--format", words=("patoh", "hmetis"), help="Of the file.")
+    ] = "patoh",
     grain: Grain = "coarse",
     linear: Linear = "neuron",
     batch_size: BatchSize = 32,
@@ -57,7 +61,7 @@ def export(
             from hgpart.hypergraph.formats import write_hmetis, write_patoh
         writers = {"patoh": write_patoh, "hmetis": write_hmetis}
         if file_format not in writers:
-            raise ArgumentError(f"format {file_format!r}: accepted are {' and '.join(writers)}")
+            raise not_one_of("format", file_format, writers)
         modelling = modelling_of(
             grain,
             linear,
@@ -81,4 +85,8 @@ def export(
     plain_console().print(
         f"{output}: {hypergraph.vertices:,} vertices, {hypergraph.nets:,} nets, "
         f"{len(hypergraph.pins):,} pins"
+    )
+    lead_on(
+        "a partitioner, and then with the options of this command "
+        f"hgpart evaluate {quote(model)} --partition FILE -o plan.json"
     )

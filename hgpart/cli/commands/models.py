@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Annotated
 
 import typer
 
-from hgpart.cli.outputs import plain_console
+from hgpart.cli.outputs import lead_on, plain_console
 
 
 def models(
@@ -21,3 +22,4 @@ def models(
 
     chosen = names or builtin_models()
     print_models(map(model_summary, chosen), chosen, plain_console())
+    lead_on(f"hgpart partition {quote(chosen[0])} --k 4")

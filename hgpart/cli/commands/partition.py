@@ -31,9 +31,10 @@ from hgpart.cli.options import (
     checked_unit,
     modelling_of,
     names,
+    one_of,
     work_of,
 )
-from hgpart.cli.outputs import check_outputs, show_report
+from hgpart.cli.outputs import check_outputs, of_plan, show_report
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.cli.timing import TIME, checked_timing
 from hgpart.errors import ArgumentError
@@ -63,12 +64,20 @@ def partition(
     profile_device: ProfileDevice = None,
     save_work: SaveWork = None,
     backend: Partitioner = "native",
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Not by a partitioner, but as 'hgpart compare' does by this name: layerwise, "
+            "filterwise-horizontal, data-parallel, ...",
+        ),
+    ] = None,
     seed: Seed = 0,
     speeds: Speeds = None,
     objective: Annotated[
         str,
-        typer.Option(
-            metavar="volume|largest|time",
+        one_of(
+            words=("volume", "largest", "time"),
             help="Few bytes in all, or of the part that sends and receives most; or a step that is "
             "fast, by simulation, which needs --machine and a file of 'hgpart profile' as --work "
             "(native).",
@@ -152,6 +161,8 @@ def partition(
     )
     with Stages() as stage:
         with stage("import"):
+            from hgpart.compare.outcomes import Task
+            from hgpart.compare.strategies import partition_by, strategy_named
             from hgpart.hypergraph.formats import write_partition
             from hgpart.hypergraph.partition_files import full_parts
             from hgpart.hypergraph.shares import part_shares
@@ -177,6 +188,21 @@ def partition(
         timing = checked_timing(objective, machine, micro_batches, work, k)
         if timing is not None:
             timing.check(slices, backend, inference, batch_size, topology, speeds)
+        if strategy is not None:
+            named = strategy_named(strategy)
+            refused = {
+                f"--backend {backend}": backend != "native",
+                f"--grain {grain}": grain != "coarse",
+                f"--slices {slices}": slices not in (1, "auto"),
+                f"--objective {objective}": objective != "volume",
+                "--speeds": speeds is not None,
+                "--topology": topology is not None,
+                "--memory": memory is not None,
+                "--inference": inference,
+                "--norms batch": norms != "slice",
+            }
+            for option in (option for option, given in refused.items() if given):
+                raise ArgumentError(f"{option} with --strategy {strategy}: accepted is without")
         wanted = VOLUME if timing is not None else objective_named(objective)
         if topology is not None:
             if objective != "volume":
@@ -214,6 +240,8 @@ def partition(
                 search = Search(seed, effort, time_limit, stage.search)
                 chosen = timing.choose(module, shape, problem, search)
                 found = chosen.partition
+            elif strategy is not None:
+                found = partition_by(named, Task(graph, done, modelling, k, eps, seed))
             else:
                 found = partition_graph(
                     graph,
@@ -235,7 +263,8 @@ def partition(
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, found.modelling, k, speeds, eps)
         trains_many = modelling.training and batch_size > 1
-        untried = timing is None and slices == 1 and backend == "native" and k > 1 and trains_many
+        searched = timing is None and strategy is None
+        untried = searched and slices == 1 and backend == "native" and k > 1 and trains_many
         known = None
         if untried and limits is None and wanted.name == "volume":
             with stage("slices"):
@@ -256,7 +285,7 @@ def partition(
         k=k,
         eps=eps,
         speeds=found.speeds,
-        backend=backend,
+        backend=found.backend,
         start=found.start,
         seed=seed,
         blocks=found.model,
@@ -275,7 +304,10 @@ def partition(
         in_slices=None if known is None else known.volume,
         seconds=stage.all_seconds(),
     )
-    show_report(report, unit, json, csv)
+    then = "the same with -o plan.json, which hgpart verify, run and train take as --plan plan.json"
+    if output is not None:
+        then = f"hgpart run {of_plan(model, output)} --backward --micro-batches 4"
+    show_report(report, unit, json, csv, then)
     if timing is not None and chosen is not None:
         timing.tell(chosen)
     if found.interrupted:

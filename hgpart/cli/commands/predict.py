@@ -14,16 +14,17 @@ from hgpart.cli.options import (
     InFlight,
     JsonFile,
     MicroBatches,
-    Model,
     PlanFile,
+    PlannedModel,
     Recompute,
     ScheduleRule,
     Timeout,
     Unit,
     checked_unit,
 )
-from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
+from hgpart.cli.outputs import check_outputs, lead_on, of_plan, plain_console, tables_wanted
 from hgpart.cli.placing import Placing, progress
+from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 def predict(
     context: typer.Context,
-    model: Model,
     plan: PlanFile,
     machine: Annotated[
         str,
@@ -49,6 +49,7 @@ def predict(
         Path,
         typer.Option(metavar="FILE", help="What layers take: a file of 'hgpart profile'."),
     ],
+    model: PlannedModel = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Samples of a step; those of the plan when left out.")
     ] = None,
@@ -82,11 +83,10 @@ def predict(
     if batch_size is not None and batch_size < 1:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
     with Stages() as stage, stage("import"):
-        from hgpart.plan import load_plan
         from hgpart.run.processes.connection import check_timeout
     checked_unit(unit)
     check_timeout(timeout)
-    loaded = load_plan(plan)
+    loaded, model = plan_and_model(plan, model)
     scheduling = scheduling_of(
         *(schedule, micro_batches, in_flight), recompute=recompute, planned=loaded.scheduling
     )
@@ -94,7 +94,7 @@ def predict(
     samples = batch_size or loaded.modelling.batch_size
     scheduling.sizes(samples)
     placing.check_step(scheduling, samples, True, "gloo")
-    wanted = _Predicting(placing, machine, times, samples, scheduling, unit, json, timeline)
+    wanted = _Predicting(placing, machine, times, samples, scheduling, unit, json, timeline, plan)
     if measure is None:
         wanted.show(wanted.report(None))
     elif started_as_rank():
@@ -118,6 +118,7 @@ class _Predicting:
     unit: str
     json: str | None
     timeline: Path | None
+    plan: Path
 
     def report(self, measured: Measurement | None) -> PredictionReport:
         """Simulate."""
@@ -179,3 +180,4 @@ class _Predicting:
             write_timeline(self.timeline, report.timeline, report.model, devices)
         if tables_wanted(self.json, prediction_json(report)):
             print_prediction(report, plain_console(), self.unit)
+            lead_on(f"hgpart run {of_plan(self.placing.model, self.plan)} --backward")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from hgpart.cli.options import InputShape, Model, whole
-from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.outputs import check_outputs, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 
 
@@ -50,3 +51,9 @@ def profile(
     if output is not None:
         save_layer_times(times, graph, output)
     print_layer_times(model, shape, graph, times, batch_size, plain_console())
+    times_file = "times.json" if output is None else quote(str(output))
+    kept = "the same with -o times.json, then " if output is None else ""
+    lead_on(
+        f"{kept}hgpart recommend {quote(model)} --devices 4 --batch-size {batch_size} "
+        f"--times {times_file}"
+    )

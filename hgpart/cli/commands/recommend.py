@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
-from hgpart.cli.options import InputShape, JsonFile, Model, Seed, Timeout, Unit, checked_unit
-from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
+from hgpart.cli.options import (
+    InputShape,
+    JsonFile,
+    Model,
+    Seed,
+    Timeout,
+    Unit,
+    checked_unit,
+    one_of,
+)
+from hgpart.cli.outputs import check_outputs, lead_on, of_plan, plain_console, tables_wanted
 from hgpart.cli.processes import threads_of_each
 from hgpart.cli.stages import Stages, classes_of, traced_model
 from hgpart.cores import processor, usable_cores
@@ -62,8 +71,8 @@ def recommend(
     batch_size: Annotated[int, typer.Option(help="Samples of a step, of all devices.")] = 32,
     goal: Annotated[
         str,
-        typer.Option(
-            metavar="time|memory|throughput",
+        one_of(
+            words=("time", "memory", "throughput"),
             help="Few seconds a step, few bytes a device, or many samples a second, for which "
             "older weights are accepted, too.",
         ),
@@ -166,8 +175,8 @@ def recommend(
     if tables_wanted(json, recommendation_json(found, notes)):
         print_recommendation(found, notes, plain_console(), unit)
         plain_console().print()
-        train = f"hgpart train {model} --plan {output}"
-        plain_console().print(f"{output} has the plan and its schedule: {train}", soft_wrap=True)
+        plain_console().print(f"{output} has the plan and its schedule", soft_wrap=True)
+        lead_on(f"hgpart train {of_plan(model, output)}")
     if found.interrupted:
         raise KeyboardInterrupt(f"in the simulations: {output} is the best by then")
 

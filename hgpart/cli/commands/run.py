@@ -14,10 +14,10 @@ from hgpart.cli.options import (
     InFlight,
     JsonFile,
     MicroBatches,
-    Model,
     NoStash,
     OneProcess,
     PlanFile,
+    PlannedModel,
     Recompute,
     ScheduleRule,
     StepNorms,
@@ -27,8 +27,9 @@ from hgpart.cli.options import (
     Weights,
     checked_unit,
 )
-from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
+from hgpart.cli.outputs import check_outputs, lead_on, of_plan, plain_console, tables_wanted
 from hgpart.cli.placing import Placing, progress
+from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import (
     check_one_clock,
     device_of_each,
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 
 def run(
     context: typer.Context,
-    model: Model,
     plan: PlanFile,
+    model: PlannedModel = None,
     steps: Annotated[int, typer.Option(help="Passes that are timed, after one that is not.")] = 10,
     batch_size: Annotated[
         int | None, typer.Option(help="Samples of a step; those of the plan when left out.")
@@ -86,13 +87,12 @@ def run(
         raise ArgumentError(f"--steps {steps}: accepted is 1 or more")
     with Stages() as stage, stage("import"):
         from hgpart.hypergraph.modelling import LARGEST_FACTOR
-        from hgpart.plan import load_plan
         from hgpart.run.processes.connection import check_timeout
     if batch_size is not None and not 1 <= batch_size <= LARGEST_FACTOR:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     checked_unit(unit)
     check_timeout(timeout)
-    loaded = load_plan(plan)
+    loaded, model = plan_and_model(plan, model)
     scheduling = scheduling_of(
         *(schedule, micro_batches, in_flight),
         stash=not no_stash,
@@ -104,7 +104,7 @@ def run(
     scheduling.sizes(samples)
     if scheduling.is_stream and not backward:
         raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")
-    wanted = _Run(placing, steps, samples, backward, scheduling, unit, json, timeline)
+    wanted = _Run(placing, steps, samples, backward, scheduling, unit, json, timeline, plan)
     if one_process:
         report = wanted.steps_of(placing.here(), None, "threads")
     elif started_as_rank():
@@ -131,6 +131,7 @@ class _Run:
     unit: str
     json: str | None
     timeline: Path | None
+    plan: Path
 
     def steps_of(
         self, placement: Placement, connection: Connection | None, carrier: str
@@ -180,7 +181,21 @@ class _Run:
             write_timeline(self.timeline, found, report.model, report.devices)
         if tables_wanted(self.json, run_json(report)):
             print_run(report, plain_console(), self.unit)
+            lead_on(self._then())
         sys.stdout.flush()
         difference = report.difference()
         if difference is not None:
             raise RunError(f"other bytes travelled than the plan says: {difference}")
+
+    def _then(self) -> str:
+        """With a backward pass, in micro-batches, and then a training."""
+        of = of_plan(self.placing.model, self.plan)
+        if not self.backward:
+            return f"hgpart run {of} --backward"
+        if (
+            self.scheduling == Scheduling()
+            and self.batch_size >= 4
+            and len(self.placing.devices) > 1
+        ):
+            return f"hgpart run {of} --backward --micro-batches 4"
+        return f"hgpart train {of}"

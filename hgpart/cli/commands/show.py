@@ -23,7 +23,8 @@ from hgpart.cli.options import (
     Unit,
     checked_unit,
 )
-from hgpart.cli.outputs import check_outputs, check_page_package, show_report
+from hgpart.cli.outputs import check_outputs, check_page_package, lead_on, of_plan, show_report
+from hgpart.cli.planned import trusted_model
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import ArgumentError
 from hgpart.schedule_wanted import Scheduling, scheduling_of
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from hgpart.report import Report
     from hgpart.schedules.costs import Costs
     from hgpart.schedules.schedule import Schedule
+
+CODE_ACCEPTED = "--model MODEL, which names the code to call, or --trust, if the plan is yours"
 
 
 def show(
@@ -104,7 +107,9 @@ def show(
             _check_undrawn(micro_batches, in_flight, output, recompute)
         if scheduling is not None:
             scheduling.sizes(loaded.modelling.batch_size)
-        loaded = replace(loaded, model=model or _trusted_model(loaded, plan, trust))
+        if model is None and not trust:
+            model = trusted_model(loaded, plan, CODE_ACCEPTED)
+        loaded = replace(loaded, model=model or loaded.model)
         module, _, _, graph = traced_model(stage, loaded.model, loaded.input_shape)
         with stage("evaluate"):
             report = plan_report(loaded, graph)
@@ -131,6 +136,8 @@ def show(
             save_schedule(output, planned[0])
         if json != "-":
             print(f"\n{draw_schedule(*planned)}holds at most {_each(peaks, unit)} {unit}")
+    if json != "-":
+        lead_on(f"hgpart run {of_plan(loaded.model, plan)} --backward")
 
 
 def _check_undrawn(
@@ -168,19 +175,6 @@ def _each(peaks: Sequence[int | None], unit: str) -> str:
     from hgpart.report.tables import in_unit
 
     return ", ".join(f"{part}: {size}" for part, size in enumerate(in_unit(peaks, unit)))
-
-
-def _trusted_model(loaded: Plan, path: Path, trust: bool) -> str:
-    """The model that a plan names, unless that is code which nobody has asked to be called."""
-    from hgpart.files.json_files import quoted
-    from hgpart.zoo import is_user_code
-
-    if is_user_code(loaded.model) and not trust:
-        raise ArgumentError(
-            f"{path} has code called for its model, {quoted(loaded.model)}: accepted with "
-            "--model MODEL, which names the code to call, or --trust, if the plan is yours"
-        )
-    return loaded.model
 
 
 def plan_report(plan: Plan, graph: ChannelGraph) -> Report:

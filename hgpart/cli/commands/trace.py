@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from hgpart.cli.options import DotFile, GraphmlFile, InputShape, Model
-from hgpart.cli.outputs import check_outputs, plain_console
+from hgpart.cli.outputs import check_outputs, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 
 
@@ -20,3 +22,5 @@ def trace(
         _, shape, _, graph = traced_model(stage, model, input_shape)
     write_graph(graph.to_networkx(), graphml, dot)
     print_trace(model, shape, graph, flops(graph), plain_console())
+    shaped = "" if input_shape is None else f" --input-shape {','.join(map(str, input_shape))}"
+    lead_on(f"hgpart partition {quote(model)}{shaped} --k 4")

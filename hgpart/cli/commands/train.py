@@ -16,10 +16,10 @@ from hgpart.cli.options import (
     InFlight,
     JsonFile,
     MicroBatches,
-    Model,
     NoStash,
     OneProcess,
     PlanFile,
+    PlannedModel,
     Recompute,
     ScheduleRule,
     StepNorms,
@@ -28,12 +28,14 @@ from hgpart.cli.options import (
     Unit,
     Weights,
     checked_unit,
+    one_of,
 )
-from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
+from hgpart.cli.outputs import check_outputs, lead_on, plain_console, tables_wanted
 from hgpart.cli.placing import Placing, progress
+from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import check_one_clock, device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.processes.transports import check_carries, check_transport
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.terminal import warn
@@ -50,13 +52,14 @@ DTYPES = ("float32", "float64")
 
 def train(
     context: typer.Context,
-    model: Model,
     plan: PlanFile,
+    model: PlannedModel = None,
     steps: Annotated[int, typer.Option(help="In all, with those of a checkpoint.")] = 100,
     data: Annotated[
         str,
-        typer.Option(
-            metavar="synthetic|digits|imagefolder:PATH",
+        one_of(
+            words=("synthetic", "digits"),
+            besides="imagefolder:PATH",
             help="Random images, scikit-learn's handwritten digits, or a folder for each class.",
         ),
     ] = "synthetic",
@@ -66,7 +69,9 @@ def train(
             help="Samples of a step; left out, the plan's where that has a schedule, or else 32."
         ),
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
+    optimizer: Annotated[
+        str, one_of(words=("sgd", "adam"), help="What updates the weights.")
+    ] = "sgd",
     lr: Annotated[
         float | None,
         typer.Option(
@@ -82,7 +87,7 @@ def train(
     seed: Annotated[
         int, typer.Option(help="Of the first weights, the order of the samples and dropout.")
     ] = 0,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    dtype: Annotated[str, one_of(words=DTYPES, help="Of weights and data.")] = "float32",
     micro_batches: MicroBatches = None,
     schedule: ScheduleRule = None,
     norms: StepNorms = "micro-batch",
@@ -125,17 +130,16 @@ def train(
         raise ArgumentError("--resume needs the folder of --checkpoint FOLDER, and writes again")
     check_transport(transport)
     if dtype not in DTYPES:
-        raise ArgumentError(f"dtype {dtype!r}: accepted are {' and '.join(DTYPES)}")
+        raise not_one_of("dtype", dtype, DTYPES)
     with Stages() as stage:
         with stage("import"):
-            from hgpart.plan import load_plan
             from hgpart.run.processes.connection import check_timeout
             from hgpart.run.training.loop import TrainingOptions
             from hgpart.run.training.resuming import Checkpointing
         checked_unit(unit)
         check_timeout(timeout)
         with stage("read"):
-            loaded = load_plan(plan)
+            loaded, model = plan_and_model(plan, model)
         samples = loaded.batch_size_of_steps(batch_size, otherwise=32)
         options = TrainingOptions(
             steps=steps,
@@ -249,6 +253,13 @@ class _Run:
 
         if tables_wanted(self.json, training_json(report)):
             print_training(report, plain_console(), self.unit)
+            lead_on(self._then())
+
+    def _then(self) -> str:
+        """More steps, from a checkpoint."""
+        if self.checkpointing is None:
+            return "the same with --checkpoint FOLDER, which --resume goes on from"
+        return f"the same with --resume and --steps {2 * self.options.steps}"
 
     def _classes(self) -> int:
         """Width of the model's output."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,19 +18,21 @@ from hgpart.cli.options import (
     InputShape,
     JsonFile,
     MicroBatches,
-    Model,
     Partitioner,
+    PlannedModel,
     Recompute,
     ScheduleRule,
     StepNorms,
     Unit,
     checked_unit,
     names,
+    one_of,
 )
-from hgpart.cli.outputs import check_outputs, plain_console, tables_wanted
+from hgpart.cli.outputs import check_outputs, lead_on, of_plan, plain_console, tables_wanted
+from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages
-from hgpart.errors import ArgumentError, PlacementError, RunError
+from hgpart.errors import ArgumentError, PlacementError, RunError, not_one_of
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
@@ -44,12 +47,12 @@ DTYPES = ("float64", "float32")
 
 
 def verify(
-    model: Model,
+    model: PlannedModel = None,
     k: Annotated[int | None, typer.Option("--k", "-k", help="Number of parts.")] = None,
     partition: Annotated[
         str,
-        typer.Option(
-            metavar="good|random|horizontal|layers",
+        one_of(
+            words=("good", "random", "horizontal", "layers"),
             help="The partitioner's; a part for each vertex at random; equal shares of every "
             "layer; cuts between layers.",
         ),
@@ -77,7 +80,7 @@ def verify(
     norms: StepNorms = "micro-batch",
     recompute: Recompute = False,
     input_shape: InputShape = None,
-    dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
+    dtype: Annotated[str, one_of(words=DTYPES, help="Of weights and batch.")] = "float64",
     evaluation: Annotated[
         bool, typer.Option("--eval", help="In evaluation mode, not in training mode.")
     ] = False,
@@ -95,8 +98,10 @@ def verify(
     if (k is None) == (plan is None):
         given = "neither --k nor --plan" if k is None else "both --k and --plan"
         raise ArgumentError(f"{given} given: accepted is one of them")
+    if plan is None and model is None:
+        raise ArgumentError("no MODEL given: accepted is one, as in hgpart verify lenet5 --k 4")
     if dtype not in DTYPES:
-        raise ArgumentError(f"dtype {dtype!r}: accepted are {' and '.join(DTYPES)}")
+        raise not_one_of("dtype", dtype, DTYPES)
     if batch_size is not None and batch_size < 1:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
     checked_unit(unit)
@@ -112,14 +117,16 @@ def verify(
             from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
             from hgpart.placement.state.batch_statistics import check_norms
-            from hgpart.plan import load_plan
             from hgpart.report.placement import print_placement
             from hgpart.report.verifying import print_verification, verification_json
             from hgpart.run.verifying import verify as verify_placement
             from hgpart.zoo import load_model
         check_kind(partition)
         check_norms(norms)
-        loaded = load_plan(plan) if plan is not None else None
+        loaded = None
+        if plan is not None:
+            loaded, model = plan_and_model(plan, model)
+        assert model is not None
         planned = loaded.scheduling if loaded is not None else None
         scheduling = scheduling_of(schedule, micro_batches, recompute=recompute, planned=planned)
         samples = batch_size or 2
@@ -175,6 +182,10 @@ def verify(
             plain_console().print(f"No table of the parts: {error}", soft_wrap=True)
         else:
             print_placement(report, disagreements(report, placement), plain_console(), unit)
+        if found.passed and plan is None:
+            lead_on(f"hgpart partition {quote(model)} --k {k} -o plan.json")
+        elif found.passed:
+            lead_on(f"hgpart train {of_plan(model, plan)}")
     sys.stdout.flush()
     if not found.passed:
         raise RunError(f"{model} in its parts is not the original: {found.failures[0]}")

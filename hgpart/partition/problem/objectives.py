@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.arrays import Int64
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 
 MOST_COST = 1e9  # of a byte on a link, relative to others
 OBJECTIVES = ("volume", "largest")  # by name; links and time have numbers
@@ -113,7 +113,7 @@ def objective_named(name: str) -> Objective:
         If there is none.
     """
     if name not in OBJECTIVES:
-        raise ArgumentError(f"objective {name!r}: accepted are {', '.join(OBJECTIVES)}")
+        raise not_one_of("objective", name, OBJECTIVES)
     return Objective(name)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from hgpart.errors import ArgumentError, PlacementError
+from hgpart.errors import PlacementError, not_one_of
 from hgpart.execution.again import notes_statistics
 from hgpart.execution.batch_norms import unbiased, update_running
 from hgpart.execution.program import PartProgram
@@ -34,7 +34,7 @@ COUNTER = "num_batches_tracked"
 def check_norms(norms: str) -> None:
     """Raise an ArgumentError if running statistics can't be of that."""
     if norms not in NORMS:
-        raise ArgumentError(f"norms {norms!r}: accepted are {' and '.join(NORMS)}")
+        raise not_one_of("norms", norms, NORMS)
 
 
 class OnceABatch(nn.Module):

@@ -23,6 +23,7 @@ from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table,
 
 MAX_GRID_PARTS = 16  # a column each for up to so many parts
 
+SAME = 0.995  # of a figure, and it is printed as the same or more
 NO_BOUND = "no useful bound is known"
 
 
@@ -51,7 +52,7 @@ def print_report(report: Report, console: Console, unit: str) -> None:
     console.print()
     *stages, (_, total) = report.seconds.items()
     spent = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stages)
-    console.print(f"Seconds: {total:.2f} in all ({spent})")
+    console.print(f"Wall seconds: {total:.2f} in all ({spent})")
 
 
 def answer(report: Report, unit: str) -> list[str]:
@@ -98,6 +99,8 @@ def answer(report: Report, unit: str) -> list[str]:
     if report.speeds is not None:
         work += " for its speed"
     lines.append(f"Compared with that, the busiest device has {work}, {link} {volume}")
+    if k > 1 and work_ratio > SAME and volume_ratio > SAME:
+        lines.append("So it gains nothing over that cut, in load and bytes")
     return [*lines, *_seconds_line(report)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 
 TRANSPORTS = ("gloo", "nccl")  # by way of the hosts, from GPU to GPU
 
@@ -12,7 +12,7 @@ TRANSPORTS = ("gloo", "nccl")  # by way of the hosts, from GPU to GPU
 def check_transport(transport: str) -> None:
     """Raise an ArgumentError for what --backend does not know."""
     if transport not in TRANSPORTS:
-        raise ArgumentError(f"backend {transport!r}: accepted are {' and '.join(TRANSPORTS)}")
+        raise not_one_of("backend", transport, TRANSPORTS)
 
 
 def check_carries(transport: str, devices: Iterable[str]) -> None:

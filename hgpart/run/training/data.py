@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.training.image_folder import image_folder
 from hgpart.run.training.samples import Samples, divided, missing_package
 
@@ -98,7 +98,7 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
         return Data(spec, Synthetic(tuple(input_shape), classes, seed), None, classes, seed)
     kind, _, path = spec.partition(":")
     if spec != "digits" and not (kind == "imagefolder" and path):
-        raise ArgumentError(f"data {spec!r}: accepted are synthetic, digits and imagefolder:PATH")
+        raise not_one_of("data", spec, ("synthetic", "digits", "imagefolder:PATH"))
     if len(input_shape) != 3:
         raise ArgumentError(
             f"data {spec!r} are images, the model's input has shape {tuple(input_shape)}: "

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hgpart.errors import ArgumentError, CheckpointError, RunError
+from hgpart.errors import ArgumentError, CheckpointError, RunError, not_one_of
 from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Totals
 from hgpart.run.learner import Learner, Loss, timeline_of
@@ -71,7 +71,7 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         """Refuse what can't be."""
         if self.optimizer not in RATES:
-            raise ArgumentError(f"optimizer {self.optimizer!r}: accepted are {' and '.join(RATES)}")
+            raise not_one_of("optimizer", self.optimizer, RATES)
         for name, low in (("steps", 0), ("batch_size", 1), ("seed", 0)):
             if getattr(self, name) < low:
                 raise ArgumentError(

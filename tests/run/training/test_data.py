@@ -207,5 +207,5 @@ def test_folders_that_are_no_data_are_refused(tmp_path):
 
 @pytest.mark.parametrize("spec", ["mnist", "imagefolder:", "imagefolder", ""])
 def test_unknown_data_is_refused(spec):
-    with pytest.raises(ArgumentError, match="accepted are synthetic, digits and imagefolder:PATH"):
+    with pytest.raises(ArgumentError, match="accepted are synthetic, digits, imagefolder:PATH"):
         load_data(spec, (1, 8, 8), 10, seed=0)

@@ -1,0 +1,33 @@
+"""PLAN, and MODEL where it is given -> the plan, and the model that is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hgpart.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from hgpart.plan import Plan
+
+AS_ARGUMENT = "MODEL, which names the code to call"
+
+
+def plan_and_model(path: Path, model: str | None) -> tuple[Plan, str]:
+    """Read a plan; the model is the one that is given, or else the plan's."""
+    from hgpart.plan import load_plan
+
+    plan = load_plan(path)
+    return plan, model or trusted_model(plan, path, AS_ARGUMENT)
+
+
+def trusted_model(plan: Plan, path: Path, accepted: str) -> str:
+    """The model that a plan names, unless that is code which nobody has asked to be called."""
+    from hgpart.files.json_files import quoted
+    from hgpart.zoo import is_user_code
+
+    if is_user_code(plan.model):
+        raise ArgumentError(
+            f"{path} has code called for its model, {quoted(plan.model)}: accepted with {accepted}"
+        )
+    return plan.model
