@@ -168,7 +168,10 @@ WorkSource = Annotated[
     ),
 ]
 ProfileDevice = Annotated[
-    str | None, typer.Option(help="Device that --work profile measures on; cpu when left out.")
+    str | None,
+    typer.Option(
+        metavar="DEVICE", help="Device that --work profile measures on; cpu when left out."
+    ),
 ]
 SaveWork = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Keep the work of each layer, to pass back.")
@@ -198,7 +201,9 @@ PlanFile = Annotated[
 Devices = Annotated[
     Any,
     typer.Option(
-        parser=names, metavar="D,D,...", help="Of each part, or one for all: cpu, cuda, cuda:0"
+        parser=names,
+        metavar="D,D,...",
+        help="Of each part, or one for all: cpu, cuda, cuda:0; auto: the GPUs that there are.",
     ),
 ]
 # Called as torchrun's users know it from torch.distributed, not --transport.

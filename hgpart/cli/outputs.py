@@ -43,7 +43,7 @@ def check_page_package() -> None:
     """Refuse an HTML page before the long work where plots can't be drawn."""
     if find_spec("plotly") is None:
         raise MissingPackageError(
-            "--html needs the package plotly, which is not installed: pip install 'hgpart[report]'"
+            "--html needs the package plotly, which is not installed: pip install plotly"
         )
 
 

@@ -70,10 +70,26 @@ def device_of_each(devices: Sequence[str] | None, k: int) -> tuple[str, ...]:
 
     >>> device_of_each(["cpu"], 3)
     ('cpu', 'cpu', 'cpu')
+
+    ``auto`` is the GPUs of this machine, one part after the other on each, or else the CPU; of a
+    process among several it is the one of its local rank.
     """
     devices = tuple(devices or ["cpu"])
+    if devices == ("auto",):
+        devices = _found(k)
     if len(devices) not in (1, k):
         raise ArgumentError(
             f"--devices {','.join(devices)}: accepted are one for all and one for each of {k} parts"
         )
     return devices if len(devices) == k else devices * k
+
+
+def _found(k: int) -> tuple[str, ...]:
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if not gpus:
+        return ("cpu",)
+    if started_as_rank():
+        return (f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % gpus}",)
+    return tuple(f"cuda:{part % gpus}" for part in range(k))

@@ -22,7 +22,7 @@ from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.sliced import sliced_partition
 from hgpart.partition.number_of_slices import best_known, promising
 from hgpart.partition.partition import Partition, evaluated
-from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.memory import MemoryLimits, in_words
 from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Progress, Search
@@ -225,8 +225,10 @@ def _infeasible(found: Partition, heaviest: HeaviestTask) -> BaseException:
 def _too_little_memory(k: int, memory: MemoryLimits, needed: Int64) -> str:
     limits = np.array(memory.bytes)
     part = int((needed - limits).argmax())
+    least = -(-int(needed.sum()) // max(1, int(limits.min())))
+    enough = f"; such devices, {least} or more of them, may do" if least > k else ""
     return (
         f"no partition within the memory limits was found for k={k}: in the best, part "
-        f"{part} needs {needed[part]} bytes of {limits[part]}, and all parts {needed.sum()} of "
-        f"{limits.sum()}, with {memory.counted}"
+        f"{part} needs {in_words(needed[part])} of {in_words(limits[part])}, and all parts "
+        f"{in_words(needed.sum())} of {in_words(limits.sum())}, with {memory.counted}{enough}"
     )

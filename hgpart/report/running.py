@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -16,6 +16,10 @@ from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, rul
 from hgpart.run.measuring import Measurement
 from hgpart.schedule_wanted import Scheduling
 
+if TYPE_CHECKING:
+    from hgpart.placement import Placement
+
+TELLING = 0.1  # of all time, or of a part's: more than that is no chance
 STALE = "stale: updates of its part that a forward pass was without, in the mean and at most"
 
 
@@ -36,6 +40,8 @@ class RunReport:
     scheduling : Scheduling
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
+    work_shares : tuple of float
+        What each part has of the multiply-accumulates; none where work was measured.
     """
 
     model: str
@@ -46,6 +52,7 @@ class RunReport:
     planned_backward: Int64
     scheduling: Scheduling = field(default_factory=Scheduling)
     norms: str = "micro-batch"
+    work_shares: tuple[float, ...] = ()
 
     def difference(self) -> str | None:
         """Say where other bytes travelled than the plan says, if any did."""
@@ -160,12 +167,62 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
             f"Bubble, the share of all devices' time without work: {100 * measured.bubble:.1f} %, "
             f"{100 * measured.simulated_bubble:.1f} % by the schedule's own costs (simulated)"
         )
+    busy = [timing.busy for timing in measured.totals.timings]
+    print_contradiction(console, report.model, report.work_shares, busy)
     steps, traffic = measured.steps, measured.totals.traffic
     sizes = [traffic.forward_bytes.sum() / steps, traffic.backward_bytes.sum() / steps]
     forward, backward = even_decimals([size / UNITS[unit] for size in sizes])
     back = f" and {backward} {unit} backward" if measured.backward else ""
     planned = "not as the plan says" if report.difference() else "to the byte as the plan says"
     console.print(f"Between devices: {forward} {unit} forward{back} in a step, {planned}")
+
+
+def contradicted(shares: Sequence[float], busy: Sequence[float]) -> str | None:
+    """Say where a part takes another share of the time than it has of the work, if one does.
+
+    Parameters
+    ----------
+    shares : sequence of float
+        Of the work, by multiply-accumulates; none where it is measured.
+    busy : sequence of float
+        Seconds of each part.
+
+    >>> contradicted([0.5, 0.5], [1.0, 1.1]), contradicted([], [1.0, 3.0])
+    (None, None)
+    >>> print(contradicted([0.5, 0.5], [1.0, 3.0]))
+    Part 1 has 50 % of the multiply-accumulates, and takes 75 % of the busy time
+    """
+    total = sum(busy)
+    if not shares or not total:
+        return None
+    found = [seconds / total for seconds in busy]
+    part = max(range(len(shares)), key=lambda at: found[at] - shares[at])
+    if found[part] < shares[part] + TELLING or found[part] * len(found) < 1 + TELLING:
+        return None
+    return (
+        f"Part {part} has {100 * shares[part]:.0f} % of the multiply-accumulates, and takes "
+        f"{100 * found[part]:.0f} % of the busy time"
+    )
+
+
+def shares_of_work(placement: Placement) -> tuple[float, ...]:
+    """What each part has of the work, where that is counted and not measured."""
+    loads = placement.partition.evaluation.loads
+    counted = placement.work.unit != "s" and loads.sum()
+    return tuple((loads / loads.sum()).tolist()) if counted else ()
+
+
+def print_contradiction(
+    console: Console, model: str, shares: Sequence[float], busy: Sequence[float]
+) -> None:
+    """Print it, with what divides the model by measured time."""
+    said = contradicted(shares, busy)
+    if said is not None:
+        console.print(
+            f"{said}: to divide by time, hgpart profile {model} -o times.json, and hgpart "
+            "partition with --work times.json",
+            soft_wrap=True,
+        )
 
 
 def schedule_fields(scheduling: Scheduling) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rich.console import Console
 from hgpart.report.running import (
     STALE,
     in_micro_batches,
+    print_contradiction,
     schedule_fields,
     staleness_columns,
     staleness_fields,
@@ -47,6 +48,8 @@ class TrainingReport:
     peak_bytes : tuple of int or None
         The most that each part holds in a step, by the schedule, where that can be computed; see
         `hgpart.peak_bytes`.
+    work_shares : tuple of float
+        What each part has of the multiply-accumulates; none where work was measured.
     """
 
     model: str
@@ -59,6 +62,7 @@ class TrainingReport:
     scheduling: Scheduling = field(default_factory=Scheduling)
     norms: str = "micro-batch"
     peak_bytes: tuple[int | None, ...] = ()
+    work_shares: tuple[float, ...] = ()
 
 
 def training_json(report: TrainingReport) -> str:
@@ -124,6 +128,8 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
     if steps:
         console.print()
         _print_parts(report, console, unit)
+        busy = [timing.busy for timing in result.totals.timings]
+        print_contradiction(console, report.model, report.work_shares, busy)
         console.print()
         _print_traffic(report, console, unit)
 

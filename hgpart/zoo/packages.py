@@ -112,7 +112,7 @@ def _import(package: str, module: str) -> Any:
         raise ModelError(f"{package} can't be imported: {message}") from error
     raise MissingPackageError(
         f"{package}:NAME needs the package {package}, which is not installed; "
-        f"install it with: pip install 'hgpart[{package}]'"
+        f"install it with: pip install {package}"
     )
 
 

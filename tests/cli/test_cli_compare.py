@@ -156,7 +156,7 @@ def test_what_was_not_asked_for_now_is_kept_but_not_shown(capsys, tmp_path):
 
 
 def test_what_failed_is_kept_told_and_tried_again(capsys, monkeypatch, tmp_path):
-    def fail(strategy, task):
+    def fail(task):
         raise BackendError("ran out of time")
 
     file = tmp_path / "rows.json"
@@ -266,7 +266,7 @@ def test_a_file_of_another_comparison_is_not_gone_on_from(net, capsys, tmp_path)
 def test_a_page_without_its_package_names_the_install_command(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("hgpart.cli.outputs.find_spec", lambda name: None)
     for command in (LENET, ["show", "nowhere"]):
-        fails(capsys, [*command, "--html", tmp_path / "x"], 10, "pip install 'hgpart[report]'")
+        fails(capsys, [*command, "--html", tmp_path / "x"], 10, "pip install plotly")
 
 
 # ------------------------------------------------------------------ interrupted
@@ -276,7 +276,7 @@ def test_an_interrupt_keeps_what_is_done(capsys, monkeypatch, tmp_path):
     """And does not wait for the strategy that is at work, in a thread."""
     ended, left = threading.Event(), []
 
-    def stuck(strategy, task):
+    def stuck(task):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         left.append(ended.wait(60))
         sys.exit()
@@ -320,7 +320,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from hgpart.compare import strategies
 from hgpart.cli import main
 
-def stuck(strategy, task):
+def stuck(task):
     open(f"{os.environ['STUCK']}{task.k}", "w").close()
     time.sleep(600)
 

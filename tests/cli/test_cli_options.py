@@ -9,7 +9,7 @@ import typer
 
 from hgpart.cli import app, run
 from hgpart.cli.options import numbers
-from hgpart.cli.processes import written_out
+from hgpart.cli.processes import device_of_each, written_out
 
 FUNCTIONS = {each.name or each.callback.__name__: each.callback for each in app.registered_commands}
 
@@ -65,6 +65,7 @@ def test_a_number_is_finite_and_not_negative(command, option, value, given, caps
         ["train", "m.py:f", "--plan", "p q", "--steps", "3", "--devices", "cpu,cuda:1", "--resume"],
         ["train", "m", "--plan", "p", "--steps", "3", "--lr", "1e-3", "--checkpoint", "folder"],
         ["run", "m", "--plan", "p", "--backward", "--json", "-", "--timeout", "0.1"],
+        ["run", "--plan", "p", "--seed", "3"],
     ],
 )
 def test_each_process_is_given_what_the_command_was(line):
@@ -72,3 +73,21 @@ def test_each_process_is_given_what_the_command_was(line):
     command = typer.main.get_command(app).commands[line[0]]
     context = command.make_context(line[0], line[1:])
     assert command.make_context(line[0], written_out(context)).params == context.params
+
+
+@pytest.mark.parametrize(
+    ("gpus", "rank", "found"),
+    [
+        (0, None, ("cpu",) * 3),
+        (3, None, ("cuda:0", "cuda:1", "cuda:2")),
+        (2, None, ("cuda:0", "cuda:1", "cuda:0")),
+        (4, 2, ("cuda:2",) * 3),
+    ],
+)
+def test_auto_takes_the_gpus_that_there_are(gpus, rank, found, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+        if rank is not None:
+            monkeypatch.setenv(name, str(rank))
+    assert device_of_each(["auto"], 3) == found

@@ -53,7 +53,7 @@ def test_the_plan_trains_by_itself(files, capfd):
     shown = capfd.readouterr().out.splitlines()
     assert shown[0].startswith("Best: data parallel on 2 devices, ")
     assert "(simulated)" in shown[0]
-    assert shown[-1].endswith(f"hgpart train lenet5 --plan {files / 'best.json'}")
+    assert shown[-1].endswith(f"hgpart train --plan {files / 'best.json'}")
     plan = load_plan(files / "best.json")
     assert (plan.k, plan.modelling.batch_size) == (2, 8)
     options = ["--steps", "2", "--one-process", "--json", "-"]

@@ -384,7 +384,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
 def test_without_plotly_the_error_says_how_to_install_it(comparison, monkeypatch):
     page._plotly_script.cache_clear()
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'hgpart\[report\]'$"):
+    with pytest.raises(MissingPackageError, match=r"pip install plotly$"):
         comparison_page(comparison)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,9 +34,10 @@ from hgpart.cli.options import (
     modelling_of,
     names,
     numbers,
+    one_of,
     work_of,
 )
-from hgpart.cli.outputs import check_outputs, check_page_package, plain_console
+from hgpart.cli.outputs import check_outputs, check_page_package, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, BackendError
@@ -79,7 +81,8 @@ def compare(
         ),
     ] = None,
     unit: Annotated[
-        str | None, typer.Option(help="MB, GB, MiB or GiB; MB or GB by size when left out.")
+        str | None,
+        one_of(words=("MB", "GB", "MiB", "GiB"), help="Of bytes; MB or GB by size when left out."),
     ] = None,
     json: JsonFile = None,
     csv: Annotated[
@@ -275,3 +278,13 @@ def _print(comparison: Comparison, unit: str | None, json: str | None) -> None:
         print(comparison_json(comparison), end="")
     else:
         print_comparison(comparison, plain_console(), unit or _fitting_unit(comparison))
+        best = min(
+            (row for row in comparison.outcomes if comparison.is_balanced(row)),
+            key=lambda row: (-row.k, row.step_bytes),
+            default=None,
+        )
+        if best is not None:
+            lead_on(
+                f"hgpart partition {quote(comparison.model)} --k {best.k} --eps {comparison.eps:g} "
+                f"--batch-size {comparison.batch_size} --strategy {best.strategy} -o plan.json"
+            )

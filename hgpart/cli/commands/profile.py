@@ -18,7 +18,9 @@ def profile(
     batch_size: Annotated[
         int, typer.Option(help="The most samples that are measured; down to one are, too.")
     ] = 32,
-    device: Annotated[str, typer.Option(help="What computes: cpu, cuda, cuda:0.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="What computes: cpu, cuda, cuda:0.")
+    ] = "cpu",
     threads: Annotated[
         Any,
         typer.Option(

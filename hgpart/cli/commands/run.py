@@ -139,7 +139,7 @@ class _Run:
         """Run the steps; returns what they took in the first process."""
         import torch
 
-        from hgpart.report.running import RunReport
+        from hgpart.report.running import RunReport, shares_of_work
         from hgpart.run.measuring import measure
 
         torch.manual_seed(self.placing.seed)
@@ -169,6 +169,7 @@ class _Run:
             planned.backward_bytes,
             self.scheduling,
             self.placing.norms,
+            shares_of_work(placement),
         )
 
     def show(self, report: RunReport) -> None:

@@ -206,6 +206,7 @@ class _Run:
 
     def train(self, learner: Learner, placement: Placement) -> TrainingReport | None:
         """Train; returns what came of it in the first process."""
+        from hgpart.report.running import shares_of_work
         from hgpart.report.training import TrainingReport
         from hgpart.run.training.data import load_data
         from hgpart.run.training.loop import train as run_training
@@ -236,6 +237,7 @@ class _Run:
             scheduling=self.scheduling,
             norms=self.placing.norms,
             peak_bytes=peaks,
+            work_shares=shares_of_work(placement),
         )
 
     def _volume(self, placement: Placement) -> int:

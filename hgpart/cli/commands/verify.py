@@ -87,7 +87,9 @@ def verify(
     devices: Annotated[
         Any,
         typer.Option(
-            parser=names, metavar="D,D,...", help="Of each part, or one for all: cpu, cuda, cuda:0"
+            parser=names,
+            metavar="D,D,...",
+            help="Of each part, or one for all: cpu, cuda, cuda:0; auto: the GPUs that there are.",
         ),
     ] = "cpu",
     unit: Unit = "MB",

@@ -156,9 +156,7 @@ def exact_partition(problem: Problem, search: Search, bound: int) -> Solution:
 def check_installed() -> None:
     """Raise a MissingPackageError unless OR-Tools is installed."""
     if importlib.util.find_spec("ortools") is None:
-        raise MissingPackageError(
-            "the package ortools is not installed: pip install 'hgpart[exact]'"
-        )
+        raise MissingPackageError("the package ortools is not installed: pip install ortools")
 
 
 def _check_size(found: Symmetry, k: int) -> None:

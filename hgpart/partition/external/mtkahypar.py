@@ -25,7 +25,7 @@ def mtkahypar(
     """
     return partition_isolated(
         "mtkahypar",
-        "pip install 'hgpart[mtkahypar]'",
+        "pip install mtkahypar",
         hypergraph,
         capacities,
         seed=seed,

@@ -27,6 +27,7 @@ UNITS = {
     **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
     **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
 }
+DECIMAL = ("B", "kB", "MB", "GB", "TB")
 MOST_BYTES = 2**62
 
 
@@ -132,6 +133,16 @@ def memory_limits(
             f"{len(limits)} memory limits for k={k}, expected one for all or one for each part"
         )
     return MemoryLimits(limits if len(limits) == k else limits * k, copies, in_flight)
+
+
+def in_words(count: int) -> str:
+    """Write a number of bytes with four digits and its unit.
+
+    >>> in_words(2_412_345_678), in_words(10_000), in_words(999)
+    ('2.412 GB', '10 kB', '999 B')
+    """
+    size, unit = max((UNITS[unit], unit) for unit in DECIMAL if UNITS[unit] <= max(1, count))
+    return f"{count / size:.4g} {unit}"
 
 
 def number_of_bytes(text: str) -> int:

@@ -78,7 +78,7 @@ def _safetensors(path: Path) -> Any:
         from safetensors import SafetensorError, safe_open
     except ImportError:
         raise MissingPackageError(
-            f"{path}: safetensors is not installed: pip install 'hgpart[train]'"
+            f"{path}: safetensors is not installed: pip install safetensors"
         ) from None
     try:
         return safe_open(path, framework="pt")

@@ -427,7 +427,7 @@ def _plotly_script() -> str:
     except ImportError:
         raise MissingPackageError(
             "an HTML page needs the package plotly, which is not installed; install it with: "
-            "pip install 'hgpart[report]'"
+            "pip install plotly"
         ) from None
     script: str = get_plotlyjs()
     return script

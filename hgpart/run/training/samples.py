@@ -43,6 +43,5 @@ def divided(labels: Sequence[int]) -> tuple[list[int], list[int]]:
 def missing_package(data: str, package: str) -> MissingPackageError:
     """Make the error for a package that some data need."""
     return MissingPackageError(
-        f"--data {data} needs the package {package}, which is not installed: "
-        "pip install 'hgpart[train]'"
+        f"--data {data} needs the package {package}, which is not installed: pip install {package}"
     )

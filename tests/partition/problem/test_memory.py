@@ -94,7 +94,7 @@ def test_a_limit_that_does_not_matter_does_not_matter() -> None:
 def test_what_does_not_fit_is_said() -> None:
     graph = graph_of("residual")
     options = {"backend": "native", "effort": 0.01}
-    with pytest.raises(InfeasibleError, match=r"memory limits .* needs \d+ bytes of 10, and all"):
+    with pytest.raises(InfeasibleError, match=r"memory limits .* needs [\d.]+ kB of 10 B, and all"):
         partition_graph(graph, flops(graph), 2, 0.3, memory=MemoryLimits((10, 10)), **options)
 
 

@@ -52,7 +52,7 @@ def test_costs_that_are_none_are_refused(costs: list[list[float]], message: str)
 
 
 def test_a_name_that_is_none_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="objective 'cut': accepted are volume, largest"):
+    with pytest.raises(ArgumentError, match="objective 'cut': accepted are volume and largest"):
         objective_named("cut")
 
 

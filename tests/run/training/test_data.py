@@ -126,7 +126,7 @@ def test_a_missing_package_is_named_with_its_command(spec, package, name, monkey
         return imported(module, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingPackageError, match=rf"{name}.*pip install 'hgpart\[train\]'"):
+    with pytest.raises(MissingPackageError, match=rf"{name}.*pip install {name}"):
         load_data(spec, (1, 8, 8), 10, seed=0)
 
 
