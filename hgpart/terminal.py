@@ -7,6 +7,7 @@ under way, `say` and `warn` write a line to standard error.
 from __future__ import annotations
 
 import sys
+from textwrap import wrap
 from typing import Any
 
 from rich.console import Console
@@ -43,6 +44,23 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
+        """Print; a sentence that is too wide goes on below, indented, unless it wraps softly."""
+        if len(objects) != 1 or not isinstance(objects[0], str) or soft_wrap:
+            super().print(*objects, soft_wrap=soft_wrap, **options)
+            return
+        text = printable(objects[0])
+        lines = [text]
+        if len(text) > self.width:
+            lines = wrap(  # at blanks alone, so that paths and options are whole
+                *(text, self.width),
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        for line in lines:
+            super().print(line, soft_wrap=True, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Make a text of a string, be it printed or the cell of a table."""

@@ -55,6 +55,19 @@ def test_a_table_and_a_line_show_a_name_as_it_is(name: str, shown: str, terminal
     assert line.removesuffix("\x1b[0m") == f"{shown} on 2 devices"
 
 
+def test_a_sentence_goes_on_below_and_a_command_is_one_line() -> None:
+    text = io.StringIO()
+    console = PlainConsole(file=text, width=20)
+    console.print("A plan of vgg16 in folder/of/plans-of-today/plan.json, new", style="bold")
+    console.print("Next: hgpart run --plan plan.json", soft_wrap=True)
+    assert text.getvalue().splitlines() == [
+        "A plan of vgg16 in",
+        "  folder/of/plans-of-today/plan.json,",
+        "  new",
+        "Next: hgpart run --plan plan.json",
+    ]
+
+
 @every_name
 def test_an_error_is_one_line(name: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     say(f"hgpart: error: found {name}; accepted: others")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from hgpart.errors import ArgumentError, MissingPackageError, OutputError
@@ -15,8 +15,6 @@ from hgpart.terminal import PlainConsole
 
 if TYPE_CHECKING:
     from hgpart.report import Report
-
-UNLIMITED_WIDTH = 1000
 
 
 def check_outputs(paths: Mapping[str, Path | str | None]) -> None:
@@ -93,6 +91,8 @@ def of_plan(model: str, plan: Path | str) -> str:
 
 
 def plain_console() -> PlainConsole:
-    """Standard output: as wide as the terminal, and never cut off where there is none."""
-    width = None if sys.stdout.isatty() else UNLIMITED_WIDTH
-    return PlainConsole(width=width)
+    """Standard output, as wide as the terminal, or else COLUMNS, or 80.
+
+    Lines with what is copied, commands and paths, are printed with `soft_wrap`: never broken.
+    """
+    return PlainConsole(width=get_terminal_size().columns)

@@ -94,7 +94,8 @@ def _best(task: Task, ways: Iterable[Way]) -> Way:
     balanced = [way for way in ways if _imbalance(task.k, *way) <= task.eps]
     if not balanced:
         raise InfeasibleError(f"none is within eps {task.eps:g}")
-    return min(balanced, key=lambda way: together(step_flows(*way, task.k).values()).volume)
+    volumes = [together(step_flows(*way, task.k).values()).volume for way in balanced]
+    return balanced[volumes.index(min(volumes))]
 
 
 def _imbalance(k: int, model: CnnHypergraph, parts: Int32) -> float:

@@ -12,8 +12,6 @@ from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import APART, SINGLE
 from hgpart.report.tables import even_decimals, in_unit, print_table, ruled_table
 
-WIDTH = 110  # of reasons, where there is no terminal
-
 
 def print_bench(bench: Bench, console: Console, unit: str) -> None:
     """Print the fastest way first, then all of them in the order asked for, then the reasons.
@@ -26,7 +24,7 @@ def print_bench(bench: Bench, console: Console, unit: str) -> None:
         What bytes are printed in, one of `UNITS`.
     """
     console.print(fastest(bench), style="bold")
-    console.print(" · ".join(settings(bench)), soft_wrap=True)
+    console.print(" · ".join(settings(bench)))
     if bench.measured:
         console.print()
         _print_rows(bench, bench.measured, console, unit)
@@ -41,11 +39,12 @@ def print_refused(rows: Iterable[object], console: Console) -> None:
             reasons.append(f"{row.way} {row.what}: {row.why}")
         elif isinstance(row, Measured) and row.ended is not None:
             reasons.append(f"{row.way} failed after {counted(row.rounds, 'turn')}: {row.ended}")
-    width = console.width if console.is_terminal else WIDTH
     if reasons:
         console.print()
     for reason in reasons:
-        for line in textwrap.wrap(reason, width, subsequent_indent="  ", break_on_hyphens=False):
+        for line in textwrap.wrap(
+            reason, console.width, subsequent_indent="  ", break_on_hyphens=False
+        ):
             console.print(line, soft_wrap=True)
 
 
@@ -126,6 +125,5 @@ def _print_rows(bench: Bench, rows: Sequence[Measured], console: Console, unit: 
     console.print(
         f"speed-up: {over}; busy: CPU time of all processes, of that which their threads had; "
         "sent: by all of them in a step; peak: memory of the process that has most, libraries "
-        "included",
-        soft_wrap=True,
+        "included"
     )

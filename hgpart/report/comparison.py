@@ -23,7 +23,6 @@ from hgpart.compare.outcomes import Failed, Outcome, Row
 from hgpart.report.tables import UNITS
 from hgpart.terminal import printable
 
-PLAIN_WIDTH = 110  # where there is no terminal
 MARK = "*"
 GAP = "  "
 MOST_JOINED = 2  # names of equal lines
@@ -89,7 +88,7 @@ def print_comparison(comparison: Comparison, console: Console, unit: str) -> Non
     unit : str
         What bytes are printed in, one of `UNITS`.
     """
-    width = console.width if console.is_terminal else PLAIN_WIDTH
+    width = console.width
     for text, style in ((verdict(comparison), "bold"), (_settings(comparison), "")):
         for line in textwrap.wrap(text, width, break_on_hyphens=False):
             console.print(line, style=style, soft_wrap=True)

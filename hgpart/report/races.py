@@ -15,7 +15,7 @@ CURVE_POINTS = 6  # of each way, where it had more
 def print_races(races: Races, console: Console) -> None:
     """Print the first at the goal, then all, then the reasons of those that did not run."""
     console.print(winner(races), style="bold")
-    console.print(" · ".join(race_settings(races)), soft_wrap=True)
+    console.print(" · ".join(race_settings(races)))
     if races.run:
         console.print()
         _print_rows(races, console)

@@ -220,8 +220,7 @@ def print_contradiction(
     if said is not None:
         console.print(
             f"{said}: to divide by time, hgpart profile {model} -o times.json, and hgpart "
-            "partition with --work times.json",
-            soft_wrap=True,
+            "partition with --work times.json"
         )
 
 

@@ -26,10 +26,58 @@ def ruled_table(headings: Sequence[str]) -> Table:
 
 
 def print_table(console: Console, title: str, table: Table) -> None:
-    """Print in full width: a narrow terminal wraps lines, where rich would cut figures off."""
+    """Print within the console's width: what is wider becomes tables below each other."""
     console.print(title, style="bold")
-    for line in table_lines(table):
-        console.out(line, highlight=False)
+    for at, part in enumerate(within(console.width, table)):
+        if at:
+            console.print()
+        for line in table_lines(part):
+            console.out(line, highlight=False)
+
+
+def within(width: int, table: Table) -> list[Table]:
+    r"""The table, with narrower gaps where it has to be, or its columns in several tables.
+
+    Each begins with the first column. A column that is too wide by itself stays so.
+
+    >>> table = ruled_table(["part", "busy ms", "waiting ms", "sends MB"])
+    >>> table.add_row("0", "1.25", "0.50", "100.0")
+    >>> for part in within(25, table):
+    ...     print(*table_lines(part), sep="\n")
+    part  busy ms  waiting ms
+    -------------------------
+    0        1.25        0.50
+    part  sends MB
+    --------------
+    0        100.0
+    """
+    if _width(table) > width:
+        table.collapse_padding = True
+    if _width(table) <= width:
+        return [table]
+    bands: list[list[int]] = []
+    for at in range(1, len(table.columns)):
+        if bands and _width(_columns(table, [0, *bands[-1], at])) <= width:
+            bands[-1].append(at)
+        else:
+            bands.append([at])
+    return [_columns(table, [0, *band]) for band in bands] or [table]
+
+
+def _width(table: Table) -> int:
+    return max(map(len, table_lines(table)), default=0)
+
+
+def _columns(table: Table, which: Sequence[int]) -> Table:
+    """Some columns of a table."""
+    columns = [table.columns[at] for at in which]
+    found = ruled_table([str(column.header) for column in columns])
+    found.collapse_padding = True
+    for new, column in zip(found.columns, columns, strict=True):
+        new.justify = column.justify
+    for row in zip(*(column.cells for column in columns), strict=True):
+        found.add_row(*row)
+    return found
 
 
 def table_lines(table: Table) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from textwrap import wrap
 
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.schedule import Action, Direction, Schedule
 from hgpart.schedules.simulation import bubble, times
 
-WIDTH = 96
+WIDTH = 66  # so that a row of it is within 80
+LINE = 80
 FIRST = {Direction.FORWARD: "0", Direction.BACKWARD: "a", Direction.MAPS: "a"}
 
 
@@ -50,7 +52,8 @@ def draw_times(schedule: Schedule, when: Sequence[tuple[float, float]], said: st
     for part, row in enumerate(rows):
         lines.append(f"{part:{digits}} |{''.join(row)}| keeps {schedule.alive[part]}")
     for part, sequence in enumerate(schedule.sequences):
-        lines.append(f"{part:{digits}}  {' '.join(_runs(sequence))}")
+        runs = f"{part:{digits}}  {' '.join(_runs(sequence))}"
+        lines += wrap(runs, LINE, subsequent_indent=" " * (digits + 2), break_on_hyphens=False)
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Most commands of these tests are of lenet5: a process that runs them traces it once a mode."""
+"""Commands of these tests are of lenet5, traced once a mode, and print as on a wide terminal."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from hgpart.zoo.architectures.lenet import lenet5
 
 LENET5 = str(lenet5())
 KEPT: dict[Any, traced_model.TracedModel] = {}
+
+
+@pytest.fixture(autouse=True)
+def _a_sentence_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a wide terminal, but where a test is of another one."""
+    monkeypatch.setenv("COLUMNS", "400")
 
 
 @pytest.fixture(autouse=True)

@@ -317,6 +317,26 @@ def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
     assert capsys.readouterr().out.splitlines()[-1] == f"Next: hgpart train --plan {parts}"
 
 
+@pytest.mark.parametrize("width", [None, 60])
+def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypatch, tmp_path):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
+    plan = tmp_path / "plan.json"
+    hgpart("partition", "lenet5", "--k", 3, "--effort", 0, "--slices", 2, "-o", plan)
+    hgpart("run", "--plan", plan, "--one-process", "--steps", 1, "--backward")
+    hgpart("compare", "lenet5", "--k", "2,3", "--strategies", "layerwise,data-parallel")
+    hgpart("trace", "lenet5")
+    hgpart("show", plan, "--schedule", "greedy", "--micro-batches", 8)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("   " in line.strip() for line in lines) > 20  # tables
+    narrow = width or 80
+    drawn = [line for line in lines if re.search(r"^\d (\|| [FB]\d)", line)]  # for 80 columns
+    assert max(map(len, drawn)) <= 80
+    kept = [line for line in lines if line not in drawn and not line.startswith("Next: ")]
+    assert max(map(len, kept)) <= narrow
+
+
 def test_a_plan_of_another_model_is_named(capsys, tmp_path):
     hgpart(*LENET, "-o", tmp_path / "plan.json")
     capsys.readouterr()

@@ -193,7 +193,7 @@ def test_no_figure_is_cut_off(result, crowded, width):
         text = printed(report, width=width)
         assert "…" not in text
         for count in report.shares.parameters:
-            assert f" {count:,} " in text
+            assert f"{count:,}" in text.split()
         for layer in report.graph.layers:
             assert f"\n{layer.name} " in text
 

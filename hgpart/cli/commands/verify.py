@@ -186,7 +186,7 @@ def verify(
             print_placement(report, disagreements(report, placement), plain_console(), unit)
         if found.passed and plan is None:
             lead_on(f"hgpart partition {quote(model)} --k {k} -o plan.json")
-        elif found.passed:
+        elif found.passed and plan is not None:
             lead_on(f"hgpart train {of_plan(model, plan)}")
     sys.stdout.flush()
     if not found.passed:

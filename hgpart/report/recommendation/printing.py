@@ -25,9 +25,9 @@ def print_recommendation(
     unit : str
         What bytes are printed in, one of `UNITS`.
     """
-    console.print(answer(found, unit), style="bold", soft_wrap=True)
+    console.print(answer(found, unit), style="bold")
     for line in (*reasons(found, unit), *notes):
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap="hgpart " in line)  # a command is copied whole
     console.print()
     _print_ways(found, console, unit)
     left = f"; no time for {found.left_out} others: --time-limit" if found.left_out else ""
@@ -36,7 +36,7 @@ def print_recommendation(
         console.print()
         console.print("Dropped", style="bold")
         for one in found.dropped:
-            console.print(f"{one.what}: {one.why}", soft_wrap=True)
+            console.print(f"{one.what}: {one.why}")
 
 
 def _print_ways(found: Recommendation, console: Console, unit: str) -> None:
