@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -105,10 +105,18 @@ def not_one_of(
     words = list(accepted)
     listed = " and ".join(words) if len(words) == 2 and not besides else ", ".join(words)
     listed += f", {besides}" if besides else ""
+    return ArgumentError(f"{what} {value!r}: accepted are {listed}{did_you_mean(value, words)}")
+
+
+def did_you_mean(value: object, words: Sequence[str]) -> str:
+    """End of an error about a word: the nearest of some others, if one is near.
+
+    >>> did_you_mean("nvlnk-8", ["10gbe", "nvlink-8"]), did_you_mean("x", ["10gbe"])
+    ('; did you mean nvlink-8?', '')
+    """
     folded = {word.lower(): word for word in reversed(words)}
     near = get_close_matches(str(value).lower(), folded, n=1)
-    hint = f"; did you mean {folded[near[0]]}?" if near else ""
-    return ArgumentError(f"{what} {value!r}: accepted are {listed}{hint}")
+    return f"; did you mean {folded[near[0]]}?" if near else ""
 
 
 def first_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
-from hgpart.errors import ArgumentError, PlanError
+from hgpart.errors import ArgumentError, PlanError, TraceError
 from hgpart.files.json_files import JsonObject, quoted, read_json
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.blocks import Blocks
@@ -143,6 +143,15 @@ def make_plan(
         blocks=partition.model.blocks,
         parts=partition.parts,
         scheduling=scheduling,
+    )
+
+
+def another_model(plan: Plan, error: TraceError) -> PlanError:
+    """Error for a model that can't be traced with the plan's shape of a sample."""
+    shape = "x".join(map(str, plan.input_shape))
+    return PlanError(
+        f"the plan is for {quoted(plan.model)} and samples of {shape}, with which this model "
+        f"can't be traced: {error}"
     )
 
 

@@ -14,7 +14,10 @@ from hgpart.errors import ArgumentError, MissingPackageError, OutputError
 from hgpart.terminal import PlainConsole
 
 if TYPE_CHECKING:
+    from hgpart.hypergraph.modelling import Modelling
     from hgpart.report import Report
+
+FEW = 4  # micro-batches, to begin with
 
 
 def check_outputs(paths: Mapping[str, Path | str | None]) -> None:
@@ -88,6 +91,24 @@ def of_plan(model: str, plan: Path | str) -> str:
 
     named = f"{quote(model)} " if is_user_code(model) else ""
     return f"{named}--plan {quote(str(plan))}"
+
+
+def run_of_plan(model: str, plan: Path | None, modelling: Modelling) -> str:
+    """Command that runs what was divided; where it was not written, what writes it comes first."""
+    if plan is None:
+        kept = "the same with -o plan.json, then "
+        return f"{kept}hgpart run {of_plan(model, 'plan.json')} --backward"
+    divided = in_micro_batches(modelling.slices, modelling.batch_size)
+    return f"hgpart run {of_plan(model, plan)} --backward{divided}"
+
+
+def in_micro_batches(slices: int, batch_size: int) -> str:
+    """Option of a run in a few micro-batches, if all slices have samples of each; a blank first.
+
+    >>> in_micro_batches(slices=8, batch_size=32), in_micro_batches(slices=32, batch_size=32)
+    (' --micro-batches 4', '')
+    """
+    return f" --micro-batches {FEW}" if slices * FEW <= batch_size else ""
 
 
 def plain_console() -> PlainConsole:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from hgpart.cli.command_lines import written_out
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, OutputError
 
@@ -45,24 +46,6 @@ def start_ranks(context: typer.Context, k: int) -> None:
         launch("hgpart", [context.command.name or "", *written_out(context)], k)
     except OutputError as error:  # no mistake, and nothing to say, as where this process prints
         raise typer.Exit(error.exit_status) from None
-
-
-def written_out(context: typer.Context) -> list[str]:
-    """The arguments and options of a command as they stand on a command line."""
-    found = []
-    for parameter in context.command.params:
-        value = context.params.get(parameter.name or "")
-        if value is None:
-            continue
-        if parameter.param_type_name == "argument":
-            found.append(str(value))
-        elif value is True:
-            found.append(parameter.opts[0])
-        elif isinstance(value, tuple):
-            found += [parameter.opts[0], ",".join(value)]
-        elif value is not False:
-            found += [parameter.opts[0], str(value)]
-    return found
 
 
 def device_of_each(devices: Sequence[str] | None, k: int) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, did_you_mean
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import replacing
 from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown
@@ -65,7 +65,10 @@ def load_machine(source: Path | str, k: int | None = None) -> Machine:
         If there is no such number of devices of a name.
     """
     found = named_machine(str(source), k)
-    return machine_of(read_json(source, WHAT, FORMAT)) if found is None else found
+    if found is not None:
+        return found
+    near = did_you_mean(str(source).partition(":")[0], NAMES)
+    return machine_of(read_json(source, WHAT + near, FORMAT))
 
 
 def machine_of(head: JsonObject) -> Machine:

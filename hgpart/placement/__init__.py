@@ -28,9 +28,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from hgpart.errors import PlacementError, PlanError, TraceError, first_line
+from hgpart.errors import PlacementError, TraceError, first_line
 from hgpart.execution.transfers import Transfer
-from hgpart.files.json_files import quoted
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
@@ -41,7 +40,7 @@ from hgpart.placement.modes import skeleton
 from hgpart.placement.placement import Placement
 from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.state.batch_statistics import check_norms
-from hgpart.plan import Plan, restore
+from hgpart.plan import Plan, another_model, restore
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 
 __all__ = ["Placement", "Transfer", "place"]
@@ -134,11 +133,7 @@ def _traced_as_planned(model: nn.Module, plan: Plan) -> TracedModel:
     try:
         return trace(model, example_inputs(model, plan.input_shape))
     except TraceError as error:
-        shape = "x".join(map(str, plan.input_shape))
-        raise PlanError(
-            f"the plan is for {quoted(plan.model)} and samples of {shape}, with which this model "
-            f"can't be traced: {error}"
-        ) from error
+        raise another_model(plan, error) from error
 
 
 def _checked(devices: Sequence[torch.device | str] | None, k: int) -> tuple[torch.device, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+import typer
 from builtin_graphs import full_size_graph
 
 from hgpart.cli import app, run
@@ -317,6 +318,15 @@ def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
     assert capsys.readouterr().out.splitlines()[-1] == f"Next: hgpart train --plan {parts}"
 
 
+def test_a_plan_over_slices_is_verified_and_run_with_samples_for_each(capsys, tmp_path):
+    plan = tmp_path / "plan.json"
+    job = ("partition", "lenet5", "--k", 4, "--batch-size", 8, "--strategy", "data-parallel")
+    hgpart(*job, "-o", plan)
+    assert capsys.readouterr().out.splitlines()[-1] == f"Next: hgpart run --plan {plan} --backward"
+    hgpart("verify", "--plan", plan)
+    assert capsys.readouterr().out.startswith("PASS")
+
+
 @pytest.mark.parametrize("width", [None, 60])
 def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -341,7 +351,9 @@ def test_a_plan_of_another_model_is_named(capsys, tmp_path):
     hgpart(*LENET, "-o", tmp_path / "plan.json")
     capsys.readouterr()
     job = ["run", "alexnet", "--one-process", "--plan", tmp_path / "plan.json"]
-    fails(capsys, job, 12, 'the plan is for "lenet5" and samples of 1x32x32, with which this model')
+    said = 'the plan is for "lenet5" and samples of 1x32x32, with which this model'
+    fails(capsys, job, 12, said)
+    fails(capsys, ["show", tmp_path / "plan.json", "--model", "alexnet"], 12, said)
 
 
 def test_a_partition_that_gains_nothing_says_so(capsys):
@@ -365,8 +377,10 @@ def test_a_shell_completes_choices():
 
 def test_each_command_says_its_options_in_groups_and_an_example(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    for command in app.registered_commands:
-        name = command.name or command.callback.__name__
+    commands = typer.main.get_command(app).commands
+    for name, command in commands.items():
+        example = command.epilog.removeprefix(f"Example: hgpart {name} ").split()
+        command.make_context(name, example)  # can be read
         hgpart(name, "--help")
         shown = capsys.readouterr().out
         assert f"Example: hgpart {name} " in shown

@@ -8,8 +8,9 @@ import pytest
 import typer
 
 from hgpart.cli import app, run
+from hgpart.cli.command_lines import typed, written_out
 from hgpart.cli.options import numbers
-from hgpart.cli.processes import device_of_each, written_out
+from hgpart.cli.processes import device_of_each
 
 FUNCTIONS = {each.name or each.callback.__name__: each.callback for each in app.registered_commands}
 
@@ -73,6 +74,15 @@ def test_each_process_is_given_what_the_command_was(line):
     command = typer.main.get_command(app).commands[line[0]]
     context = command.make_context(line[0], line[1:])
     assert command.make_context(line[0], written_out(context)).params == context.params
+
+
+def test_what_was_typed_goes_on_to_the_next_command():
+    """And no default, which the next command has, too."""
+    line = ["m.py:f", "--input-shape", "3,8,8", "--format", "hmetis", "-o", "x y", "--inference"]
+    command = typer.main.get_command(app).commands["export"]
+    context = command.make_context("export", line)
+    names = ("grain", "inference", "output", "input_shape", "no_input_vertex")
+    assert typed(context, *names) == " --inference --output 'x y' --input-shape 3,8,8"
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ def test_what_is_malformed_is_named(
 def test_what_is_no_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"can't read nowhere: .*hgpart calibrate -o, or 10gbe, "):
         load_machine("nowhere")
+    with pytest.raises(FormatError, match=r"edge-wifi; did you mean nvlink-8\?"):
+        load_machine("nvlnk-8:16")
     with pytest.raises(FormatError, match='"format": "hgpart machine 1"'):
         load_machine(written(tmp_path / "m.json", format="hgpart topology 1"))
     with pytest.raises(ArgumentError, match="'10gbe' has no number of devices: accepted are 1 to"):

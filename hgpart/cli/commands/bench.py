@@ -16,6 +16,7 @@ import typer
 from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
 from hgpart.bench.ways.way import MEANINGS, check_ways, chosen_ways
+from hgpart.cli.command_lines import typed
 from hgpart.cli.options import (
     Eps,
     HtmlFile,
@@ -53,6 +54,7 @@ Tell = Callable[[float, str], None]  # the share that is done, and what is under
 
 
 def bench(
+    context: typer.Context,
     model: Model,
     ways: Annotated[
         Any,
@@ -177,7 +179,9 @@ def bench(
         "data": data,
         "machine": _machine(),
     }
-    wanted = _Wanted(chosen, subject, job, unit, json, csv, html, resume)
+    same = typed(context, "input_shape", "batch_size")
+    then = f"hgpart recommend {quote(model)}{same} --devices {processes}"
+    wanted = _Wanted(chosen, subject, job, unit, json, csv, html, resume, then)
     if until is None:
         wanted.turns(about, steps or 3, rounds or 3)
     else:
@@ -196,6 +200,7 @@ class _Wanted:
     csv: Path | None
     html: Path | None
     resume: bool
+    then: str
 
     def turns(self, about: Mapping[str, Any], steps: int, rounds: int) -> None:
         """Seconds a step."""
@@ -279,7 +284,7 @@ class _Wanted:
                 write_page(as_page(found), self.html)
             if tables_wanted(self.json, rows.as_json(found)):
                 show(found)
-                lead_on(f"hgpart recommend {quote(self.job.model)} --devices {self.job.workers}")
+                lead_on(self.then)
             sys.stdout.flush()
         if interrupted:
             raise KeyboardInterrupt(f"with {len(found.rows)} of {len(self.ways)} ways begun")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
+from hgpart.cli.command_lines import typed
 from hgpart.cli.commands.show import plan_report
 from hgpart.cli.options import (
     AnySlices,
@@ -48,8 +49,14 @@ if TYPE_CHECKING:
     from hgpart.compare.outcomes import Row
     from hgpart.report import Report
 
+COUNTED = (  # options that `hgpart partition` has, too
+    *("input_shape", "linear", "batch_size", "bytes_per_element"),
+    *("no_input_vertex", "no_output_vertex", "work", "profile_device", "seed"),
+)
+
 
 def compare(
+    context: typer.Context,
     model: Model,
     k: Annotated[
         Any, typer.Option("--k", "-k", parser=integers, metavar="K,K,...", help="Devices.")
@@ -175,7 +182,7 @@ def compare(
         comparison = found.close()
         _write(comparison, shown, unit, json, csv, html)
     if comparison.rows:
-        _print(comparison, unit, json)
+        _print(comparison, unit, json, typed(context, *COUNTED))
     failed = len(comparison.failed)
     if interrupted:
         there = len(comparison.rows) - failed
@@ -270,7 +277,8 @@ def _fitting_unit(comparison: Comparison) -> str:
     return "GB" if largest >= 10**9 else "MB"
 
 
-def _print(comparison: Comparison, unit: str | None, json: str | None) -> None:
+def _print(comparison: Comparison, unit: str | None, json: str | None, same: str) -> None:
+    """The tables, and how to get the plan of the best for the most devices."""
     from hgpart.compare.comparison import comparison_json
     from hgpart.report import print_comparison
 
@@ -284,7 +292,8 @@ def _print(comparison: Comparison, unit: str | None, json: str | None) -> None:
             default=None,
         )
         if best is not None:
+            eps = "" if comparison.epss == (0.1,) else f" --eps {comparison.eps:g}"
             lead_on(
-                f"hgpart partition {quote(comparison.model)} --k {best.k} --eps {comparison.eps:g} "
-                f"--batch-size {comparison.batch_size} --strategy {best.strategy} -o plan.json"
+                f"hgpart partition {quote(comparison.model)}{same} --k {best.k}{eps} "
+                f"--strategy {best.strategy} -o plan.json"
             )

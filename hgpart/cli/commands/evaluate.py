@@ -31,7 +31,7 @@ from hgpart.cli.options import (
     modelling_of,
     work_of,
 )
-from hgpart.cli.outputs import check_outputs, of_plan, show_report
+from hgpart.cli.outputs import check_outputs, run_of_plan, show_report
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import FormatError
 
@@ -144,10 +144,7 @@ def evaluate(
         layerwise=layerwise,
         seconds=stage.all_seconds(),
     )
-    then = "the same with -o plan.json, which hgpart verify, run and train take as --plan plan.json"
-    if output is not None:
-        then = f"hgpart run {of_plan(model, output)} --backward --micro-batches 4"
-    show_report(report, unit, json, csv, then)
+    show_report(report, unit, json, csv, run_of_plan(model, output, report.modelling))
 
 
 def _read(path: Path, vertices: int, modelling: Modelling, k: int | None) -> Int32:

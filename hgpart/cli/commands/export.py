@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from hgpart.cli.command_lines import typed
 from hgpart.cli.options import (
     BatchSize,
     BytesPerElement,
@@ -30,8 +31,14 @@ from hgpart.cli.outputs import check_outputs, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import not_one_of
 
+EVALUATED = (  # what says which hypergraph it is
+    *("grain", "linear", "batch_size", "slices", "norms", "inference", "bytes_per_element"),
+    *("input_shape", "no_input_vertex", "no_output_vertex", "work", "profile_device"),
+)
+
 
 def export(
+    context: typer.Context,
     model: Model,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where the hypergraph goes.")
@@ -84,9 +91,8 @@ def export(
             writers[file_format](hypergraph, output)
     plain_console().print(
         f"{output}: {hypergraph.vertices:,} vertices, {hypergraph.nets:,} nets, "
-        f"{len(hypergraph.pins):,} pins"
+        f"{len(hypergraph.pins):,} pins",
+        soft_wrap=True,
     )
-    lead_on(
-        "a partitioner, and then with the options of this command "
-        f"hgpart evaluate {quote(model)} --partition FILE -o plan.json"
-    )
+    same = typed(context, *EVALUATED)
+    lead_on(f"a partitioner, then hgpart evaluate {quote(model)}{same} --partition FILE")

@@ -34,7 +34,7 @@ from hgpart.cli.options import (
     one_of,
     work_of,
 )
-from hgpart.cli.outputs import check_outputs, of_plan, show_report
+from hgpart.cli.outputs import check_outputs, run_of_plan, show_report
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.cli.timing import TIME, checked_timing
 from hgpart.errors import ArgumentError
@@ -304,10 +304,7 @@ def partition(
         in_slices=None if known is None else known.volume,
         seconds=stage.all_seconds(),
     )
-    then = "the same with -o plan.json, which hgpart verify, run and train take as --plan plan.json"
-    if output is not None:
-        then = f"hgpart run {of_plan(model, output)} --backward --micro-batches 4"
-    show_report(report, unit, json, csv, then)
+    show_report(report, unit, json, csv, run_of_plan(model, output, report.modelling))
     if timing is not None and chosen is not None:
         timing.tell(chosen)
     if found.interrupted:

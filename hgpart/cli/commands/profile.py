@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from hgpart.cli.command_lines import typed
 from hgpart.cli.options import InputShape, Model, whole
 from hgpart.cli.outputs import check_outputs, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 
 
 def profile(
+    context: typer.Context,
     model: Model,
     batch_size: Annotated[
         int, typer.Option(help="The most samples that are measured; down to one are, too.")
@@ -55,7 +57,5 @@ def profile(
     print_layer_times(model, shape, graph, times, batch_size, plain_console())
     times_file = "times.json" if output is None else quote(str(output))
     kept = "the same with -o times.json, then " if output is None else ""
-    lead_on(
-        f"{kept}hgpart recommend {quote(model)} --devices 4 --batch-size {batch_size} "
-        f"--times {times_file}"
-    )
+    same = typed(context, "input_shape", "batch_size")
+    lead_on(f"{kept}hgpart recommend {quote(model)}{same} --devices 2 --times {times_file}")

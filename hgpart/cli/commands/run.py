@@ -27,7 +27,14 @@ from hgpart.cli.options import (
     Weights,
     checked_unit,
 )
-from hgpart.cli.outputs import check_outputs, lead_on, of_plan, plain_console, tables_wanted
+from hgpart.cli.outputs import (
+    check_outputs,
+    in_micro_batches,
+    lead_on,
+    of_plan,
+    plain_console,
+    tables_wanted,
+)
 from hgpart.cli.placing import Placing, progress
 from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import (
@@ -193,10 +200,7 @@ class _Run:
         of = of_plan(self.placing.model, self.plan)
         if not self.backward:
             return f"hgpart run {of} --backward"
-        if (
-            self.scheduling == Scheduling()
-            and self.batch_size >= 4
-            and len(self.placing.devices) > 1
-        ):
-            return f"hgpart run {of} --backward --micro-batches 4"
+        divided = in_micro_batches(self.placing.plan.modelling.slices, self.batch_size)
+        if divided and self.scheduling == Scheduling() and len(self.placing.devices) > 1:
+            return f"hgpart run {of} --backward{divided}"
         return f"hgpart train {of}"

@@ -23,10 +23,17 @@ from hgpart.cli.options import (
     Unit,
     checked_unit,
 )
-from hgpart.cli.outputs import check_outputs, check_page_package, lead_on, of_plan, show_report
+from hgpart.cli.outputs import (
+    check_outputs,
+    check_page_package,
+    lead_on,
+    of_plan,
+    plain_console,
+    show_report,
+)
 from hgpart.cli.planned import trusted_model
 from hgpart.cli.stages import Stages, traced_model
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, TraceError
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
@@ -92,7 +99,7 @@ def show(
         scheduling_of(schedule, micro_batches, in_flight, recompute=recompute)
     with Stages() as stage:
         with stage("import"):
-            from hgpart.plan import load_plan
+            from hgpart.plan import another_model, load_plan
         unit = checked_unit(unit)
         with stage("read"):
             loaded = load_plan(plan)
@@ -109,10 +116,13 @@ def show(
             scheduling.sizes(loaded.modelling.batch_size)
         if model is None and not trust:
             model = trusted_model(loaded, plan, CODE_ACCEPTED)
-        loaded = replace(loaded, model=model or loaded.model)
-        module, _, _, graph = traced_model(stage, loaded.model, loaded.input_shape)
+        named = model or loaded.model
+        try:
+            module, _, _, graph = traced_model(stage, named, loaded.input_shape)
+        except TraceError as error:
+            raise another_model(loaded, error) from error
         with stage("evaluate"):
-            report = plan_report(loaded, graph)
+            report = replace(plan_report(loaded, graph), model=named)
         planned, peaks = None, tuple[int | None, ...]()
         if scheduling is not None:
             with stage("schedule"), redirect_stdout(sys.stderr):
@@ -135,9 +145,10 @@ def show(
         if output is not None:
             save_schedule(output, planned[0])
         if json != "-":
-            print(f"\n{draw_schedule(*planned)}holds at most {_each(peaks, unit)} {unit}")
+            print(f"\n{draw_schedule(*planned)}", end="")
+            plain_console().print(f"holds at most {_each(peaks, unit)} {unit}")
     if json != "-":
-        lead_on(f"hgpart run {of_plan(loaded.model, plan)} --backward")
+        lead_on(f"hgpart run {of_plan(named, plan)} --backward")
 
 
 def _check_undrawn(

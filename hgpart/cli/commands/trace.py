@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from shlex import quote
 
+import typer
+
+from hgpart.cli.command_lines import typed
 from hgpart.cli.options import DotFile, GraphmlFile, InputShape, Model
 from hgpart.cli.outputs import check_outputs, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 
 
 def trace(
-    model: Model, input_shape: InputShape = None, graphml: GraphmlFile = None, dot: DotFile = None
+    context: typer.Context,
+    model: Model,
+    input_shape: InputShape = None,
+    graphml: GraphmlFile = None,
+    dot: DotFile = None,
 ) -> None:
     """Show the layers of a model: their tasks, what they read, and what was kept whole."""
     check_outputs({"--graphml": graphml, "--dot": dot})
@@ -22,5 +29,4 @@ def trace(
         _, shape, _, graph = traced_model(stage, model, input_shape)
     write_graph(graph.to_networkx(), graphml, dot)
     print_trace(model, shape, graph, flops(graph), plain_console())
-    shaped = "" if input_shape is None else f" --input-shape {','.join(map(str, input_shape))}"
-    lead_on(f"hgpart partition {quote(model)}{shaped} --k 4")
+    lead_on(f"hgpart partition {quote(model)}{typed(context, 'input_shape')} --k 4")

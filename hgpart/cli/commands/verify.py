@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hgpart.cli.command_lines import typed
 from hgpart.cli.options import (
     Eps,
     Grain,
@@ -47,6 +48,7 @@ DTYPES = ("float64", "float32")
 
 
 def verify(
+    context: typer.Context,
     model: PlannedModel = None,
     k: Annotated[int | None, typer.Option("--k", "-k", help="Number of parts.")] = None,
     partition: Annotated[
@@ -72,7 +74,8 @@ def verify(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Samples of the batch; left out, the plan's where that has a schedule, or else 2."
+            help="Samples of the batch; left out, the plan's where that has a schedule, or else 2 "
+            "or as many as its slices and micro-batches need."
         ),
     ] = None,
     micro_batches: MicroBatches = None,
@@ -133,7 +136,8 @@ def verify(
         scheduling = scheduling_of(schedule, micro_batches, recompute=recompute, planned=planned)
         samples = batch_size or 2
         if loaded is not None:
-            samples = loaded.batch_size_of_steps(batch_size, otherwise=2)
+            least = max(2, loaded.modelling.slices * scheduling.micro_batches)
+            samples = loaded.batch_size_of_steps(batch_size, otherwise=least)
         _check_step(scheduling, samples)
         called = scheduling == Scheduling()  # like the model, at once
         k = k or (loaded.k if loaded is not None else 0)
@@ -185,7 +189,8 @@ def verify(
         else:
             print_placement(report, disagreements(report, placement), plain_console(), unit)
         if found.passed and plan is None:
-            lead_on(f"hgpart partition {quote(model)} --k {k} -o plan.json")
+            same = typed(context, "grain", "input_shape")
+            lead_on(f"hgpart partition {quote(model)}{same} --k {k} -o plan.json")
         elif found.passed and plan is not None:
             lead_on(f"hgpart train {of_plan(model, plan)}")
     sys.stdout.flush()

@@ -1,0 +1,37 @@
+"""A command's context -> its command line, for its processes and for what to type next."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+import typer
+
+
+def written_out(context: typer.Context) -> list[str]:
+    """The arguments and options of a command as they stand on a command line."""
+    return [word for name in context.params for word in _words(context, name)]
+
+
+def typed(context: typer.Context, *names: str) -> str:
+    """Those of some options that were given, for another command that takes them; a blank first."""
+    given = [name for name in names if _is_given(context, name)]
+    return "".join(f" {quote(word)}" for name in given for word in _words(context, name))
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _words(context: typer.Context, name: str) -> list[str]:
+    parameter = next(one for one in context.command.params if one.name == name)
+    value = context.params[name]
+    if value is None or value is False:
+        return []
+    if parameter.param_type_name == "argument":
+        return [str(value)]
+    if value is True:
+        return [parameter.opts[0]]
+    if isinstance(value, tuple):
+        return [parameter.opts[0], ",".join(map(str, value))]
+    return [parameter.opts[0], str(value)]
