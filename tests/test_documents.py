@@ -1,0 +1,89 @@
+"""What the documents show is what runs; what they refer to is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from documents import Session, blocks, commands
+
+import hgpart
+from hgpart.cli import app
+
+ROOT = Path(__file__).parent.parent
+EXECUTED = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
+DOCUMENTS = [*EXECUTED, "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
+
+
+def of_page(name: str, *, full: bool) -> bool:
+    """Whether a page has blocks to run: with those that take long, or without."""
+    runnable = [one for one in blocks(TEXTS[name]) if one.language in ("console", "python")]
+    return any(one.is_full for one in runnable) if full else not all(
+        one.is_full for one in runnable
+    )
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its own, a terminal of 200 columns, not as if torchrun had started the tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", [one for one in EXECUTED if of_page(one, full=False)])
+def test_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    session = Session(name, capfd)
+    for block in blocks(TEXTS[name]):
+        if not block.is_full:
+            session.run(block)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [one for one in EXECUTED if of_page(one, full=True)])
+def test_all_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    session = Session(name, capfd)
+    for block in blocks(TEXTS[name]):
+        session.run(block)
+
+
+@pytest.mark.parametrize("name", EXECUTED)
+def test_commands_that_are_only_shown_can_be_read(name: str) -> None:
+    """Those of `sh` blocks need hours, machines or files of the reader's: their options exist."""
+    group = typer.main.get_command(app)
+    for block in blocks(TEXTS[name]):
+        lines = block.text.replace("\\\n", " ").splitlines() if block.language == "sh" else []
+        lines += [typed for typed, _ in commands(block)] if block.language == "console" else []
+        for line in lines:
+            if match := re.match(r"(?:.* -m )?hgpart ([a-z]+) (.*)", line):
+                command = group.commands[match[1]]
+                typed = shlex.split(match[2], comments=True)
+                command.make_context(match[1], typed)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_to_files_and_no_placeholder_is_left(name: str) -> None:
+    assert re.findall(r"@[A-Z_0-9]+@", TEXTS[name]) == []
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", TEXTS[name]):
+        assert (ROOT / name).parent.joinpath(link).exists(), link
+    for module in re.findall(r"`(\w+\.py)`", TEXTS[name]) if name in EXECUTED else ():
+        written = {one.title for one in blocks(TEXTS[name])}
+        assert module in written or list((ROOT / "hgpart").rglob(module)), module
+
+
+def test_the_reference_has_every_public_name_and_every_command() -> None:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/reference.py")
+    assert spec is not None and spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    listed = re.findall(r"^::: hgpart\.(\w+)$", reference.names(), re.MULTILINE)
+    assert sorted(listed) == sorted(set(hgpart.__all__) - {"__version__"})
+    described = re.findall(r"^## `hgpart (\w+)`$", reference.commands(), re.MULTILINE)
+    assert sorted(described) == sorted(typer.main.get_command(app).commands)
