@@ -5,15 +5,19 @@ Pages have a line `<!-- names -->`, `<!-- commands -->`, ... where these go.
 
 from __future__ import annotations
 
+import io
+import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from hgpart.cli import app
+from hgpart.cli import app, run
 
+os.environ["COLUMNS"] = "100"  # of the commands' help
 ROOT = Path(__file__).parent.parent
 NAME = re.compile(r"^from \.([\w.]+) import \w+ as (\w+)$", re.MULTILINE)
 OUTSIDE = re.compile(r"\[([^]]+)\]\((?!https?:|#)([^)#]*)(#[^)]*)?\)")
@@ -31,38 +35,16 @@ def names() -> str:
 
 
 def commands() -> str:
-    """Every command as its `--help` says it."""
-    group: Any = typer.main.get_command(app)
-    return "\n\n".join(_described(name, one) for name, one in sorted(group.commands.items()))
+    """Every command, as its `--help` says it."""
+    named = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return "\n\n".join(f"## `hgpart {name}`\n\n```text\n{_help(name)}\n```" for name in named)
 
 
-def _described(name: str, command: Any) -> str:
-    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
-    context = command.make_context(name, [], info_name=name, resilient_parsing=True)
-    said = [command.help or "", command.epilog or ""]
-    typed = " ".join(["hgpart", name, "[OPTIONS]", *(_shown(one, context) for one in arguments)])
-    lines = [f"## `hgpart {name}`", *said[:1], f"```text\n{typed}\n```"]
-    if any(one.help for one in arguments):
-        lines.append("\n".join(f"- `{_shown(one, context)}`: {one.help}" for one in arguments))
-    table = [_row(one, context) for one in options]
-    lines.append("\n".join(["| option | |", "|---|---|", *table]))
-    return "\n\n".join(one for one in [*lines, *said[1:]] if one)
-
-
-def _shown(argument: Any, context: Any) -> str:
-    return str(argument.make_metavar(context))
-
-
-def _row(option: Any, context: Any) -> str:
-    value = "" if option.is_flag else f" {option.make_metavar(context)}"
-    spelled = ", ".join(f"`{one}`" for one in [*option.opts, *option.secondary_opts])
-    notes = ["required"] if option.required else []
-    if not option.is_flag and option.default not in (None, ""):
-        notes.append(f"default: `{option.default}`")
-    text = " ".join(filter(None, [option.help, f"({'; '.join(notes)})" if notes else ""]))
-    cells = [f"{spelled}{f' `{value.strip()}`' if value else ''}", text]
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+def _help(name: str) -> str:
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        run([name, "--help"])
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip().split("\n"))
 
 
 WRITTEN: Mapping[str, Callable[[], str]] = {

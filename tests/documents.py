@@ -1,9 +1,9 @@
 """A page of Markdown -> its blocks of code, run: what they print is what the page shows.
 
-Blocks of a page are one session, in a folder of its own. A `python` block with prompts is a doctest;
-one with `title="FILE"` is written to that file; any other runs as it stands. A line of a `console`
-block that begins with `$` is a command, and what follows is its output, where `...` stands for
-anything; without output it only has to succeed. Comments in front of a block say more of it::
+Blocks of a page are one session, in a folder of its own. A `python` block with prompts is a
+doctest; one with `title="FILE"` is written to that file; any other runs as it stands. A line of a
+`console` block that begins with `$` is a command, and what follows is its output, where `...`
+stands for anything; without output it only has to succeed. Comments in front of a block say more::
 
     <!-- full -->      it takes long: with `pytest -m full` alone
     <!-- measured -->  its figures are of one run: the words are compared, figures are not
@@ -17,6 +17,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,8 +85,7 @@ class Session:
             for command, shown in commands(block):
                 self._command(command, shown, block)
         elif block.language == "python" and block.title:
-            with open(block.title, "w", encoding="utf-8") as file:
-                file.write(block.text)
+            Path(block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python" and ">>> " in block.text:
             self._examples(block)
         elif block.language == "python":
@@ -122,7 +122,8 @@ class Session:
 
 
 def _lines(text: str, block: Block) -> str:
-    """Without blank lines, and spaces at the ends of lines."""
+    """Without blank lines and spaces at the ends of lines; a line `...` is any lines, or none."""
     if block.is_measured:
         text = re.sub("-{3,}", "---", re.sub(" +", " ", FIGURE.sub("#", text)))
-    return "".join(f"{line.rstrip()}\n" for line in text.split("\n") if line.strip())
+    text = "".join(f"{line.rstrip()}\n" for line in text.split("\n") if line.strip())
+    return re.sub(r"^\.\.\.\n", "...", text, flags=re.MULTILINE)

@@ -23,9 +23,7 @@ TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 def of_page(name: str, *, full: bool) -> bool:
     """Whether a page has blocks to run: with those that take long, or without."""
     runnable = [one for one in blocks(TEXTS[name]) if one.language in ("console", "python")]
-    return any(one.is_full for one in runnable) if full else not all(
-        one.is_full for one in runnable
-    )
+    return any(one.is_full == full for one in runnable)
 
 
 @pytest.fixture(autouse=True)

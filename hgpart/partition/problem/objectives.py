@@ -101,7 +101,8 @@ class Objective:
         return (self.seconds + 2 * cost) / k if self.name == "time" else cost
 
 
-VOLUME, LARGEST = Objective("volume"), Objective("largest")
+VOLUME = Objective("volume")
+LARGEST = Objective("largest")
 
 
 def objective_named(name: str) -> Objective:
