@@ -67,7 +67,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if target == ROOT / "benchmarks/README.md":
             up = "../" * (len(Path(page.file.src_uri).parts) - 1)
             return f"[{match[1]}]({up}benchmarks.md{match[3] or ''})"
-        inside = target is None or (ROOT / "docs" in target.parents and target.exists())
+        inside = target is None or (ROOT / "docs" in target.parents and target.is_file())
         return match[0] if inside else match[1]
 
     return OUTSIDE.sub(link, markdown)

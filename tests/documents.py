@@ -93,8 +93,9 @@ class Session:
             exec(compile(source, self.name, "exec"), self.names)
 
     def _examples(self, block: Block) -> None:
+        name = f"{self.name}:{block.line}"
         parsed = doctest.DocTestParser().get_doctest(
-            block.text, self.names, self.name, self.name, block.line - 1
+            block.text, self.names, name, self.name, block.line - 1
         )
         report: list[str] = []
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
