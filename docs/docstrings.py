@@ -1,4 +1,4 @@
-"""Docstrings -> Markdown, for mkdocstrings: examples, which stand there as doctests, become code."""
+"""Docstrings -> Markdown, for mkdocstrings: the examples in them, doctests, become code."""
 
 from __future__ import annotations
 
