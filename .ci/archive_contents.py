@@ -12,9 +12,9 @@ from pathlib import Path
 from packaging.metadata import Metadata
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ["hgpart", "native", "tests", "benchmarks"]
+FOLDERS = ["hgpart", "native", "tests", "benchmarks", "docs"]
 DOCUMENTS = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE"]
-SETTINGS = ["pyproject.toml", "constraints.txt"]
+SETTINGS = ["pyproject.toml", "constraints.txt", "mkdocs.yml"]
 
 
 def written(folder: str) -> set[str]:
