@@ -4,8 +4,6 @@ from .machines.machine import Link as Link
 from .machines.machine import Machine as Machine
 from .machines.machine_files import load_machine as load_machine
 from .machines.machine_files import save_machine as save_machine
-from .zoo import builtin_models as builtin_models
-from .zoo import load_model as load_model
 from .operators.channelwise import same_place as same_place
 from .operators.effects import Call as Call
 from .operators.effects import Channels as Channels
@@ -24,6 +22,9 @@ from .layers.channel_graph import ChannelGraph as ChannelGraph
 from .layers.channel_graph import Layer as Layer
 from .layers.channel_graph import Read as Read
 from .layers.layering import channel_graph as channel_graph
+from .transformation.transforming import transform as transform
+from .zoo import builtin_models as builtin_models
+from .zoo import load_model as load_model
 from .work.figures import Work as Work
 from .work.figures import flops as flops
 from .work.figures import load_work as load_work

@@ -16,7 +16,7 @@ ROOT = Path(hgpart.__file__).parent
 
 ORDER = [
     *("errors", "arrays", "terminal", "cores", "freed_memory", "own_python", "sequences", "files"),
-    *("zoo.architectures", "zoo", "operators", "tracing", "layers", "work"),
+    *("operators", "tracing", "layers", "transformation", "zoo.architectures", "zoo", "work"),
     *("machines", "hypergraph", "hypergraph.formats"),
     *("partition.problem", "partition.external", "partition.baselines", "partition.symmetry"),
     *("partition.native", "partition.bounds", "partition.exact", "partition"),
@@ -27,7 +27,7 @@ ORDER = [
     *("run.processes", "machines.calibration", "run", "run.training", "timecut"),
     *("bench.ways", "bench", "recommendation"),
     *("compare", "report", "report.machine", "report.partition", "report.prediction"),
-    "report.recommendation",
+    *("report.recommendation", "report.transformation"),
     *("report.page", "cli", "cli.commands", "__main__"),
 ]
 
@@ -78,7 +78,7 @@ def test_a_folder_imports_from_folders_before_it(name: str) -> None:
 def test_folders_hold_a_dozen_files_or_so() -> None:
     for folder in {file.parent for file in MODULES.values()}:
         # A model family, or a command, a file.
-        most = 16 if folder.name in ("architectures", "commands") else 14
+        most = 17 if folder.name in ("architectures", "commands") else 14
         assert len(list(folder.glob("*.py"))) <= most, folder
 
 
