@@ -30,6 +30,7 @@ from hgpart.cli.commands.run import run as run_placed
 from hgpart.cli.commands.show import show
 from hgpart.cli.commands.trace import trace
 from hgpart.cli.commands.train import train
+from hgpart.cli.commands.transform import transform
 from hgpart.cli.commands.verify import verify
 from hgpart.cli.panels import in_panels
 from hgpart.cli.processes import started_as_rank
@@ -73,6 +74,7 @@ EXAMPLES: Mapping[str, Mapping[Callable[..., None], str]] = {
     "Look at models; other partitioners": {
         models: "models vgg16 resnet50",
         trace: "trace lenet5",
+        transform: "transform resnet50 --kind split --parts 2 --dry-run",
         export: "export lenet5 --format hmetis -o lenet5.hgr",
         evaluate: "evaluate lenet5 --partition lenet5.hgr.part.4 -o plan.json",
     },

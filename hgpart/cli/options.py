@@ -81,7 +81,8 @@ Model = Annotated[
         metavar="MODEL",
         autocompletion=_models,
         help="A built-in model (see 'hgpart models'), timm:NAME, torchvision:NAME, "
-        "pytorchcv:NAME, path/file.py:factory or package.module:factory.",
+        "pytorchcv:NAME, path/file.py:factory or package.module:factory; behind it "
+        "+parallel:P, +grouped:P or +split:P for what 'hgpart transform' makes of it.",
     ),
 ]
 PlannedModel = Annotated[

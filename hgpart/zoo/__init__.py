@@ -1,11 +1,15 @@
-"""Model spec -> nn.Module: built-in CNNs, timm:NAME, torchvision:NAME, file.py:factory."""
+"""Model spec -> nn.Module: built-in CNNs, timm:NAME, torchvision:NAME, file.py:factory.
+
+A spec may end with transformations: resnet50+split:2.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,6 +38,12 @@ from hgpart.zoo.packages import PACKAGES, package_factory
 __all__ = ["BUILTIN", "ModelSpec", "builtin_models", "is_user_code", "load_model"]
 
 IMAGENET = (3, 224, 224)
+# A factory's name is not a number, so that this is what no other spec ends with.
+TRANSFORMED = re.compile(r"(.+)\+(\w+):(\d{1,4})", re.ASCII)
+# Inception-ResNet-v2 with other numbers of blocks, as F. Brakel's MSc thesis (2024, section 3.2.2)
+# names and trains it: 100 classes.
+OF_BLOCKS = re.compile(r"inception_resnet_v2((?:-[1-9]\d?){3})", re.ASCII)
+CLASSES_OF_BLOCKS = 100
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,34 @@ def builtin_models() -> tuple[str, ...]:
     return tuple(BUILTIN)
 
 
+def _builtin(name: str) -> ModelSpec | None:
+    """The built-in model of a name, be it one of any number of blocks."""
+    found = OF_BLOCKS.fullmatch(name)
+    if found is None:
+        return BUILTIN.get(name)
+    of_35, of_17, of_8 = map(int, found[1][1:].split("-"))
+    factory = partial(
+        inception_resnet_v2,
+        (of_35, of_17, of_8),
+        linear_block=False,
+        classes=CLASSES_OF_BLOCKS,
+    )
+    return ModelSpec(name, factory, BUILTIN["inception_resnet_v2"].input_shape)
+
+
+def _taken_apart(spec: str) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """The model that a spec begins with, and kind and parts of its transformations, in order.
+
+    >>> _taken_apart("timm:resnet18+split:2+grouped:4")
+    ('timm:resnet18', (('split', 2), ('grouped', 4)))
+    """
+    found: list[tuple[str, int]] = []
+    while (match := TRANSFORMED.fullmatch(spec)) is not None:
+        spec = match[1]
+        found.insert(0, (match[2], int(match[3])))
+    return spec, tuple(found)
+
+
 def is_user_code(spec: str) -> bool:
     """Whether `load_model` would import and call whatever code a spec names.
 
@@ -94,6 +132,7 @@ def is_user_code(spec: str) -> bool:
     >>> [is_user_code(spec) for spec in ("vgg16", "timm:resnet18", "net.py:make", "os:abort")]
     [False, False, True, True]
     """
+    spec, _ = _taken_apart(spec)
     source, colon, _ = spec.partition(":")
     return source not in PACKAGES if colon else spec.endswith(".py")
 
@@ -109,6 +148,10 @@ def load_model(
         Name of a built-in model (`builtin_models`); ``timm:NAME``, ``torchvision:NAME`` or
         ``pytorchcv:NAME``; ``path/file.py:factory`` or ``package.module:factory``, where the
         factory is called without arguments and returns a module or (module, input shape).
+        ``inception_resnet_v2-4-8-4`` has that many blocks of its three kinds, and 100 classes.
+        Behind each, any number of ``+parallel:P``, ``+grouped:P`` and ``+split:P``: the model is
+        transformed in this order (`hgpart.transform`), and weights of layers that lose some are
+        drawn anew.
     seed : int
         Seed of the weights, 0 <= seed < 2**64: the same seed gives the same weights on every
         device. The caller's random state is left as it was.
@@ -125,11 +168,11 @@ def load_model(
     Raises
     ------
     ModelError
-        If there is no such model, or it can't be built.
+        If there is no such model, it can't be built, or it can't be transformed so.
     MissingPackageError
         If it needs an optional package that is not installed.
     ArgumentError
-        If the seed is out of range or the device does not exist.
+        If the seed is out of range, the device does not exist, or there is no such transformation.
 
     Examples
     --------
@@ -140,14 +183,44 @@ def load_model(
     if not 0 <= seed < 2**64:
         raise ArgumentError(f"seed is {seed}; it must be at least 0 and below 2**64")
     target = _device(device)
+    name, transformations = _taken_apart(spec)
+    # Weights that are drawn anew are drawn on the CPU, as all are.
+    built_on = torch.device("cpu") if transformations and target.type != "meta" else target
     with _seeded(seed):
-        build = _build_builtin if spec in BUILTIN else _build_elsewhere
-        model, shape = build(spec, target)
+        model, shape = _build(name, built_on)
+    if transformations:
+        with _seeded(seed):
+            model = _transformed(model.train(), shape, name, transformations).to(target)
     return model.train(), shape
 
 
-def _build_builtin(name: str, target: torch.device) -> Model:
-    spec = BUILTIN[name]
+def _build(name: str, target: torch.device) -> Model:
+    spec = _builtin(name)
+    return _build_elsewhere(name, target) if spec is None else _build_builtin(spec, target)
+
+
+def _transformed(
+    model: nn.Module,
+    shape: tuple[int, ...] | None,
+    name: str,
+    transformations: Sequence[tuple[str, int]],
+) -> nn.Module:
+    from hgpart.tracing.traced_model import example_inputs
+    from hgpart.transformation.transforming import check_kind, transform
+
+    for kind, parts in transformations:
+        check_kind(kind, parts)
+    if shape is None:
+        raise ModelError(
+            f"{name} does not say the shape of its input, which a transformation needs: let its "
+            "factory return (module, input shape)"
+        )
+    for kind, parts in transformations:
+        model = transform(model, kind, parts, example_inputs(model, shape), fresh=True)
+    return model
+
+
+def _build_builtin(spec: ModelSpec, target: torch.device) -> Model:
     with torch.device("meta"):
         model = spec.factory()
     if target.type != "meta":
@@ -164,7 +237,11 @@ def _build_elsewhere(spec: str, target: torch.device) -> Model:
     elif colon:
         build = package_factory(source, name)
     else:
-        forms = [*(f"{package}:NAME" for package in PACKAGES), "path/file.py:factory"]
+        forms = [
+            *(f"{package}:NAME" for package in PACKAGES),
+            "path/file.py:factory",
+            "MODEL+split:P",
+        ]
         raise unknown_name(
             "model", spec, BUILTIN, f"'hgpart models' lists all; also: {', '.join(forms)}"
         )

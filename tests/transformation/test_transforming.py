@@ -215,6 +215,7 @@ STAGES = {  # cells of each stage
     "mobilenet_v2": [1, 2, 3, 2, 2],
     "timm:regnetx_002": [3, 6],
     "timm:convnext_atto": [2, 2, 6, 2],
+    "inception_resnet_v2-4-8-4": [4, 8, 4],
 }
 
 

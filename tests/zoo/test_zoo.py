@@ -104,6 +104,17 @@ def test_unet_has_the_parameters_of_the_paper_with_batch_norm() -> None:
     assert parameters(load_model("unet", device="meta")[0]) == expected == 31_037_698
 
 
+def test_inception_resnet_v2_has_blocks_as_asked() -> None:
+    model, shape = load_model("inception_resnet_v2-4-8-4", device="meta")
+    assert shape == (3, 299, 299)
+    assert [len(model.get_submodule(f"repeat{end}")) for end in ("", "_1", "_2")] == [4, 8, 4]
+    assert model.get_submodule("classif").out_features == 100
+    whole = layout(load_model("inception_resnet_v2", device="meta")[0])
+    own = layout(model)
+    assert own.keys() < whole.keys()
+    assert {name for name in own if own[name] != whole[name]} == {"classif.weight", "classif.bias"}
+
+
 @pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
 def test_state_dict_has_the_names_and_shapes_of_its_peer(name: str) -> None:
     ours, theirs = load_model(name, device="meta")[0], peer(name)

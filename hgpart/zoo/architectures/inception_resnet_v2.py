@@ -78,8 +78,24 @@ def block8(scale: float, *, relu: bool = True) -> ScaledResidual:
     )
 
 
-def inception_resnet_v2() -> nn.Module:
-    """Inception-ResNet-v2 with timm's parameter names: 55,843,464 parameters."""
+def inception_resnet_v2(
+    blocks: tuple[int, int, int] = (10, 20, 9),
+    *,
+    linear_block: bool = True,
+    classes: int = IMAGENET_CLASSES,
+) -> nn.Module:
+    """Inception-ResNet-v2 with timm's parameter names: 55,843,464 parameters.
+
+    Parameters
+    ----------
+    blocks : tuple of int
+        How many of `block35`, `block17` and `block8` are one behind the other.
+    linear_block : bool
+        Whether one more `block8`, without an activation, follows.
+    classes : int
+    """
+    of_35, of_17, of_8 = blocks
+    last = {"block8": block8(1.0, relu=False)} if linear_block else {}
     mixed_5b = Concatenate(
         branch0=conv_bn_relu(192, 96, 1),
         branch1=nn.Sequential(conv_bn_relu(192, 48, 1), conv_bn_relu(48, 64, 5)),
@@ -115,15 +131,15 @@ def inception_resnet_v2() -> nn.Module:
         conv2d_4a=conv_bn_relu(80, 192, 3, padded=False),
         maxpool_5a=nn.MaxPool2d(3, stride=2),
         mixed_5b=mixed_5b,
-        repeat=nn.Sequential(*(block35(0.17) for _ in range(10))),
+        repeat=nn.Sequential(*(block35(0.17) for _ in range(of_35))),
         mixed_6a=mixed_6a,
-        repeat_1=nn.Sequential(*(block17(0.10) for _ in range(20))),
+        repeat_1=nn.Sequential(*(block17(0.10) for _ in range(of_17))),
         mixed_7a=mixed_7a,
-        repeat_2=nn.Sequential(*(block8(0.20) for _ in range(9))),
-        block8=block8(1.0, relu=False),
+        repeat_2=nn.Sequential(*(block8(0.20) for _ in range(of_8))),
+        **last,
         conv2d_7b=conv_bn_relu(2080, 1536, 1),
         global_pool=nn.AdaptiveAvgPool2d(1),
         flatten=nn.Flatten(),
         head_drop=nn.Dropout(0.2),
-        classif=nn.Linear(1536, IMAGENET_CLASSES),
+        classif=nn.Linear(1536, classes),
     )

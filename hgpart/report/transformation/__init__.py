@@ -1,0 +1,1 @@
+"""Transformation -> what is said about it: a table."""
