@@ -141,7 +141,7 @@ class Comparison:
 
 
 def chosen_strategies(names: Sequence[str] | None) -> tuple[Strategy, ...]:
-    """The strategies of these names, all when None.
+    """The strategies of these names, all of any model when None.
 
     Raises
     ------

@@ -23,6 +23,7 @@ from hgpart.partition.baselines.layerwise import (
     layerwise_by_parameters,
 )
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.baselines.transformed_parts import transformed_parts
 from hgpart.partition.partition import Partition, evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -65,7 +66,7 @@ def _by_backend(backend: str, grain: str) -> Callable[[Task], Way]:
 
 
 def strategies() -> Mapping[str, Strategy]:
-    """All strategies by name; hypergraph partitioning with every backend that is installed."""
+    """Strategies of any model by name; hypergraph partitioning with every backend installed."""
     found = [
         Strategy(
             f"{grain}-{backend}",
@@ -121,6 +122,17 @@ def strategies() -> Mapping[str, Strategy]:
     return {strategy.name: strategy for strategy in found}
 
 
+def strategies_by_name() -> Mapping[str, Strategy]:
+    """All strategies, with those of some models alone, which are used where they are named."""
+    of_some = Strategy(
+        "transformed-parts",
+        "part p of a transformed model on device p, all else on the first (Brakel 2024, 3.3)",
+        False,
+        _by_rule(transformed_parts, "coarse"),
+    )
+    return {**strategies(), of_some.name: of_some}
+
+
 def strategy_named(name: str) -> Strategy:
     """The strategy of a name.
 
@@ -129,7 +141,7 @@ def strategy_named(name: str) -> Strategy:
     ArgumentError
         If there is none; says which are near.
     """
-    known = strategies()
+    known = strategies_by_name()
     if name not in known:
         near = get_close_matches(name, known, 3, 0.4) or list(known)
         raise ArgumentError(f"strategy {name!r}: did you mean {', '.join(near)}?")

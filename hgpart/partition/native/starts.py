@@ -13,6 +13,7 @@ from hgpart.hypergraph.blocks import Blocks, divide
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise_within
+from hgpart.partition.baselines.transformed_parts import has_parts, transformed_parts
 from hgpart.partition.external.kahypar import kahypar
 from hgpart.partition.native.clock import Clock
 from hgpart.partition.native.grids import grid_start
@@ -28,8 +29,10 @@ Start = tuple[Division, tuple[float, ...]]  # and the hottest temperatures of it
 
 
 def coarse_starts(problem: Problem, found: Symmetry, clock: Clock, seed: int) -> Iterator[Start]:
-    """Tasks in order, layers in parts of their own, the cut between layers, KaHyPar's."""
+    """Tasks in order, a transformed model's parts, layers in parts of their own, and others'."""
     yield division_of(found, *incremental(problem)), (0.003, 0.001)
+    if has_parts(problem):
+        yield division_of(found, *transformed_parts(problem)), (0.001, 0.0001)
     if clock.left <= 0:
         return
     yield _runs(problem, found, 1.0), (0.001, 0.0001)

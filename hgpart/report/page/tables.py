@@ -20,7 +20,7 @@ from hgpart.compare.comparison import (
     winners,
 )
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
-from hgpart.compare.strategies import strategies
+from hgpart.compare.strategies import strategies_by_name
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.report import UNITS, Report, as_json
 from hgpart.report.partition.printing import one_way
@@ -182,7 +182,7 @@ def k_buttons(comparison: Comparison) -> str:
 
 def comparison_glossary(comparison: Comparison, unit: str) -> str:
     """What the columns and the strategies are."""
-    sources = {name: strategy.source for name, strategy in strategies().items()}
+    sources = {name: strategy.source for name, strategy in strategies_by_name().items()}
     named = dict.fromkeys(row.strategy for row in comparison.rows)
     terms = [(column.heading, column.meaning) for column in comparison_columns(comparison, unit)]
     terms += [(name, sources[name]) for name in named if name in sources]
