@@ -208,7 +208,7 @@ def test_a_stage_that_is_not_there_is_refused() -> None:
 # ------------------------------------------------------------------ models of packages
 
 STAGES = {  # cells of each stage
-    "resnet18": [1, 1, 1, 1],
+    "resnet18": [2, 1, 1, 1],
     "resnet50": [2, 3, 5, 2],
     "torchvision:resnext50_32x4d": [2, 3, 5, 2],
     "timm:resnext50_32x4d": [2, 3, 5, 2],
