@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from functools import cache
 
@@ -220,9 +221,9 @@ STAGES = {  # cells of each stage
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", STAGES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("name", "kind"), zip(STAGES, itertools.cycle(KINDS), strict=False))
 def test_models_of_packages(name: str, kind: str) -> None:
+    """Each by one kind: tracing takes its time."""
     model, shape = load_model(name, device="meta")
     example = example_inputs(model, shape)
     found = transformation(model, kind, 2, example)
