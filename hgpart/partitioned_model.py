@@ -21,7 +21,7 @@ from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.baselines.layerwise import layerwise, layerwise_within
 from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import Work, flops
@@ -79,8 +79,9 @@ def partition_model(
     model: nn.Module,
     example: torch.Tensor | Sequence[Any],
     k: int,
-    eps: float,
+    eps: float | None = None,
     *,
+    grain: str | None = None,
     modelling: Modelling | None = None,
     slices: int | Literal["auto"] | None = None,
     work: Work | Callable[[ChannelGraph], Work] = flops,
@@ -94,18 +95,24 @@ def partition_model(
     effort: float = 1.0,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> PartitionedModel:
-    """Trace a model, build its hypergraph and partition it.
+    """Trace a model, build its hypergraph and partition it, by default as `hgpart partition` does.
 
     The same as calling `trace`, `channel_graph`, `flops` and `partition_graph` one after the other;
-    see those for arguments and errors. `on_stage` is told the name of each stage as it begins.
+    see those for arguments and errors. An eps left out is 0.1, or 1 for the objective "time"; a
+    `grain` goes before that of the `modelling`. `on_stage` is told the name of each stage as it
+    begins.
 
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
-    >>> result = hgpart.partition_model(model, torch.zeros(2, 3, 16, 16), k=2, eps=0.1)
+    >>> result = hgpart.partition_model(model, torch.zeros(2, 3, 16, 16), k=2)
     >>> result.partition.feasible, result.partition.evaluation.imbalance <= 0.1
     (True, True)
     """
     modelling = modelling or Modelling()
+    if grain is not None:
+        modelling = replace(modelling, grain=grain)
+    if eps is None:
+        eps = WIDE if objective.name == "time" else 0.1
     seconds: dict[str, float] = {}
 
     @contextmanager

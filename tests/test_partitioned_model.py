@@ -12,6 +12,7 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import partition_graph
+from hgpart.partition.problem.objectives import WIDE, step_time
 from hgpart.partitioned_model import evaluate_layerwise, partition_model
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work, flops
@@ -62,6 +63,30 @@ def test_a_single_tensor_is_an_example() -> None:
     result = partition_model(model, image, 2, 0.1, effort=0)
     assert result.partition.modelling == Modelling()
     assert result.partition.feasible
+
+
+def test_defaults_are_those_of_the_command() -> None:
+    model, example = built("plain")
+    left_out = partition_model(model, example, k=2).partition
+    assert (left_out.eps, left_out.modelling) == (0.1, Modelling())
+    said = partition_model(model, example, 2, 0.1).partition
+    assert left_out.parts.tolist() == said.parts.tolist()
+
+
+def test_least_time_has_its_own_default() -> None:
+    model, example = built("plain")
+    objective = step_time(np.full((2, 2), 1e-9), 0.001, 1)
+    assert partition_model(model, example, 2, objective=objective, effort=0).partition.eps == WIDE
+
+
+def test_grain_goes_before_that_of_the_modelling() -> None:
+    model, example = built("plain")
+    found = partition_model(
+        model, example, 2, grain="fine", modelling=Modelling(batch_size=4), effort=0
+    )
+    assert found.partition.modelling == Modelling(grain="fine", batch_size=4)
+    with pytest.raises(ArgumentError, match=r"^grain 'x'"):
+        partition_model(model, example, 2, grain="x")
 
 
 def test_work_is_given_or_computed_from_the_graph() -> None:

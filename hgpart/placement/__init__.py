@@ -24,16 +24,17 @@ say how operators are cut), `steps`, and `slices` (what a part holds of the mode
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
-from hgpart.errors import PlacementError, TraceError, first_line
+from hgpart.errors import ArgumentError, PlacementError, TraceError, first_line
 from hgpart.execution.transfers import Transfer
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
-from hgpart.partitioned_model import PartitionedModel
+from hgpart.partitioned_model import PartitionedModel, partition_model
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.mode_programs import share_blueprints
 from hgpart.placement.modes import skeleton
@@ -48,9 +49,11 @@ __all__ = ["Placement", "Transfer", "place"]
 
 def place(
     model: nn.Module,
-    plan: Plan | PartitionedModel,
-    devices: Sequence[torch.device | str] | None = None,
+    plan: Plan | PartitionedModel | None = None,
+    devices: Sequence[torch.device | str] | torch.device | str | None = None,
     *,
+    k: int | None = None,
+    example: torch.Tensor | Sequence[Any] | None = None,
     parts: Iterable[int] | None = None,
     norms: str = "micro-batch",
 ) -> Placement:
@@ -60,10 +63,14 @@ def place(
     ----------
     model : nn.Module
         Its weights are copied; those on the meta device are left to `Placement.load_checkpoint`.
-    plan : Plan or PartitionedModel
+    plan : Plan or PartitionedModel, optional
         From `load_plan` or `partition_model`, in whichever mode: the placement is in the model's.
-    devices : sequence of k devices, optional
-        As in ``["cuda:0", "cuda:1", "cpu"]``; the CPU for every part when left out.
+        Left out, `partition_model` makes it, of `k` parts and by an `example` of the inputs.
+    devices : sequence of k devices, or one for all parts, optional
+        As in ``["cuda:0", "cuda:1", "cpu"]`` or ``"cuda"``; the CPU for every part when left out.
+    k : int, optional
+    example : tensor or sequence of inputs, optional
+        As `partition_model` takes it.
     parts : iterable of int, optional
         The parts that this process holds; all when left out.
     norms : {"micro-batch", "batch"}
@@ -73,7 +80,7 @@ def place(
     Raises
     ------
     ArgumentError
-        If norms are to be of something else.
+        If norms are to be of something else, or there is not either a plan, or k and an example.
     PlanError
         If the plan is for another model.
     PlacementError
@@ -85,11 +92,20 @@ def place(
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> images = torch.randn(2, 3, 16, 16)
-    >>> placed = hgpart.place(model, hgpart.partition_model(model, images, k=2, eps=0.1))
+    >>> placed = hgpart.place(model, hgpart.partition_model(model, images, k=2))
     >>> torch.allclose(placed(images), model(images), atol=1e-5)
     True
     """
     check_norms(norms)
+    if plan is None:
+        if k is None or example is None:
+            raise ArgumentError(
+                "place without a plan: accepted are place(model, plan) and "
+                "place(model, k=2, example=images)"
+            )
+        plan = partition_model(model, example, k)
+    elif k is not None or example is not None:
+        raise ArgumentError("place with a plan and with k or example: accepted is one or the other")
     if isinstance(plan, Plan):
         traced, graph, partition = _restored(model, plan)
         work = plan.work
@@ -136,10 +152,14 @@ def _traced_as_planned(model: nn.Module, plan: Plan) -> TracedModel:
         raise another_model(plan, error) from error
 
 
-def _checked(devices: Sequence[torch.device | str] | None, k: int) -> tuple[torch.device, ...]:
+def _checked(
+    devices: Sequence[torch.device | str] | torch.device | str | None, k: int
+) -> tuple[torch.device, ...]:
     """One device for each part, each of which is there."""
     if devices is None:
         return (torch.device("cpu"),) * k
+    if isinstance(devices, str | torch.device):
+        devices = [devices] * k
     if len(devices) != k:
         raise PlacementError(f"{len(devices)} devices for {k} parts: accepted is one for each part")
     found = []

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import hgpart
 from hgpart import Modelling, builtin_models, load_model, partition_graph, partition_model, place
-from hgpart.errors import PlacementError, PlanError
+from hgpart.errors import ArgumentError, PlacementError, PlanError
 from hgpart.execution.program import receive, send
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
@@ -445,9 +445,33 @@ def test_a_plan_of_the_other_mode(planned):
     assert torch.allclose(placed(images.double()), model(images.double()), atol=1e-12)
 
 
+def test_without_a_plan_the_model_is_divided_first():
+    model, images, _, _ = small("residual")
+    placed = place(model, k=2, example=images)
+    planned = place(model, partition_model(model, images, 2))
+    assert {name: value.shape for name, value in placed.named_parameters()} == {
+        name: value.shape for name, value in planned.named_parameters()
+    }
+    assert torch.allclose(placed(*images), copy.deepcopy(model)(*images), atol=1e-5)
+
+
+def test_either_a_plan_or_k_and_an_example():
+    model, images, traced, graph = small("residual")
+    for left_out in ({}, {"k": 2}, {"example": images}):
+        with pytest.raises(ArgumentError, match="without a plan"):
+            place(model, **left_out)
+    plan = placements.of_random_blocks(traced, graph, Modelling(), 2, 0)
+    with pytest.raises(ArgumentError, match="one or the other"):
+        place(model, plan, k=2)
+
+
 def test_devices():
     model, _, traced, graph = small("residual")
     plan = placements.of_random_blocks(traced, graph, Modelling(), 2, 0)
+    for one in ("meta", torch.device("meta")):
+        assert {value.device.type for value in place(model, plan, one).parameters()} == {"meta"}
+    with pytest.raises(PlacementError, match="'tpu'"):
+        place(model, plan, "tpu")
     with pytest.raises(PlacementError, match="3 devices for 2 parts"):
         place(model, plan, ["cpu"] * 3)
     with pytest.raises(PlacementError, match="'cuda:99' is not there"):
