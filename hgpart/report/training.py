@@ -91,6 +91,11 @@ def training_json(report: TrainingReport) -> str:
         "steps": len(result.losses),
         "steps_now": result.steps,
         "accuracy": result.accuracy,
+        **{
+            name: getattr(result, name)
+            for name in ("accuracies", "learning_rates")
+            if options.decay
+        },
         "samples_per_second": result.samples_per_second,
         "forward_bytes": int(traffic.forward_bytes.sum()),
         "backward_bytes": int(traffic.backward_bytes.sum()),
@@ -122,6 +127,8 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
         f"{report.model} on {report.data}, {len(result.losses)} steps of "
         f"{report.result.options.batch_size} samples{divided}{resumed}"
     )
+    if result.accuracies:
+        console.print(_epochs(result))
     if result.losses:
         console.print()
         _print_curve(result.losses, console)
@@ -132,6 +139,16 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
         print_contradiction(console, report.model, report.work_shares, busy)
         console.print()
         _print_traffic(report, console, unit)
+
+
+def _epochs(result: TrainingResult) -> str:
+    """How many there were, the best of them, and what the learning rate came to."""
+    best = max(result.accuracies)
+    first, last = result.learning_rates[0], result.learning_rates[-1]
+    return (
+        f"{len(result.accuracies)} epochs, the best one {result.accuracies.index(best) + 1}: test "
+        f"accuracy {100 * best:.2f} %; learning rate {first:g}, {last:.3g} in the last one"
+    )
 
 
 def _print_curve(losses: Sequence[float], console: Console) -> None:

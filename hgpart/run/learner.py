@@ -113,6 +113,9 @@ class Learner(Protocol):
     def gather(self, value: Any) -> list[Any]:
         """Tell all processes what each of them has, in their order."""
 
+    def count_anew(self) -> None:
+        """Let `totals` be of what is done from now on."""
+
     def totals(self) -> Totals:
         """What all parts have done up to now."""
 
@@ -238,6 +241,9 @@ class WholeModel:
     def gather(self, value: Any) -> list[Any]:
         """Return what is known here."""
         return [value]
+
+    def count_anew(self) -> None:
+        """Nothing is counted."""
 
     def totals(self) -> Totals:
         """Nothing is measured, and nothing travels."""

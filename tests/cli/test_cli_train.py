@@ -85,7 +85,11 @@ def on_one_device(options, data, double=False):
 
 
 def written(options):
-    given = {name: value for name, value in vars(options).items() if value is not None}
+    given = {
+        name: value
+        for name, value in vars(options).items()
+        if value is not None and value is not False
+    }
     return [text for name in given for text in (f"--{name.replace('_', '-')}", given[name])]
 
 
@@ -124,6 +128,27 @@ def test_losses_are_those_of_one_device(plan, kind, dtype, tolerance, plans, dig
     assert shown["volume_bytes"] * 20 == shown["forward_bytes"]
     if dtype == "float32":
         assert shown["volume_bytes"] == json.loads(plans[plan].read_text())["volume_bytes"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("carrier", ["threads", "gloo"])
+def test_a_training_ends_where_its_accuracy_does_not_improve(carrier, plans, tmp_path, capsys):
+    """With a learning rate of 0, nine epochs of two steps; bytes are of steps, not of tests."""
+    given = ("train", "lenet5", "--plan", plans["coarse"], "--data", "digits", "--decay")
+    given += ("--lr", 0, "--batch-size", 700, "--steps", 40, "--json", tmp_path / "figures.json")
+    if carrier == "threads":
+        hgpart(*given, "--one-process")
+        output = capsys.readouterr().out
+    else:
+        output, errors = started(*given).communicate(timeout=100)
+        assert errors == ""
+    shown = json.loads((tmp_path / "figures.json").read_text())
+    assert shown["accuracies"] == [shown["accuracy"]] * 9
+    assert shown["learning_rates"] == [0.0] * 9
+    assert shown["steps"] == len(shown["losses"]) == 18
+    assert shown["forward_bytes"] == 18 * shown["volume_bytes"]
+    best = f"{100 * shown['accuracy']:.2f} %"
+    assert f"9 epochs, the best one 1: test accuracy {best}; learning rate 0, 0 in the" in output
 
 
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])

@@ -84,6 +84,14 @@ def train(
     weight_decay: Annotated[
         float | None, typer.Option(help="Of both; left out, the checkpoint's, or else 0.")
     ] = None,
+    decay: Annotated[
+        bool,
+        typer.Option(
+            "--decay",
+            help="The learning rate times 0.8 when the test accuracy has not improved for two "
+            "epochs, and an end to it after three times without an improvement.",
+        ),
+    ] = False,
     seed: Annotated[
         int, typer.Option(help="Of the first weights, the order of the samples and dropout.")
     ] = 0,
@@ -149,6 +157,7 @@ def train(
             momentum=momentum,
             weight_decay=weight_decay,
             seed=seed,
+            decay=decay,
         )
         scheduling = scheduling_of(
             *(schedule, micro_batches, in_flight),

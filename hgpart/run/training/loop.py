@@ -25,6 +25,7 @@ from hgpart.execution.totals import Totals
 from hgpart.run.learner import Learner, Loss, timeline_of
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
+from hgpart.run.training.plateau import Plateau
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
 from hgpart.run.training.samples import Samples
 from hgpart.schedules.rules import LONGEST
@@ -58,6 +59,9 @@ class TrainingOptions:
     weight_decay : float or None
     seed : int
         Of torch's own generator, which dropout draws from.
+    decay : bool
+        Whether the learning rate decays, and the training ends before `steps`, by the accuracy
+        on the test samples after each epoch: see `Plateau`.
     """
 
     steps: int
@@ -67,6 +71,7 @@ class TrainingOptions:
     momentum: float | None = None
     weight_decay: float | None = None
     seed: int = 0
+    decay: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what can't be."""
@@ -128,6 +133,8 @@ class TrainingResult:
     staleness : tuple of tuple of int
         Of each part, in each of these steps: updates by earlier steps that its forward pass was
         without; empty if all steps had all of them.
+    accuracies, learning_rates : tuple of float
+        After and in each epoch, where the rate decays by the accuracy on the test samples.
     """
 
     losses: tuple[float, ...]
@@ -138,6 +145,8 @@ class TrainingResult:
     options: TrainingOptions
     timeline: Timeline = ()
     staleness: tuple[tuple[int, ...], ...] = ()
+    accuracies: tuple[float, ...] = ()
+    learning_rates: tuple[float, ...] = ()
 
 
 def train(
@@ -169,11 +178,16 @@ def train(
     Raises
     ------
     ArgumentError
-        If the batch is larger than the data, or the folder for checkpoints has some already.
+        If the batch is larger than the data, or the folder for checkpoints has some already. If the
+        learning rate is to decay, and there are no test samples, or are to be checkpoints.
     CheckpointError
         If none can be resumed, one can't be written, or another training writes to the folder.
     """
     data.check_batch(options.batch_size)
+    if options.decay and data.test is None:
+        raise ArgumentError(f"decay by the accuracy on test samples, of which {data.spec} has none")
+    if options.decay and checkpointing is not None:
+        raise ArgumentError("decay, and checkpoints, which do not keep it: accepted is one of them")
     with (
         locked(checkpointing.folder)
         if checkpointing is not None and learner.first
@@ -250,6 +264,11 @@ def _train(
             optimizers[part].step()
 
     every = options.steps if checkpointing is None else checkpointing.every
+    if options.decay:
+        every = len(data.train) // options.batch_size  # an epoch
+    plateau = Plateau(options.rates["lr"])
+    learner.count_anew()
+    totals = learner.totals()
     for end in _drains(before, options.steps, every):
         count = end - len(losses)
         batches = _batches(learner, data, range(len(losses), end), options.batch_size)
@@ -264,17 +283,30 @@ def _train(
                 SHARES: _shares(learner.shares(options.batch_size)),
             }
             save(learner, optimizers, settings, about, checkpointing, losses)
+        if options.decay and end % every == 0:
+            pause, totals = time.perf_counter(), totals + learner.totals()
+            found = accuracy(learner, data, options.batch_size)
+            learner.count_anew()  # tests are no steps
+            start += time.perf_counter() - pause
+            if found is None or not plateau.goes_on(found):
+                break
+            for optimizer in optimizers.values():
+                for group in optimizer.param_groups:
+                    group["lr"] = plateau.rate
     seconds, steps = time.perf_counter() - start, len(losses) - before
-    totals = learner.totals()
+    totals = totals + learner.totals()
+    tested = len(plateau.accuracies) * every == steps > 0
     return TrainingResult(
         losses=tuple(losses),
-        accuracy=accuracy(learner, data, options.batch_size),
+        accuracy=plateau.accuracies[-1] if tested else accuracy(learner, data, options.batch_size),
         steps=steps,
         samples_per_second=steps * options.batch_size / seconds if steps else None,
         totals=totals,
         options=options,
         timeline=timeline_of(learner, events),
         staleness=tuple(tuple(chain(*of_part)) for of_part in zip(*stale, strict=True)),
+        accuracies=tuple(plateau.accuracies),
+        learning_rates=tuple(plateau.rates),
     )
 
 

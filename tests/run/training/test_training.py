@@ -28,6 +28,7 @@ from hgpart.run import scheduling
 from hgpart.run.learner import PlacedModel, WholeModel
 from hgpart.run.scheduling import schedule
 from hgpart.run.training import checkpoints as checkpoint_files
+from hgpart.run.training import loop
 from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
 from hgpart.run.training.data import Data, InMemory, load_data
 from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
@@ -172,6 +173,42 @@ def test_accuracy_counts_every_sample_once(data):
     few = InMemory(data.test.images(range(5)), data.test.labels(range(5)))
     small = Data("few", few, few, 10, 0)
     assert accuracy(WholeModel(model), small, 64) == right[:5].sum().item() / 5
+
+
+@pytest.mark.parametrize("kind", ["whole", "placed coarse"])
+def test_the_rate_decays_where_accuracy_does_not_improve_and_then_training_ends(
+    kind, data, monkeypatch
+):
+    monkeypatch.setattr(loop, "accuracy", lambda *_: 0.5)
+    model, batch_size = network(torch.float64), 700
+    expected, by_epoch = [], copy.deepcopy(model)
+    optimizer = torch.optim.SGD(by_epoch.parameters(), lr=0.05, momentum=0.9)
+    torch.manual_seed(0)
+    rates = [0.05 * 0.8**decays for decays in (0, 0, 0, 1, 1, 2, 2, 3, 3)]
+    for epoch, rate in enumerate(rates):
+        optimizer.param_groups[0]["lr"] = rate
+        for step in (2 * epoch, 2 * epoch + 1):
+            chosen = data.training_indices(step, batch_size)
+            scores = by_epoch(data.train.images(chosen).double())
+            loss = nn.functional.cross_entropy(scores, data.train.labels(chosen))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            expected.append(loss.item())
+    options = TrainingOptions(100, batch_size, lr=0.05, decay=True)
+    result = train(LEARNERS[kind](model), data, options)
+    assert result.accuracies == (0.5,) * 9
+    assert result.learning_rates == pytest.approx(rates)
+    assert result.losses == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_decay_that_nothing_decides_or_that_a_checkpoint_would_lose_is_refused(data, tmp_path):
+    options = TrainingOptions(2, 16, decay=True)
+    synthetic = load_data("synthetic", (1, 8, 8), 10, seed=0)
+    with pytest.raises(ArgumentError, match="of which synthetic has none"):
+        train(WholeModel(network()), synthetic, options)
+    with pytest.raises(ArgumentError, match="accepted is one of them"):
+        train(WholeModel(network()), data, options, Checkpointing(tmp_path, 1))
 
 
 def test_there_is_no_accuracy_without_a_test_set():
