@@ -27,7 +27,18 @@ def net():
 
 def shapeless():
     return net()[0]
+
+
+class Undecided(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x
+
+
+def untraceable():
+    return Undecided(), (1, 6, 6)
 """
+
+SPLIT = ["--kind", "split", "--parts", "2"]
 
 
 @pytest.fixture
@@ -60,6 +71,22 @@ def test_what_it_writes_is_a_model(
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("kind", ["split", "parallel"])
+def test_a_plan_it_writes_is_that_of_the_strategy(
+    kind: str, spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, same = tmp_path / "plan.json", tmp_path / "same.json"
+    assert run(["transform", spec, "--kind", kind, "--parts", "2", "-o", str(plan)]) == 0
+    said = capsys.readouterr().out
+    assert f"Next: hgpart run {spec}+{kind}:2 --plan {plan} --backward" in said
+    assert "2 devices, each part on one, all else on the first: " in said
+    wanted = ["--k", "2", "--strategy", "transformed-parts", "-o", str(same)]
+    assert run(["partition", f"{spec}+{kind}:2", *wanted]) == 0
+    assert plan.read_text() == same.read_text()
+    assert run(["verify", f"{spec}+{kind}:2", "--plan", str(plan)]) == 0
+
+
+@pytest.mark.full
 def test_a_transformed_model_is_planned_placed_and_trained_by_its_name(
     spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,17 +103,17 @@ def test_a_transformed_model_is_planned_placed_and_trained_by_its_name(
 @pytest.mark.parametrize(
     ("model", "options", "says"),
     [
-        ("cells.py:net", ["--kind", "split", "--parts", "2"], "either -o FILE.py"),
-        (
-            "cells.py:net",
-            ["--kind", "halves", "--parts", "2", "--dry-run"],
-            "accepted are parallel",
-        ),
-        ("cells.py:net", ["--kind", "split", "--parts", "9", "--dry-run"], "fewer than 9 parts"),
-        ("cells.py:net", ["--kind", "split", "--parts", "2", "-o", "x.json"], "a file of Python"),
-        ("lenet5", ["--kind", "split", "--parts", "2", "--dry-run"], "residual cells"),
-        ("cells.py:net+halves:2", ["--kind", "split", "--parts", "2", "--dry-run"], "'halves'"),
-        ("cells.py:shapeless+split:2", ["--kind", "split", "--parts", "2", "--dry-run"], "shape"),
+        ("cells.py:net", SPLIT, "-o model.py, -o plan.json or --dry-run"),
+        ("cells.py:net", [*SPLIT, "-o", "x.txt"], "or a plan.json"),
+        ("cells.py:net", [*SPLIT, "-o", "x.json", "--stages", "1"], "with --stages: a plan is of"),
+        ("cells.py:net", [*SPLIT, "-o", "x.json", "--unequal"], "with --unequal: a plan is of"),
+        ("cells.py:net", ["--kind", "halves", *SPLIT[2:], "--dry-run"], "accepted are parallel"),
+        ("cells.py:net", [*SPLIT[:3], "9", "--dry-run"], "4 channels are fewer than 9 parts"),
+        ("cells.py:net", ["--kind", "parallel", "--parts", "3", "--dry-run"], "fewer than 3"),
+        ("cells.py:untraceable", [*SPLIT, "--dry-run"], "can't trace Undecided"),
+        ("lenet5", [*SPLIT, "--dry-run"], "residual cells"),
+        ("cells.py:net+halves:2", [*SPLIT, "--dry-run"], "'halves'"),
+        ("cells.py:shapeless+split:2", [*SPLIT, "--dry-run"], "shape"),
     ],
 )
 def test_what_cannot_be_is_refused_by_one_line(

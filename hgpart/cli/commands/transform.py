@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hgpart.cli.options import InputShape, Model, integers
-from hgpart.cli.outputs import check_outputs, lead_on, plain_console
+from hgpart.cli.outputs import check_outputs, lead_on, plain_console, run_of_plan
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from hgpart.layers.channel_graph import ChannelGraph
+    from hgpart.plan import Plan
+    from hgpart.transformation.transforming import Transformation
+
+EPS = 0.1  # of a plan, as `hgpart partition` has it
 
 FACTORY = '''"""{name}: {what}; written by hgpart transform."""
 
@@ -47,8 +54,9 @@ def transform(
         typer.Option(
             "--output",
             "-o",
-            metavar="FILE.py",
-            help="Where a factory of the model goes: FILE.py:model is a MODEL of every command.",
+            metavar="FILE.py|FILE.json",
+            help="Where a factory of the model goes: FILE.py:model is a MODEL of every command. Or "
+            "its plan, with each part on a device.",
         ),
     ] = None,
     stages: Annotated[
@@ -72,35 +80,82 @@ def transform(
     """
     check_outputs({"--output": output})
     if (output is None) != dry_run:
-        raise ArgumentError("accepted is either -o FILE.py, to write a model, or --dry-run")
-    if output is not None and output.suffix != ".py":
-        raise ArgumentError(f"--output {output}: accepted is a file of Python, as in model.py")
+        raise ArgumentError("accepted is -o model.py, -o plan.json or --dry-run, and one of them")
+    if output is not None and output.suffix not in (".py", ".json"):
+        raise ArgumentError(f"--output {output}: accepted is a model.py or a plan.json")
+    is_plan = output is not None and output.suffix == ".json"
+    named = f"{model}+{kind}:{parts}"
+    if is_plan and (stages is not None or unequal):
+        raise ArgumentError(
+            f"--output {output} with {'--unequal' if stages is None else '--stages'}: a plan is of "
+            f"{named}, without; accepted is a model.py, which 'hgpart partition' takes"
+        )
     with Stages() as stage:
         with stage("import"):
-            from hgpart.files.writing import replacing
             from hgpart.layers.layering import channel_graph
-            from hgpart.report.transformation.printing import print_transformation
+            from hgpart.report.transformation.printing import print_plan, print_transformation
             from hgpart.tracing.traced_model import example_inputs, trace
-            from hgpart.transformation.transforming import KINDS, check_kind, transformation
+            from hgpart.transformation.transforming import check_kind, transformation
+            from hgpart.zoo import load_model
         check_kind(kind, parts)
         module, shape, _, before = traced_model(stage, model, input_shape)
         with stage("transform"):
             example = example_inputs(module, shape)
             found = transformation(module, kind, parts, example, stages=stages, unequal=unequal)
         with stage("trace the result"):
-            after = channel_graph(trace(found.model, example))
-    if output is not None:
-        text = FACTORY.format(
-            name=model,
-            what=f"{KINDS[kind]}, {parts} of them",
-            shape=tuple(shape),
-            kind=kind,
-            parts=parts,
-            stages=stages,
-            unequal=unequal,
-        )
-        with replacing(output) as file:
-            file.write(text)
+            made = load_model(named, device="meta")[0] if is_plan else found.model
+            after = channel_graph(trace(made, example))
+        plan, then = None, f"hgpart partition {quote(named)} --k {parts}"
+        if output is not None and is_plan:
+            with stage("plan"):
+                plan = _written_plan(output, after, named, parts, shape)
+            then = run_of_plan(named, output, plan.modelling)
+        elif output is not None:
+            _write_model(output, model, found, shape, stages, unequal)
+            then = f"hgpart partition {quote(f'{output}:model')} --k {parts}"
     print_transformation(model, found, before, after, plain_console())
-    made = f"{output}:model" if output is not None else f"{model}+{kind}:{parts}"
-    lead_on(f"hgpart partition {quote(made)} --k {parts}")
+    if plan is not None:
+        print_plan(plan, plain_console())
+    lead_on(then)
+
+
+def _write_model(
+    output: Path,
+    model: str,
+    found: Transformation,
+    shape: tuple[int, ...],
+    stages: Any,
+    unequal: bool,
+) -> None:
+    """Code that makes the model anew, with weights of any seed."""
+    from hgpart.files.writing import replacing
+    from hgpart.transformation.transforming import KINDS
+
+    text = FACTORY.format(
+        name=model,
+        what=f"{KINDS[found.kind]}, {found.parts} of them",
+        shape=tuple(shape),
+        kind=found.kind,
+        parts=found.parts,
+        stages=stages,
+        unequal=unequal,
+    )
+    with replacing(output) as file:
+        file.write(text)
+
+
+def _written_plan(
+    output: Path, graph: ChannelGraph, model: str, k: int, shape: tuple[int, ...]
+) -> Plan:
+    """What `hgpart partition MODEL --strategy transformed-parts -o` writes of it."""
+    from hgpart.compare.outcomes import Task
+    from hgpart.compare.strategies import partition_by, strategy_named
+    from hgpart.hypergraph.modelling import Modelling
+    from hgpart.plan import make_plan, save_plan
+    from hgpart.work.figures import flops
+
+    task = Task(graph, flops(graph), Modelling(), k, EPS, seed=0)
+    divided = partition_by(strategy_named("transformed-parts"), task)
+    plan = make_plan(divided, graph, task.work, model, shape)
+    save_plan(plan, output)
+    return plan

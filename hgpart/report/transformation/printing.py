@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.report.tables import print_table, ruled_table
+from hgpart.plan import Plan
+from hgpart.report.tables import in_unit, print_table, ruled_table
 from hgpart.transformation.transforming import Transformation
 
 MOST_NAMED = 4  # modules of a row
@@ -37,6 +38,16 @@ def print_transformation(
     for what, (old, new) in _sizes(before, after).items():
         change = f" ({new / old - 1:+.1%})" if old else ""
         console.print(f"{what}: {old:,} -> {new:,}{change}")
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print what it costs to have each part on a device of its own."""
+    samples = plan.modelling.batch_size
+    (megabytes,) = in_unit([plan.volume_bytes], "MB")
+    console.print(
+        f"\n{plan.k} devices, each part on one, all else on the first: {megabytes} MB in a forward "
+        f"pass of {samples} samples, the largest load {1 + plan.imbalance:.2f} times the average"
+    )
 
 
 def _named(paths: Sequence[str]) -> str:
