@@ -4,6 +4,7 @@ from .machines.machine import Link as Link
 from .machines.machine import Machine as Machine
 from .machines.machine_files import load_machine as load_machine
 from .machines.machine_files import save_machine as save_machine
+from .summary import Summary as Summary
 from .operators.channelwise import same_place as same_place
 from .operators.effects import Call as Call
 from .operators.effects import Channels as Channels
@@ -88,6 +89,7 @@ from .run.training.part_sampler import PartSampler as PartSampler
 from .recommendation.ranking import Ranked as Ranked
 from .recommendation.ranking import Recommendation as Recommendation
 from .recommendation.recommend import recommend as recommend
+from .plotting import plot as plot
 from .errors import HgpartError as HgpartError
 
 __version__: str

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
+from hgpart.errors import ArgumentError, PlanError
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import evaluate_parts
 from hgpart.hypergraph.metrics import Evaluation
@@ -20,9 +22,12 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.baselines.layerwise import layerwise, layerwise_within
+from hgpart.partition.partition import MB
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
 from hgpart.partition.problem.problem import Problem
+from hgpart.plan import make_plan, save_plan
+from hgpart.summary import Summary
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import Work, flops
 
@@ -41,6 +46,8 @@ class PartitionedModel:
         What the best split between layers costs, for comparison; within eps where it can be.
     seconds : dict of str to float
         Wall time of each stage.
+    name : str
+        Of the model's class.
     """
 
     traced: TracedModel
@@ -49,6 +56,61 @@ class PartitionedModel:
     partition: Partition
     layerwise: Evaluation
     seconds: dict[str, float]
+    name: str = "model"
+
+    def __repr__(self) -> str:
+        """Short, without its graphs and arrays."""
+        return f"PartitionedModel({self.name}, {self.partition!r})"
+
+    def summary(self) -> Summary:
+        """What each part has and sends, next to the best cut between layers."""
+        found, cut = self.partition.summary(), self.layerwise
+        volume = f"{cut.volume / MB:,.4g} MB"
+        line = f"Cut between layers instead: imbalance {cut.imbalance:.3f}, {volume}"
+        return replace(found, lines=(f"{self.name} in {found.lines[0]}", line))
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    def plot(self, path: Path | str | None = None) -> str:
+        """The page of it, which is written to a file if there is a path; see `hgpart.plot`."""
+        from hgpart import plot
+
+        return plot(self, path)
+
+    def save(self, path: Path | str, model: str | None = None) -> None:
+        """Write a plan file, for `load_plan` and the command line.
+
+        Parameters
+        ----------
+        path : Path or str
+        model : str, optional
+            What `load_model` builds the model by, as in ``net.py:make``, for commands that are
+            told of no other; the name of its class when left out.
+
+        Raises
+        ------
+        ArgumentError
+            If the model has not one input, a tensor: a plan file has the shape of that.
+        OutputError
+            If the file can't be written.
+        """
+        inputs = self.traced.example
+        if len(inputs) != 1 or not isinstance(inputs[0], torch.Tensor):
+            raise ArgumentError(
+                f"{self.name} has {len(inputs)} inputs: a plan file is accepted for one tensor, "
+                "place the result itself"
+            )
+        shape = inputs[0].shape[1:]
+        plan = make_plan(self.partition, self.graph, self.work, model or self.name, shape)
+        save_plan(plan, path)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be pickled: it holds what torch.export made, which can't be."""
+        raise PlanError(
+            "a PartitionedModel can't be pickled: accepted are result.save(path), to be read by "
+            "hgpart.load_plan(path), and to pickle result.partition"
+        )
 
 
 def evaluate_layerwise(
@@ -147,4 +209,4 @@ def partition_model(
         )
     with stage("layer-wise"):
         compared = evaluate_layerwise(graph, measured, found.modelling, k, speeds, eps)
-    return PartitionedModel(traced, graph, measured, found, compared, seconds)
+    return PartitionedModel(traced, graph, measured, found, compared, seconds, type(model).__name__)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,7 +34,11 @@ from hgpart.partition.problem.objectives import (
 from hgpart.partition.problem.problem import Problem
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import MOST_IN_FLIGHT
+from hgpart.summary import Summary
 from hgpart.work.figures import Work
+
+if TYPE_CHECKING:
+    from torch import nn
 
 FORMAT = "hgpart plan 1"
 LARGEST_K = 2**14  # what `evaluate` takes
@@ -103,6 +108,43 @@ class Plan:
                 f"a plan with the schedule of {self.scheduling.name}: accepted is one by a rule"
             )
         self.scheduling.sizes(self.modelling.batch_size)
+
+    def __repr__(self) -> str:
+        """Short, without its arrays."""
+        return (
+            f"Plan({self.model!r}, k={self.k}, {self.modelling.grain}-grain, "
+            f"imbalance={self.imbalance:.3f}, volume={self.volume_bytes:,} bytes)"
+        )
+
+    def summary(self) -> Summary:
+        """What it is for and what it costs; without the model parts' shares are not known."""
+        shape = ",".join(map(str, self.input_shape))
+        batch, slices = f"{self.modelling.batch_size} samples", self.modelling.slices
+        if slices > 1:
+            batch += f" in {slices} slices"
+        said = {
+            "model": f"{self.model}, input {shape}",
+            "parts": str(self.k),
+            "grain": self.modelling.grain,
+            "batch": batch,
+            "imbalance": f"{self.imbalance:.3f} of {self.eps:g}",
+            "volume": f"{self.volume_bytes:,} bytes, at least {self.lower_bound_bytes:,}",
+            "made by": f"{self.backend} from {self.start}, seed {self.seed}",
+        }
+        if self.scheduling is not None:
+            said["schedule"] = (
+                f"{self.scheduling.rule}, {self.scheduling.micro_batches} micro-batches"
+            )
+        return Summary((f"Plan for {self.k} devices",), ("of", "is"), tuple(said.items()))
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    def plot(self, path: Path | str | None = None, model: nn.Module | None = None) -> str:
+        """The page of it, which is written to a file if there is a path; see `hgpart.plot`."""
+        from hgpart import plot
+
+        return plot(self, path, model=model)
 
     def batch_size_of_steps(self, asked: int | None, otherwise: int) -> int:
         """Samples of a step: what is asked for, or the plan's where it says how to run them."""

@@ -16,6 +16,7 @@ ROOT = Path(hgpart.__file__).parent
 
 ORDER = [
     *("errors", "arrays", "terminal", "cores", "freed_memory", "own_python", "sequences", "files"),
+    "summary",
     *("operators", "tracing", "layers", "transformation", "zoo.architectures", "zoo", "work"),
     *("machines", "hypergraph", "hypergraph.formats"),
     *("partition.problem", "partition.external", "partition.baselines", "partition.symmetry"),
@@ -28,7 +29,7 @@ ORDER = [
     *("bench.ways", "bench", "recommendation"),
     *("compare", "report", "report.machine", "report.partition", "report.prediction"),
     *("report.recommendation", "report.transformation"),
-    *("report.page", "cli", "cli.commands", "__main__"),
+    *("report.page", "plotting", "cli", "cli.commands", "__main__"),
 ]
 
 

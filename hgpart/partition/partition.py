@@ -8,12 +8,15 @@ from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.hypergraph.shares import work_of_layers
+from hgpart.hypergraph.shares import part_shares, work_of_layers
 from hgpart.partition.bounds.lower_bound import lower_bound, relative_gap
 from hgpart.partition.problem.balance import within
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.partition.problem.problem import Problem
+from hgpart.summary import Summary
+
+MB = 10**6
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,43 @@ class Partition:
     memory: MemoryLimits | None = None
     memory_bytes: Int64 | None = None
     interrupted: bool = False
+
+    def __repr__(self) -> str:
+        """Short, without its hypergraph and arrays."""
+        return (
+            f"Partition(k={self.k}, {self.modelling.grain}-grain, "
+            f"imbalance={self.evaluation.imbalance:.3f}, volume={self.evaluation.volume:,} bytes)"
+        )
+
+    def summary(self) -> Summary:
+        """What each part has of the work and the parameters, and sends in a forward pass.
+
+        With slices of the batch, in each way of a training step.
+        """
+        found, modelling = self.evaluation, self.modelling
+        shares = part_shares(self.model, self.parts, self.k)
+        total = max(1, int(found.loads.sum()))
+        allowed = "allowed" if found.imbalance <= self.eps else "more than the allowed"
+        slices = f", {modelling.slices} slices of the batch" if modelling.slices > 1 else ""
+        line = (
+            f"{self.k} parts, {modelling.grain}-grain{slices}: imbalance {found.imbalance:.3f} "
+            f"({allowed} {self.eps:g}), {found.volume / MB:,.4g} MB between them for a batch of "
+            f"{modelling.batch_size}"
+        )
+        rows = tuple(
+            (
+                str(part),
+                f"{100 * int(found.loads[part]) / total:.1f}",
+                f"{int(shares.parameters[part]):,}",
+                f"{int(found.sent[part]) / MB:,.4g}",
+                f"{int(found.received[part]) / MB:,.4g}",
+            )
+            for part in range(self.k)
+        )
+        return Summary((line,), ("part", "work %", "parameters", "sends MB", "receives MB"), rows)
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
 
     @property
     def objective_value(self) -> float:

@@ -107,7 +107,7 @@ def place(
     elif k is not None or example is not None:
         raise ArgumentError("place with a plan and with k or example: accepted is one or the other")
     if isinstance(plan, Plan):
-        traced, graph, partition = _restored(model, plan)
+        traced, graph, partition = restored(model, plan)
         work = plan.work
     else:
         traced, graph, partition, work = plan.traced, plan.graph, plan.partition, plan.work
@@ -125,7 +125,7 @@ def place(
     return placement
 
 
-def _restored(model: nn.Module, plan: Plan) -> tuple[TracedModel, ChannelGraph, Partition]:
+def restored(model: nn.Module, plan: Plan) -> tuple[TracedModel, ChannelGraph, Partition]:
     """The model in the mode that the plan is for, and the plan's partition of it.
 
     A plan of the same model in float32 serves for any other float type.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -76,6 +77,7 @@ from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
+from hgpart.summary import Summary
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import Work
 
@@ -903,6 +905,49 @@ class Placement(nn.Module):
             self._state.fill(programs, devices, {})
         self._show()
         return self
+
+    # -------------------------------------------------------------- as it is shown, and copied
+
+    @property
+    def original(self) -> nn.Module:
+        """The model that it was made of, without weights: its modules, their kinds and names."""
+        return self._skeleton[0]
+
+    def __repr__(self) -> str:
+        """Short: the parts' code is `print(placement.submodule(0).code)`."""
+        return (
+            f"Placement({type(self.original).__name__} in {self.k} parts on "
+            f"{', '.join(map(str, dict.fromkeys(self.devices)))}, "
+            f"{'training' if self.training else 'evaluation'})"
+        )
+
+    def summary(self) -> Summary:
+        """What each part has of the work, and sends; `report` counts in the submodules."""
+        found = self.partition.summary().with_column("device", self.devices)
+        return replace(found, lines=(f"{type(self.original).__name__} in {found.lines[0]}",))
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    def plot(self, path: Path | str | None = None) -> str:
+        """The page of it, which is written to a file if there is a path; see `hgpart.plot`."""
+        from hgpart import plot
+
+        return plot(self, path)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Placement:
+        """As any module is copied."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be pickled: programs of parts are code, which `place` makes anew."""
+        raise PlacementError(
+            "a placement can't be pickled: accepted are its state, torch.save(placed.state_dict(), "
+            "path), and its plan, result.save(path), which hgpart.place places again"
+        )
 
     # -------------------------------------------------------------- state
 

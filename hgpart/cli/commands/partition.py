@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -165,7 +166,6 @@ def partition(
             from hgpart.compare.strategies import partition_by, strategy_named
             from hgpart.hypergraph.formats import write_partition
             from hgpart.hypergraph.partition_files import full_parts
-            from hgpart.hypergraph.shares import part_shares
             from hgpart.partition import partition_graph
             from hgpart.partition.backends import check_backend
             from hgpart.partition.number_of_slices import known_in_slices
@@ -270,39 +270,16 @@ def partition(
             with stage("slices"):
                 known = known_in_slices(Problem(graph, done, modelling, k, eps, speeds))
         with stage("write"):
-            shares = part_shares(found.model, found.parts, k)
             if partition_file is not None:
                 parts = full_parts(found.model, found.parts)
                 write_partition(parts, partition_file)
             if output is not None:
                 write_plan(make_plan(found, graph, done, model, shape), output)
-    report = Report(
-        model=model,
-        input_shape=shape,
-        graph=graph,
-        work=done,
-        modelling=found.modelling,
-        k=k,
-        eps=eps,
-        speeds=found.speeds,
-        backend=found.backend,
-        start=found.start,
-        seed=seed,
-        blocks=found.model,
-        parts=found.parts,
-        feasible=found.feasible,
-        evaluation=found.evaluation,
-        lower_bound=found.lower_bound,
-        shares=shares,
-        layerwise=layerwise,
-        objective=found.objective,
-        memory=found.memory,
-        memory_bytes=found.memory_bytes,
-        interrupted=found.interrupted,
+    report = replace(
+        Report.of(found, graph, done, model, shape, layerwise, stage.all_seconds()),
         any_slices=slices == "auto",
         untried_slices=untried,
         in_slices=None if known is None else known.volume,
-        seconds=stage.all_seconds(),
     )
     show_report(report, unit, json, csv, run_of_plan(model, output, report.modelling))
     if timing is not None and chosen is not None:

@@ -196,36 +196,11 @@ def plan_report(plan: Plan, graph: ChannelGraph) -> Report:
     PlanError
         If the plan is not one of this model, or was changed.
     """
-    from hgpart.hypergraph.shares import part_shares
     from hgpart.partitioned_model import evaluate_layerwise
     from hgpart.plan import restore
     from hgpart.report import Report
 
     found = restore(plan, graph)
-    return Report(
-        model=plan.model,
-        input_shape=plan.input_shape,
-        graph=graph,
-        work=plan.work,
-        modelling=plan.modelling,
-        k=plan.k,
-        eps=plan.eps,
-        speeds=plan.speeds,
-        backend=plan.backend,
-        start=plan.start,
-        seed=plan.seed,
-        blocks=found.model,
-        parts=plan.parts,
-        feasible=found.feasible,
-        evaluation=found.evaluation,
-        lower_bound=found.lower_bound,
-        shares=part_shares(found.model, plan.parts, plan.k),
-        layerwise=evaluate_layerwise(
-            graph, plan.work, plan.modelling, plan.k, plan.speeds, plan.eps
-        ),
-        seconds={},
-        objective=found.objective,
-        memory=found.memory,
-        memory_bytes=found.memory_bytes,
-        interrupted=found.interrupted,
-    )
+    modelling = found.modelling
+    cut = evaluate_layerwise(graph, plan.work, modelling, plan.k, plan.speeds, plan.eps)
+    return Report.of(found, graph, plan.work, plan.model, plan.input_shape, cut, {})

@@ -13,8 +13,9 @@ from hgpart.compare.step_traffic import Flow, step_flows, together
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.metrics import Evaluation, communication_volume
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
-from hgpart.hypergraph.shares import PartShares
+from hgpart.hypergraph.shares import PartShares, part_shares
 from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition import Partition
 from hgpart.partition.bounds.lower_bound import relative_gap
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
@@ -88,6 +89,44 @@ class Report:
     any_slices: bool = False
     untried_slices: bool = False
     in_slices: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        partition: Partition,
+        graph: ChannelGraph,
+        work: Work,
+        model: str,
+        input_shape: tuple[int, ...],
+        layerwise: Evaluation,
+        seconds: Mapping[str, float],
+    ) -> Report:
+        """Put together what is said of a partition that hgpart evaluated."""
+        return cls(
+            model=model,
+            input_shape=input_shape,
+            graph=graph,
+            work=work,
+            modelling=partition.modelling,
+            k=partition.k,
+            eps=partition.eps,
+            speeds=partition.speeds,
+            backend=partition.backend,
+            start=partition.start,
+            seed=partition.seed,
+            blocks=partition.model,
+            parts=partition.parts,
+            feasible=partition.feasible,
+            evaluation=partition.evaluation,
+            lower_bound=partition.lower_bound,
+            shares=part_shares(partition.model, partition.parts, partition.k),
+            layerwise=layerwise,
+            seconds=seconds,
+            objective=partition.objective,
+            memory=partition.memory,
+            memory_bytes=partition.memory_bytes,
+            interrupted=partition.interrupted,
+        )
 
     @cached_property
     def flows(self) -> Mapping[str, Flow]:

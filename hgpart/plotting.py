@@ -1,0 +1,90 @@
+"""PartitionedModel, Plan, Placement -> the HTML page that the command line writes of a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from hgpart.errors import ArgumentError
+from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
+from hgpart.placement import Placement, restored
+from hgpart.plan import Plan
+from hgpart.report import Report
+from hgpart.report.page import plan_page, write_page
+from hgpart.zoo import is_user_code, load_model
+
+
+def plot(
+    found: PartitionedModel | Plan | Placement,
+    path: Path | str | None = None,
+    *,
+    model: nn.Module | None = None,
+) -> str:
+    """Draw what each part has, computes and sends: the page of `hgpart show --html`.
+
+    Parameters
+    ----------
+    found : PartitionedModel, Plan or Placement
+    path : Path or str, optional
+        A file to write the page to.
+    model : nn.Module, optional
+        The model that a plan is for, where it names code that is not hgpart's to call.
+
+    Returns
+    -------
+    str
+        The page, HTML that needs no network.
+
+    Raises
+    ------
+    ArgumentError
+        If a plan names code and there is no model, or there is a model and no plan.
+    PlanError
+        If the plan is for another model.
+    MissingPackageError
+        If the package that draws plots is not installed.
+    OutputError
+        If the file can't be written.
+    """
+    if isinstance(found, Plan):
+        report = _of_plan(found, model)
+    elif model is not None:
+        raise ArgumentError("plot with a model: accepted is one for a plan, which has none itself")
+    elif isinstance(found, Placement):
+        report = _of_placement(found)
+    else:
+        shape = _shape(found.traced.example[0])
+        made = found.graph, found.work, found.name, shape, found.layerwise, found.seconds
+        report = Report.of(found.partition, *made)
+    page = plan_page(report)
+    if path is not None:
+        write_page(page, path)
+    return page
+
+
+def _of_plan(plan: Plan, model: nn.Module | None) -> Report:
+    if model is None:
+        if is_user_code(plan.model):
+            raise ArgumentError(
+                f"the plan names code as its model, {plan.model}: accepted is plot(path, model=...)"
+            )
+        model, _ = load_model(plan.model, device="meta")
+    _, graph, partition = restored(model, plan)
+    modelling = plan.modelling
+    cut = evaluate_layerwise(graph, plan.work, modelling, plan.k, plan.speeds, plan.eps)
+    return Report.of(partition, graph, plan.work, plan.model, plan.input_shape, cut, {})
+
+
+def _of_placement(placed: Placement) -> Report:
+    partition, work, name = placed.partition, placed.work, type(placed.original).__name__
+    modelling, speeds = partition.modelling, partition.speeds
+    graph, shape = placed.blueprint.graph, _shape(placed.blueprint.traced.example[0])
+    cut = evaluate_layerwise(graph, work, modelling, partition.k, speeds, partition.eps)
+    return Report.of(partition, graph, work, name, shape, cut, {})
+
+
+def _shape(value: object) -> tuple[int, ...]:
+    """Of one sample of the first input."""
+    return tuple(value.shape[1:]) if isinstance(value, torch.Tensor) else ()
