@@ -68,6 +68,7 @@ from .partitioned_model import partition_model as partition_model
 from .placement import Placement as Placement
 from .placement import place as place
 from .placement.accounting import peak_bytes as peak_bytes
+from .placement.param_groups import param_groups as param_groups
 from .timing.layer_timing import time_layers as time_layers
 from .schedules.schedule import Schedule as Schedule
 from .schedules.costs import Costs as Costs

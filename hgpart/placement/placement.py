@@ -913,6 +913,22 @@ class Placement(nn.Module):
         """The model that it was made of, without weights: its modules, their kinds and names."""
         return self._skeleton[0]
 
+    def original_parameters(self, part: int) -> Iterator[tuple[str, nn.Parameter]]:
+        """A part's parameters, each with the name of what it is a slice of in the model.
+
+        A name comes several times where the part has several slices of it, and with other parts
+        where these have the rest. See `held` for which elements they are.
+
+        >>> import hgpart
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+        >>> placed = hgpart.place(model, k=2, example=torch.zeros(2, 3, 8, 8))
+        >>> sorted({name for name, _ in placed.original_parameters(0)})
+        ['0.bias', '0.weight', '1.bias', '1.weight']
+        """
+        for held, tensor in self.held(part):
+            if isinstance(tensor, nn.Parameter):
+                yield held.name, tensor
+
     def __repr__(self) -> str:
         """Short: the parts' code is `print(placement.submodule(0).code)`."""
         return (

@@ -1,0 +1,56 @@
+"""Placement, or a model -> groups of its parameters for an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from hgpart.placement.placement import Placement
+
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+
+def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: weights, which decay, and biases and the parameters of norms, which do not.
+
+    Biases are all that has one dimension or none, norms the modules of torch that are such, or are
+    derived from these. Of a placement it goes by the modules and shapes of the model that it was
+    made of, so that an optimizer does to the parts what it does to the model. A group may be empty.
+
+    Parameters
+    ----------
+    model : nn.Module or Placement
+        Of a placement the parameters that this process holds.
+    weight_decay : float
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    >>> [len(group["params"]) for group in param_groups(model, 0.01)]
+    [1, 3]
+    """
+    whole = model.original if isinstance(model, Placement) else model
+    of_norms = {
+        f"{name}.{own}".lstrip(".")
+        for name, module in whole.named_modules()
+        if isinstance(module, NORMS)
+        for own, _ in module.named_parameters(recurse=False)
+    }
+    shapes = {name: one.dim() for name, one in whole.named_parameters(remove_duplicate=False)}
+    groups: dict[bool, list[torch.Tensor]] = {True: [], False: []}
+    for name, parameter in _named(model):
+        groups[shapes[name] > 1 and name not in of_norms].append(parameter)
+    return [
+        {"params": groups[True], "weight_decay": weight_decay},
+        {"params": groups[False], "weight_decay": 0.0},
+    ]
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    if not isinstance(model, Placement):
+        yield from model.named_parameters()
+        return
+    for part in model.programs:
+        yield from model.original_parameters(part)
