@@ -2,8 +2,9 @@
 
 One idea a file, in the order in which a placement comes about: `mode_programs` and `modes`
 (training and evaluation), `micro_batches` (what a batch is divided into), `held_state` (the
-tensors), `placement` (the module), `param_groups` (its parameters, for an optimizer); `expected`
-is what its passes should send, `rehearsal` and `accounting` are its report.
+tensors), `placement` (the module), `param_groups` (its parameters, for an optimizer),
+`pipeline_stages` (its parts as functions of tensors); `expected` is what its passes
+should send, `rehearsal` and `accounting` are its report.
 
 In `building`: `shipments` (which channels go where, as `execution.transfers`), `blueprint` (all
 that the parts have in common), `order` (of layers, over the shares of a batch), `part_graph`,

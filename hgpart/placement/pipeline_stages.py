@@ -1,0 +1,184 @@
+"""Placement -> modules of tensors alone: a part for torch.export, parts as stages of a pipeline."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from torch import fx
+
+from hgpart.errors import PlacementError
+from hgpart.execution.program import receive, send
+from hgpart.execution.transfers import Transfer
+from hgpart.placement.placement import Placement
+
+BATCH_SIZE = "batch_size"  # an operand of programs
+
+
+def part_as_function(placement: Placement, part: int) -> fx.GraphModule:
+    """What a part does as a function of tensors: what it receives is given, what it sends returned.
+
+    Arguments are the model's inputs, if the part reads them, and what arrives, in the order of the
+    transfers. It returns a tuple of what departs in that order, and behind that the results of the
+    model, if the part has them. The steps, and so parameters and buffers, are the placement's own,
+    of its present mode: it can be called, and exported by `torch.export.export`.
+
+    Raises
+    ------
+    PlacementError
+        If this process does not hold the part, the batch is in slices, random masks are drawn, or
+        norms are of the batch.
+
+    >>> import hgpart, torch
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)).eval()
+    >>> images = torch.randn(2, 3, 8, 8)
+    >>> placed = hgpart.place(model, k=2, example=images)
+    >>> part = hgpart.part_as_function(placed, 0)
+    >>> sent = torch.export.export(part, (images,)).module()(images)
+    >>> all(torch.equal(*pair) for pair in zip(sent, part(images)))
+    True
+    """
+    transfers = [each for each in placement.transfers if part in (each.sender, each.receiver)]
+    arriving = [each for each in transfers if each.receiver == part]
+    leaving = [each for each in transfers if each.sender == part]
+    return _function(placement, part, arriving, leaving)
+
+
+def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
+    """The parts as stages, for `torch.distributed.pipelining.PipelineStage`.
+
+    A stage takes what the one before it returns; the first takes the model's inputs, and the last
+    returns what the model does. What travels past a stage is handed on by it. Parameters are the
+    placement's own, as with `part_as_function`. The k stages are in the order in which parts
+    follow each other, which need not be that of their numbers. A `PipelineStage` that is given no
+    `input_args` and `output_args` runs its module once on zeros to find shapes, and norms' running
+    statistics see these, as with any module.
+
+    Raises
+    ------
+    PlacementError
+        If parts send to each other both ways, as partitions inside layers do: such parts are no
+        stages, and `Placement.step` runs them. If the result is not on the last one, or as in
+        `part_as_function`.
+
+    >>> import hgpart, torch
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3))
+    >>> images = torch.randn(2, 3, 8, 8)
+    >>> placed = hgpart.place(model, k=2, example=images)
+    >>> values = images
+    >>> for stage in hgpart.to_pipeline_stages(placed):
+    ...     values = stage(values)
+    >>> torch.allclose(values, model(images), atol=1e-6)
+    True
+    """
+    follow: dict[int, set[int]] = {part: set() for part in range(placement.k)}
+    for transfer in placement.transfers:
+        follow[transfer.receiver].add(transfer.sender)
+    readers = [part for part in placement.programs if placement.shares_read(part)]
+    try:
+        order = [*TopologicalSorter(follow).static_order()]
+    except CycleError as error:
+        between = " and ".join(map(str, sorted(set(error.args[1]))))
+        raise PlacementError(
+            f"parts {between} send to each other both ways and are no stages: accepted are plans "
+            "of cuts between layers, as of hgpart partition --strategy layerwise"
+        ) from None
+    # Those without anything to do lie between: a sort keeps the order of the rest.
+    order.sort(key=lambda part: (part not in readers, part == placement.output_part))
+    at = {part: stage for stage, part in enumerate(order)}
+    crossing = [
+        [
+            transfer
+            for transfer in placement.transfers
+            if at[transfer.sender] < stage <= at[transfer.receiver]
+        ]
+        for stage in range(placement.k + 1)
+    ]
+    backward = [each for each in placement.transfers if at[each.sender] >= at[each.receiver]]
+    if order[-1] != placement.output_part or readers[1:] or backward:
+        raise PlacementError(
+            f"parts {', '.join(map(str, readers))} read inputs, part {placement.output_part} has "
+            "the result: accepted are plans whose first stage alone reads, and whose last has it"
+        )
+    return [
+        _function(placement, part, crossing[stage], crossing[stage + 1], is_stage=True)
+        for stage, part in enumerate(order)
+    ]
+
+
+def _function(
+    placement: Placement,
+    part: int,
+    arriving: Sequence[Transfer],
+    leaving: Sequence[Transfer],
+    is_stage: bool = False,
+) -> fx.GraphModule:
+    """The program of a part with arguments in place of `receive` and returned values of `send`."""
+    if len(placement.shares) > 1:
+        raise PlacementError("the batch is in slices: accepted are plans without")
+    module = placement.submodule(part)
+    given = [node.target for node in module.graph.find_nodes(op="placeholder")]
+    drawn = [name for name in given if name not in (*placement.inputs, BATCH_SIZE)]
+    if drawn:
+        raise PlacementError(
+            f"part {part} takes random masks ({drawn[0]}): accepted is evaluation, in which none "
+            "are drawn"
+        )
+    if placement.norms == "batch":
+        raise PlacementError("norms of the batch: accepted are norms of each micro-batch")
+    graph = fx.Graph()
+    inputs = {name: graph.placeholder(name) for name in placement.inputs if name in given}
+    travelling: dict[int, list[fx.Node]] = {
+        transfer.number: [
+            graph.placeholder(f"transfer_{transfer.number}_{at}")
+            for at in range(len(transfer.tensors))
+        ]
+        for transfer in arriving
+    }
+    values: dict[fx.Node, Any] = {}
+    results: list[fx.Node] = []
+    for node in module.graph.nodes:
+        called: Any = node.target
+        if node.op == "placeholder":
+            values[node] = inputs.get(called) or _batch_size(graph, inputs, arriving, travelling)
+        elif called is receive:
+            arrived = travelling[node.args[0]]
+            values[node] = arrived if len(arrived) > 1 else arrived[0]
+        elif called is operator.getitem and isinstance(values[node.args[0]], list):
+            values[node] = values[node.args[0]][node.args[1]]
+        elif called is send:
+            number, *sent = node.args
+            travelling[number] = [values[one] for one in sent]
+        elif node.op == "output":
+            results = [values[one] for one in node.args[0]]
+        else:
+            values[node] = graph.node_copy(node, values.__getitem__)
+    departing = [one for transfer in leaving for one in travelling[transfer.number]]
+    made: fx.Node | tuple[fx.Node, ...]
+    if is_stage and not leaving and results:
+        made = graph.call_function(placement.build_results, (tuple(results),))
+    elif is_stage and len(departing) == 1:
+        made = departing[0]
+    else:
+        made = (*departing, *results)
+    graph.output(made)
+    return fx.GraphModule(module, graph, class_name=f"Part{part}")
+
+
+def _batch_size(
+    graph: fx.Graph,
+    inputs: dict[str, fx.Node],
+    arriving: Sequence[Transfer],
+    travelling: dict[int, list[fx.Node]],
+) -> fx.Node:
+    """How many samples there are, by the first tensor that has one in each place."""
+    for node in inputs.values():
+        return graph.call_method("size", (node, 0))
+    for transfer in arriving:
+        pairs = zip(transfer.tensors, travelling[transfer.number], strict=True)
+        for tensor, node in pairs:
+            if (tensor.per_sample[:1], tensor.fixed[:1]) == ((1,), (0,)):
+                return graph.call_method("size", (node, 0))
+    raise PlacementError("no tensor that arrives has a place for each sample: accepted is one")
