@@ -15,6 +15,7 @@ from hgpart.partition.partition import Partition, evaluated
 from hgpart.partition.problem.objectives import MICRO_BATCHES
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
+from hgpart.partition.problem.topology import seconds_a_byte
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, place
 from hgpart.prediction.predict import Prediction, predict
@@ -58,7 +59,8 @@ class Choice:
     timed : tuple of Timed
         The fastest schedule of each way that was simulated, fastest first.
     left_out : tuple of (str, str)
-        Ways that are not among them, and why; but for those that divide alike.
+        Ways that are not among them, and why, as that sending their maps alone takes longer than
+        the best; but for those that divide alike.
     interrupted : bool
         Whether Ctrl-C ended it: the best by then.
     """
@@ -142,6 +144,10 @@ def choose(
                 if key in seen:
                     continue
                 seen.add(key)
+                least = _sending_seconds(found, machine)
+                if timed and least >= min(one.seconds for one in timed):
+                    left_out.append((candidate.name, f"sending its maps takes {least:.3g} s"))
+                    continue
                 whole = PartitionedModel(traced, graph, problem.work, found, layerwise, {})
                 placement = place(module, whole, ["meta"] * problem.k)
                 timed.append(
@@ -188,6 +194,15 @@ def _within(problem: Problem, found: Partition, name: str) -> Partition:
             else "it needs more memory than there is"
         )
     return judged
+
+
+def _sending_seconds(found: Partition, machine: Machine) -> float:
+    """Of the maps of a batch, of the device that sends longest: no step of it takes less.
+
+    A placement of hundreds of parts takes minutes, and more where all send to all.
+    """
+    seconds = seconds_a_byte(machine)[: found.k, : found.k] * found.evaluation.traffic
+    return float(seconds.sum(axis=1).max())
 
 
 def _fastest(

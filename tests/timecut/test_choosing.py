@@ -24,6 +24,7 @@ from hgpart.partition.stages import solve
 from hgpart.plan import load_plan, make_plan, restore, save_plan
 from hgpart.prediction.predict import predict
 from hgpart.run.scheduling import schedule
+from hgpart.timecut import choosing
 from hgpart.timecut.choosing import Choice, choose
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.layer_times import training_work
@@ -92,6 +93,19 @@ def test_nothing_that_is_known_is_faster(lenet: Any, bandwidth: float) -> None:
     for way in within:
         for count in COUNTS:
             assert best.seconds <= simulated(lenet, way, machine, count)
+
+
+@pytest.mark.full
+def test_what_sends_longer_than_the_best_takes_is_not_placed(lenet: Any, monkeypatch: Any) -> None:
+    machine = machine_of(1e6)
+    found = chosen(lenet, machine)
+    skipped = [name for name, why in found.left_out if why.startswith("sending its maps takes")]
+    assert skipped
+    monkeypatch.setattr(choosing, "_sending_seconds", lambda partition, machine: 0.0)
+    everything = chosen(lenet, machine)
+    for one in everything.timed:
+        assert one.name not in skipped or one.seconds >= found.timed[0].seconds
+    assert everything.timed[0].seconds == found.timed[0].seconds
 
 
 @pytest.mark.full
