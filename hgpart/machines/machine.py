@@ -121,6 +121,17 @@ class Link:
         """The same of each way while messages travel both ways."""
         return _bandwidth(self.sizes, self.both_ways)
 
+    @property
+    def least_seconds_a_byte(self) -> float:
+        """Of messages of any size, be it while others travel the other way: none takes less a byte.
+
+        >>> Link((0, 1000, 5000), (1e-3, 2e-3, 9e-3), (1e-3, 3e-3, 9e-3)).least_seconds_a_byte
+        1.75e-06
+        """
+        return min(
+            _least_a_byte(self.sizes, self.seconds), _least_a_byte(self.sizes, self.both_ways)
+        )
+
 
 @dataclass(frozen=True)
 class AllReduce:
@@ -301,3 +312,11 @@ def _seconds_of(sizes: Sequence[int], seconds: Sequence[float], nbytes: float) -
 
 def _bandwidth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     return (sizes[-1] - sizes[0]) / (seconds[-1] - seconds[0])
+
+
+def _least_a_byte(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    # On a line between two sizes, seconds a byte are least at one of them; beyond the longest they
+    # go towards those of the last line.
+    known = [time / size for size, time in zip(sizes, seconds, strict=True) if size]
+    last = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
+    return min(*known, last)

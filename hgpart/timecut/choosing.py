@@ -197,12 +197,15 @@ def _within(problem: Problem, found: Partition, name: str) -> Partition:
 
 
 def _sending_seconds(found: Partition, machine: Machine) -> float:
-    """Of the maps of a batch, of the device that sends longest: no step of it takes less.
+    """At least, of the maps of a batch, of the device that sends longest: no step of it takes less.
 
-    A placement of hundreds of parts takes minutes, and more where all send to all.
+    A placement of hundreds of parts takes minutes, and more where all send to all. Where elements
+    were counted as other bytes than they have, 0: nothing is known of what will travel.
     """
-    seconds = seconds_a_byte(machine)[: found.k, : found.k] * found.evaluation.traffic
-    return float(seconds.sum(axis=1).max())
+    if found.modelling.bytes_per_element is not None:
+        return 0.0
+    seconds = seconds_a_byte(machine, lambda link: link.least_seconds_a_byte)
+    return float((seconds[: found.k, : found.k] * found.evaluation.traffic).sum(axis=1).max())
 
 
 def _fastest(

@@ -122,3 +122,11 @@ def test_what_does_not_fit_together_is_refused(made: Any, message: str) -> None:
 
 def machine(**fields: Any) -> Machine:
     return Machine(**{"name": "m", "devices": (CPU,) * 2, "nodes": (2,), "inside": FAST, **fields})
+
+
+@given(links(), st.floats(1, 2.0**40), st.booleans())
+def test_no_message_takes_less_a_byte_than_the_least(
+    link: Link, nbytes: float, both_ways: bool
+) -> None:
+    least = link.least_seconds_a_byte * nbytes
+    assert link.seconds_of(nbytes, both_ways) >= least * (1 - 1e-9)

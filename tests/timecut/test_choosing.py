@@ -109,6 +109,33 @@ def test_what_sends_longer_than_the_best_takes_is_not_placed(lenet: Any, monkeyp
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("quick_in_the_middle", [False, True])
+def test_no_step_takes_less_than_sending_its_maps(lenet: Any, quick_in_the_middle: bool) -> None:
+    """Not even where long messages take more a byte than shorter ones, as measured links may."""
+    times = (1e-4, 1e-3, 1.0) if quick_in_the_middle else (1e-4, 0.5, 1.0)
+    slow = Link((1_000, 10**6, 2 * 10**6), times, times)
+    machine = Machine("toy", (Device("toy"),) * K, (K,), slow)
+    problem = problem_of(lenet, machine, 0.3)
+    shares = []
+    for one in (problem, problem.in_slices(K)):
+        for name, model, parts in known_ways(one):
+            way = evaluated(one, model, parts, seed=0, backend="native", start=name)
+            least = choosing._sending_seconds(way, machine)
+            shares.append(least / min(simulated(lenet, way, machine, many) for many in COUNTS))
+    assert 0 < max(shares) <= 1
+
+
+@pytest.mark.full
+def test_nothing_is_left_out_for_bytes_that_will_not_travel(lenet: Any) -> None:
+    machine = machine_of(1e6)
+    problem = problem_of(lenet, machine, 0.3)
+    problem = replace(problem, modelling=replace(problem.modelling, bytes_per_element=1000))
+    (name, model, parts), *_ = known_ways(problem)
+    way = evaluated(problem, model, parts, seed=0, backend="native", start=name)
+    assert choosing._sending_seconds(way, machine) == 0
+
+
+@pytest.mark.full
 def test_it_is_the_same_again(lenet: Any) -> None:
     machine = machine_of(1e8)
     one, other = chosen(lenet, machine), chosen(lenet, machine)

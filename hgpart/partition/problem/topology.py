@@ -14,6 +14,7 @@ as ``10gbe``): a byte costs the seconds that it takes on its link, beside those 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from hgpart.arrays import Float64
 from hgpart.errors import ArgumentError
 from hgpart.files.json_files import JsonObject, read_json
-from hgpart.machines.machine import Machine
+from hgpart.machines.machine import Link, Machine
 from hgpart.machines.machine_files import FORMAT as MACHINE
 from hgpart.machines.machine_files import machine_of
 from hgpart.machines.named import NAMES, named_machine
@@ -33,6 +34,10 @@ WHAT = (
     f'{{"format": "{FORMAT}", "nodes": [4, 4], "inside": 1, "between": 10}}, a file of hgpart '
     f"calibrate -o, or {', '.join(NAMES)}"
 )
+
+
+def _of_long_messages(link: Link) -> float:
+    return 1 / link.bandwidth
 
 
 def load_topology(path: Path | str, k: int) -> Objective:
@@ -71,15 +76,22 @@ def over_machine(machine: Machine) -> Objective:
     return over_links(seconds / seconds[off_diagonal].min() if machine.k > 1 else [[0.0]])
 
 
-def seconds_a_byte(machine: Machine) -> Float64:
-    """Of long messages, from device s to device r at ``[s, r]``; 0 from one to itself."""
-    seconds = np.full((machine.k, machine.k), 1 / machine.inside.bandwidth)
+def seconds_a_byte(machine: Machine, of: Callable[[Link], float] = _of_long_messages) -> Float64:
+    """From device s to device r at ``[s, r]``; 0 from one to itself.
+
+    Parameters
+    ----------
+    machine : Machine
+    of : function of a Link, optional
+        Its seconds a byte; left out, those of long messages.
+    """
+    seconds = np.full((machine.k, machine.k), of(machine.inside))
     if machine.between is not None:
         node = np.array(machine.node_of)
-        seconds[node[:, None] != node[None, :]] = 1 / machine.between.bandwidth
+        seconds[node[:, None] != node[None, :]] = of(machine.between)
     for one, other in machine.pairs:
         for sender, receiver in ((one, other), (other, one)):
-            seconds[sender, receiver] = 1 / machine.link(sender, receiver).bandwidth
+            seconds[sender, receiver] = of(machine.link(sender, receiver))
     np.fill_diagonal(seconds, 0.0)
     return seconds
 
