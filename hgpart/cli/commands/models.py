@@ -21,5 +21,7 @@ def models(
     from hgpart.zoo import builtin_models
 
     chosen = names or builtin_models()
-    print_models(map(model_summary, chosen), chosen, plain_console())
+    summaries = map(model_summary, chosen)
+    # A name may be wrong: that is then all that is said.
+    print_models([*summaries] if names else summaries, chosen, plain_console())
     lead_on(f"hgpart partition {quote(chosen[0])} --k 4")
