@@ -33,7 +33,7 @@ from hgpart.cli.commands.train import train
 from hgpart.cli.commands.transform import transform
 from hgpart.cli.commands.verify import verify
 from hgpart.cli.panels import in_panels
-from hgpart.cli.processes import started_as_rank
+from hgpart.cli.processes import started_as_rank, tell_torchrun
 from hgpart.errors import HgpartError, ModelError, OutputError, first_line, is_out_of_memory
 from hgpart.freed_memory import keep_freed_memory
 from hgpart.terminal import say
@@ -173,7 +173,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _failed(message: str, status: int) -> int:
-    say(f"hgpart: error: {message}")
+    line = f"hgpart: error: {message}"
+    say(line)
+    tell_torchrun(line)
     return status
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -16,6 +19,19 @@ from hgpart.errors import ArgumentError, OutputError
 def started_as_rank() -> bool:
     """Whether torchrun, or `start_ranks`, has started this process as one of several."""
     return "RANK" in os.environ
+
+
+def tell_torchrun(message: str) -> None:
+    """Say why this process fails where torchrun looks for it, if that has started it.
+
+    Its report begins with a traceback, of itself, which no process of its can prevent, and ends
+    with what the first process that failed has said here.
+    """
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if file is not None:
+        said = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+        with suppress(OSError):
+            Path(file).write_text(json.dumps({"message": said}), encoding="utf-8")
 
 
 def on_several_machines() -> bool:

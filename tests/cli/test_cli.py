@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import typer
 from builtin_graphs import full_size_graph
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from hgpart.cli import app, run
 from hgpart.errors import ModelError
@@ -505,6 +506,16 @@ def test_a_mistake_is_one_clear_line(mistake, capsys, tmp_path, monkeypatch):
     out = fails(capsys, arguments, status, said)
     assert out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_report_of_torchrun_ends_with_the_line_of_the_rank_that_failed(
+    capsys, monkeypatch, tmp_path
+):
+    file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    fails(capsys, ["models", "lenet6"], 4, "unknown model 'lenet6'")
+    report = str(ChildFailedError("hgpart", {0: ProcessFailure(0, os.getpid(), 4, str(file))}))
+    assert "traceback : hgpart: error: unknown model 'lenet6'" in report
 
 
 def test_a_plan_calls_no_code_that_nobody_named(capsys, monkeypatch, tmp_path):
