@@ -86,7 +86,11 @@ from .prediction.analytic import sequential_seconds as sequential_seconds
 from .prediction.measured_costs import Overheads as Overheads
 from .prediction.predict import Prediction as Prediction
 from .prediction.predict import predict as predict
+from .run.processes.connection import Connection as Connection
+from .run.processes.connection import connect as connect
+from .run.distributed import DistributedModel as DistributedModel
 from .run.scheduling import schedule as schedule
+from .run.scheduling import schedule_among as schedule_among
 from .run.scheduling import load_schedule as load_schedule
 from .run.training.part_sampler import PartSampler as PartSampler
 from .recommendation.ranking import Ranked as Ranked
