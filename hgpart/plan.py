@@ -132,9 +132,7 @@ class Plan:
             "made by": f"{self.backend} from {self.start}, seed {self.seed}",
         }
         if self.scheduling is not None:
-            said["schedule"] = (
-                f"{self.scheduling.rule}, {self.scheduling.micro_batches} micro-batches"
-            )
+            said["schedule"] = self.scheduling.text
         return Summary((f"Plan for {self.k} devices",), ("of", "is"), tuple(said.items()))
 
     def _repr_html_(self) -> str:

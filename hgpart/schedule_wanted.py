@@ -75,6 +75,20 @@ class Scheduling:
         return self.rule if self.file is None else str(self.file.path)
 
     @property
+    def text(self) -> str:
+        """What it is, in words.
+
+        >>> Scheduling("greedy", 4).text, Scheduling("async", in_flight=2).text
+        ('greedy, 4 micro-batches', 'async, 2 batches in flight')
+        >>> Scheduling("1f1b", recompute=True).text
+        '1f1b, maps computed again'
+        """
+        divided = f", {self.micro_batches} micro-batches" * (self.micro_batches > 1)
+        if self.is_stream:
+            divided = f", {self.most_in_flight} batches in flight"
+        return f"{self.name}{divided}{', maps computed again' * self.recompute}"
+
+    @property
     def sums(self) -> str:
         """The rule that sums have their order by, and what else a loss depends on.
 

@@ -10,10 +10,12 @@ import numpy as np
 
 from hgpart.errors import not_one_of
 from hgpart.machines.machine import Machine
+from hgpart.partition.partition import MB
 from hgpart.plan import Plan
 from hgpart.prediction.predict import Prediction
 from hgpart.recommendation.divisions import Division
 from hgpart.schedule_wanted import Scheduling
+from hgpart.summary import Summary
 
 GOALS = ("time", "memory", "throughput")
 
@@ -156,6 +158,35 @@ class Recommendation:
     left_out: int
     interrupted: bool = False
     measured: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Short, without its plans and simulations."""
+        return (
+            f"Recommendation({self.model!r}, {self.best.division.text}, "
+            f"{self.best.scheduling.text}, {self.best.seconds:.3g} s a step)"
+        )
+
+    def summary(self) -> Summary:
+        """The ways, the best first; seconds of a step are simulated, where none were measured."""
+        speed_ups = [self.speed_up(one) for one in self.ranked]
+        rows = tuple(
+            (
+                one.division.text,
+                one.scheduling.text,
+                f"{1000 * one.seconds:,.4g}",
+                "simulated" if one.measured_seconds is None else "measured",
+                "-" if speed_up is None else f"{speed_up:.2f}",
+                f"{one.sent_bytes / MB:,.4g}",
+                "-" if one.largest_bytes is None else f"{one.largest_bytes / MB:,.4g}",
+            )
+            for one, speed_up in zip(self.ranked, speed_ups, strict=True)
+        )
+        line = f"{self.model} on {self.machine.name}, steps of {self.batch_size} samples"
+        columns = ("way", "schedule", "ms a step", "", "times one device", "sends MB", "needs MB")
+        return Summary((line,), columns, rows)
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
 
     @property
     def best(self) -> Ranked:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recommended import by_hand
+from recommended import by_hand, machine, recommended
 
 from hgpart.errors import ArgumentError
 from hgpart.recommendation.ranking import GOALS, check_goal, ranked_by
@@ -49,3 +50,25 @@ def test_no_way_stands_behind_a_worse_one(several: list[Any], goal: str) -> None
 def test_a_goal_that_is_none() -> None:
     with pytest.raises(ArgumentError, match="goal 'speed': accepted are time, memory, throughput"):
         check_goal("speed")
+
+
+def test_a_summary_has_a_row_for_each_way_and_says_what_was_measured() -> None:
+    found = recommended(machine(2))
+    summary = found.summary()
+    assert summary.lines == ("model on toys, steps of 8 samples",)
+    assert [row[0] for row in summary.rows] == [one.division.text for one in found.ranked]
+    best, first = found.best, summary.rows[0]
+    assert first[1:4] == (best.scheduling.text, f"{1000 * best.seconds:,.4g}", "simulated")
+    assert float(first[4]) == pytest.approx(found.one_device.seconds / best.seconds, abs=0.01)
+    assert float(first[5]) == pytest.approx(best.sent_bytes / 1e6, rel=1e-3)
+    measured = replace(best, measured_seconds=0.25)
+    row = replace(found, ranked=(measured,)).summary().rows[0]
+    assert row[2:5] == ("250", "measured", "-")  # one device was not
+    assert found._repr_html_().count("<tr>") == 1 + len(found.ranked)
+
+
+def test_a_recommendation_is_short_at_the_prompt() -> None:
+    found = recommended(machine(2))
+    best = found.best
+    said = f"{best.division.text}, {best.scheduling.text}, {best.seconds:.3g} s a step"
+    assert repr(found) == f"Recommendation('model', {said})"

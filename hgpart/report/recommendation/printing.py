@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hgpart.recommendation.ranking import Recommendation
-from hgpart.report.recommendation.words import answer, order, reasons
+from hgpart.report.recommendation.words import answer, reasons
 from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, ruled_table
 
 
@@ -44,7 +44,7 @@ def _print_ways(found: Recommendation, console: Console, unit: str) -> None:
     headings = ["way", "schedule", "ms a step"]
     columns = [
         [one.division.text for one in ways],
-        [order(one.scheduling).replace(" schedule", "") for one in ways],
+        [one.scheduling.text for one in ways],
         even_decimals([1000 * one.simulated_seconds for one in ways]),
     ]
     if any(one.measured_seconds is not None for one in ways):

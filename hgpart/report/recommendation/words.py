@@ -6,28 +6,16 @@ from collections.abc import Iterator
 
 from hgpart.recommendation.ranking import Ranked, Recommendation
 from hgpart.report.tables import UNITS
-from hgpart.schedule_wanted import Scheduling
-
-
-def order(scheduling: Scheduling) -> str:
-    """Say in which order the steps of a way run.
-
-    >>> order(Scheduling("greedy", 4)), order(Scheduling("async", in_flight=2))
-    ('greedy schedule, 4 micro-batches', 'async, 2 batches in flight')
-    >>> order(Scheduling("1f1b", recompute=True))
-    '1f1b schedule, maps computed again'
-    """
-    again = ", maps computed again" * scheduling.recompute
-    if scheduling.is_stream:
-        return f"{scheduling.rule}, {scheduling.most_in_flight} batches in flight{again}"
-    count = scheduling.micro_batches
-    return f"{scheduling.rule} schedule{f', {count} micro-batches' * (count > 1)}{again}"
 
 
 def way(one: Ranked) -> str:
     """Say what a way is; of one device its schedule says something only of micro-batches."""
     is_plain = one.division.k == 1 and one.scheduling.micro_batches == 1
-    return one.division.text if is_plain else f"{one.division.text}, {order(one.scheduling)}"
+    if is_plain:
+        return one.division.text
+    rule, scheduling = one.scheduling.rule, one.scheduling
+    named = rule if scheduling.is_stream else f"{rule} schedule"
+    return f"{one.division.text}, {named}{scheduling.text.removeprefix(rule)}"
 
 
 def answer(found: Recommendation, unit: str) -> str:
