@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.metadata import Metadata
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ["hgpart", "native", "tests", "benchmarks", "docs"]
+FOLDERS = ["hgpart", "native", "tests", "benchmarks", "docs", "examples"]
 DOCUMENTS = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE"]
 SETTINGS = ["pyproject.toml", "constraints.txt", "mkdocs.yml"]
 

@@ -1,0 +1,74 @@
+"""A LightningModule whose model is a CNN that hgpart has placed on two devices.
+
+In one process, with `devices=1`. A Trainer moves its module to the one device that it knows, and
+all parts with it: on GPUs use `hgpart train`, or a loop as in own_model.py. Strategies for several
+devices (DDP, FSDP, DeepSpeed) are not supported, as each process would have all parts.
+"""
+
+import lightning
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import hgpart
+
+
+class Classifier(lightning.LightningModule):
+    """Trains whatever is called like a model, divided or whole."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+        """The loss of a batch."""
+        images, labels = batch
+        loss = cross_entropy(self.net(images), labels)
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Norms and biases do not decay, in parts as in the model."""
+        return torch.optim.AdamW(hgpart.param_groups(self.net, weight_decay=0.01), lr=0.001)
+
+
+def made_up_data(samples: int) -> TensorDataset:
+    """Noise over one image for each class."""
+    labels = torch.randint(10, (samples,))
+    images = torch.randn(10, 3, 32, 32)[labels] + torch.randn(samples, 3, 32, 32)
+    return TensorDataset(images, labels)
+
+
+def main() -> None:
+    """Divide, place, train, load what was trained into the plain model."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        *(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(4)),
+        *(nn.Flatten(), nn.Linear(16 * 8 * 8, 128), nn.ReLU(), nn.Linear(128, 10)),
+    )
+    placed = hgpart.place(net, k=2, example=torch.zeros(2, 3, 32, 32))
+
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=3,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    loader = DataLoader(made_up_data(512), batch_size=32, shuffle=True)
+    trainer.fit(Classifier(placed), loader)
+    print(f"loss {trainer.callback_metrics['loss'].item():.3f}")
+
+    # Its checkpoints have the model's own names and shapes.
+    trainer.save_checkpoint("net.ckpt")
+    state = torch.load("net.ckpt", weights_only=True)["state_dict"]
+    Classifier(net).load_state_dict(state)
+    images = torch.randn(4, 3, 32, 32)
+    print("the same:", torch.allclose(net.eval()(images), placed.eval()(images), atol=1e-5))
+
+
+if __name__ == "__main__":
+    main()

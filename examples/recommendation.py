@@ -1,0 +1,58 @@
+"""Have hgpart recommend a way to train a CNN on two devices, and train it that way."""
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import hgpart
+
+BATCH_SIZE = 32
+
+
+def main() -> None:
+    """Measure, simulate, choose, train."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        *(nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(64 * 8 * 8, 512), nn.ReLU(), nn.Linear(512, 10)),
+    )
+    images, labels = torch.randn(BATCH_SIZE, 3, 32, 32), torch.randint(10, (BATCH_SIZE,))
+
+    # How long layers take is measured, on this machine.
+    traced = hgpart.trace(net, images[:2])
+    graph = hgpart.channel_graph(traced)
+    times = hgpart.time_layers(net, traced, graph, batch_size=BATCH_SIZE)
+
+    # How long messages take is said; `hgpart calibrate` measures that, for `hgpart.load_machine`.
+    link = hgpart.Link.of(latency=20e-6, bandwidth=10e9)
+    machine = hgpart.Machine("two devices", (hgpart.Device("CPU"),) * 2, (2,), link)
+
+    found = hgpart.recommend(
+        net, traced, graph, times, machine, batch_size=BATCH_SIZE, time_limit=10, name="net"
+    )
+    print(found.summary())
+    for way in found.dropped:
+        print(f"dropped: {way.what}: {way.why}")
+
+    # The best way is a plan, with the order of its steps. Both parts are in this process here.
+    best = found.best
+    placed = hgpart.place(net, best.plan)
+    order = hgpart.schedule(
+        placed,
+        best.scheduling.rule,
+        best.scheduling.micro_batches,
+        recompute=best.scheduling.recompute,
+        batch_size=BATCH_SIZE,
+    )
+    optimizer = torch.optim.SGD(placed.parameters(), lr=0.01, momentum=0.9)
+    print(f"training by {best.division.text}, {best.scheduling.text}")
+    for step in range(5):
+        optimizer.zero_grad()
+        loss = placed.step([images], labels, cross_entropy, order)  # and backward
+        optimizer.step()
+        print(f"step {step}: loss {loss.item():.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Each example runs as its first lines say, and prints what it is there to show."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+COMMAND = re.compile(r"^    (?:.*\\\n)*.*", re.MULTILINE)
+# lightning imports torchvision, which may be compiled for another torch than there is.
+IMPORT_TORCHVISION = """
+import runpy, sys
+from hgpart.zoo.packages import _import
+_import("torchvision", "torchvision")
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+def printed(*command: str, cwd: Path) -> str:
+    """By one thread, not as if torchrun had started the tests."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    environment = {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    done = subprocess.run(
+        command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def example(name: str, folder: Path) -> str:
+    """What a program prints; where its first lines have commands, what the last of these does."""
+    file = shutil.copy(EXAMPLES / f"{name}.py", folder)
+    about = ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8"))) or ""
+    commands = [match[0] for match in COMMAND.finditer(about)]
+    for command in commands[:-1]:
+        printed("bash", "-c", command, cwd=folder)
+    last = ("bash", "-c", commands[-1]) if commands else (sys.executable, file)
+    return printed(*last, cwd=folder)
+
+
+def losses(text: str) -> tuple[float, float]:
+    """The first and the last one."""
+    first, *_, last = (float(one) for one in re.findall(r"loss (\d+\.\d+)", text))
+    return first, last
+
+
+def installed(package: str) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: pip install '.[examples]'")
+
+
+def test_each_example_has_a_test() -> None:
+    tests = [name.removeprefix("test_") for name in globals() if name.startswith("test_")]
+    assert {file.stem for file in EXAMPLES.glob("*.py")} <= {*tests}
+
+
+@pytest.mark.full
+def test_own_model(tmp_path: Path) -> None:
+    text = example("own_model", tmp_path)
+    first, last = losses(text)
+    assert last < 0.5 * first
+    volume = re.search(r"(\d\.\d+) MB between them", text)
+    sent = re.search(r"sent in a forward pass: (\d\.\d+) MB", text)
+    assert volume is not None
+    assert sent is not None
+    assert float(sent[1]) == pytest.approx(float(volume[1]), abs=6e-4)
+
+
+@pytest.mark.full
+def test_recommendation(tmp_path: Path) -> None:
+    text = example("recommendation", tmp_path)
+    best = [cell.strip() for cell in text.splitlines()[2].split("  ")]
+    chosen = re.search(r"training by (.*?),", text)
+    assert chosen is not None
+    assert chosen[1] in best
+    first, last = losses(text)
+    assert last < first
+
+
+def test_memory_limit(tmp_path: Path) -> None:
+    text = example("memory_limit", tmp_path)
+    assert "one device: no partition within the memory limits" in text
+    needs = re.findall(r"^part \d needs (\S+) MB of (\S+) MB", text, re.MULTILINE)
+    assert len(needs) == 2
+    assert all(float(needed) <= float(limit) == 60 for needed, limit in needs)
+    first, last = losses(text)
+    assert last < first
+
+
+def test_channel_rule(tmp_path: Path) -> None:
+    text = example("channel_rule", tmp_path)
+    without, with_it = text.splitlines()[:2]
+    assert "soft_clip 1 (whole)" in without
+    assert "soft_clip" not in with_it
+    assert "the same results: True\nthe same gradients: True\n" in text
+
+
+@pytest.mark.full
+def test_accelerate_loop(tmp_path: Path) -> None:
+    installed("accelerate")
+    first, last = losses(example("accelerate_loop", tmp_path))
+    assert last < first
+    assert (tmp_path / "net.pt").exists()
+
+
+@pytest.mark.full
+def test_lightning_module(tmp_path: Path) -> None:
+    installed("lightning")
+    program = str(EXAMPLES / "lightning_module.py")
+    text = printed(sys.executable, "-c", IMPORT_TORCHVISION, program, cwd=tmp_path)
+    assert "the same: True" in text
+    last = re.search(r"loss (\S+)", text)
+    assert last is not None
+    assert float(last[1]) < 2  # that of ten classes is 2.3 before
+
+
+@pytest.mark.full
+def test_pipeline_stages(tmp_path: Path) -> None:
+    first, last = losses(example("pipeline_stages", tmp_path))
+    assert last < first
