@@ -71,6 +71,19 @@ def commands(block: Block) -> Iterator[tuple[str, str]]:
         yield match["command"].replace("\\\n", " "), match["shown"]
 
 
+def program(page: str) -> str:
+    """All that is Python and no file of its own, without its output, each line where it stands."""
+    lines = [""] * (page.count("\n") + 1)
+    for block in blocks(page):
+        if block.language == "python" and not block.title:
+            examples = doctest.DocTestParser().get_examples(block.text)
+            found = [(one.lineno, one.source) for one in examples] or [(0, block.text)]
+            for first, source in found:
+                for at, line in enumerate(source.splitlines(), block.line - 1 + first):
+                    lines[at] = line
+    return "\n".join(lines)
+
+
 class Session:
     """Runs the blocks of a page, in the current folder."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from documents import Session, blocks, commands
+from documents import Session, blocks, commands, program
 
 import hgpart
 from hgpart.cli import app
@@ -50,6 +50,20 @@ def test_all_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixtu
     session = Session(name, capfd)
     for block in blocks(TEXTS[name]):
         session.run(block)
+
+
+@pytest.mark.full
+def test_python_is_typed_strictly(tmp_path: Path) -> None:
+    """A session may give a name a new type, and Tensor.backward has no types."""
+    api = pytest.importorskip("mypy.api", reason="mypy is not installed: pip install '.[lint]'")
+    for number, name in enumerate(EXECUTED):
+        (tmp_path / f"page_{number}.py").write_text(f"# {name}{program(TEXTS[name])}\n")
+        for block in blocks(TEXTS[name]):
+            if block.language == "python" and block.title:
+                (tmp_path / block.title).write_text(block.text)
+    options = ["--strict", "--allow-redefinition", "--untyped-calls-exclude=torch"]
+    said, errors, status = api.run(["--config-file=", *options, str(tmp_path)])
+    assert status == 0, said + errors
 
 
 @pytest.mark.parametrize("name", EXECUTED)

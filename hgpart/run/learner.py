@@ -364,13 +364,10 @@ class PlacedModel(_Scheduled, WholeModel):
     @property
     def events(self) -> Sequence[Event]:
         """What was done when in the last step."""
-        last = self.placement.runtime.last
-        return () if last is None else last.events
+        return self.placement.runtime.last.events
 
     def _count(self) -> None:
-        last = self.placement.runtime.last
-        assert last is not None
-        self._done = self._done + last.totals
+        self._done = self._done + self.placement.runtime.last.totals
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """What all parts hold."""
@@ -386,8 +383,7 @@ class PlacedModel(_Scheduled, WholeModel):
 
     def counted_peak(self) -> tuple[int, ...]:
         """The same, counted in the last step, if that was to be."""
-        last = self.placement.runtime.last
-        return () if last is None else last.peak_bytes
+        return self.placement.runtime.last.peak_bytes
 
 
 class RankModel(_Scheduled):

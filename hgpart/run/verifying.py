@@ -199,7 +199,6 @@ def verify(
             f"the placed model returns {', '.join(found)}; the original {', '.join(expected)}"
         )
     last = placement.runtime.last
-    assert last is not None  # it has run
     learns = any(result.requires_grad for result in expected.values())
     return Verification(
         k=placement.k,

@@ -137,9 +137,7 @@ def is_user_code(spec: str) -> bool:
     return source not in PACKAGES if colon else spec.endswith(".py")
 
 
-def load_model(
-    spec: str, *, seed: int = 0, device: str = "cpu"
-) -> tuple[nn.Module, tuple[int, ...] | None]:
+def load_model(spec: str, *, seed: int = 0, device: str = "cpu") -> Model:
     """Build a model, in training mode, with random weights; nothing is downloaded.
 
     Parameters

@@ -19,7 +19,9 @@ from torch import nn
 from hgpart.errors import ModelError
 from hgpart.zoo.nearest import unknown_name
 
-Model = tuple[nn.Module, tuple[int, ...] | None]  # and the shape of one sample, if known
+# And the shape of one sample, or None where it is not known: `Any`, so that who knows that it is
+# need not ask before each use.
+Model = tuple[nn.Module, tuple[int, ...] | Any]
 
 
 def user_factory(spec: str) -> Callable[[], Model]:

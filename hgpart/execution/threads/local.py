@@ -105,6 +105,12 @@ class RunRecord:
     events: tuple[Event, ...] = ()
     peak_bytes: tuple[int, ...] = ()
 
+    @staticmethod
+    def none(k: int) -> RunRecord:
+        """Of k parts that have done nothing."""
+        parts = range(k)
+        return RunRecord(tuple(Traffic.none(k) for _ in parts), tuple(Timing() for _ in parts))
+
     @property
     def traffic(self) -> Traffic:
         """What all parts sent."""
@@ -124,8 +130,8 @@ class LocalRuntime:
 
     Attributes
     ----------
-    last : RunRecord or None
-        Of the last `run` that ended well.
+    last : RunRecord
+        Of the last `run` that ended well; of nothing before.
 
     Raises
     ------
@@ -143,7 +149,7 @@ class LocalRuntime:
                 f"{len(self.programs)} programs and {len(self.devices)} devices for {self.k} parts:"
                 " in one process each part needs both"
             )
-        self.last: RunRecord | None = None
+        self.last = RunRecord.none(self.k)
         self._workers: Workers | None = None
         self._threads = 0
         self._fitting: WeakSet[Schedule] = WeakSet()
@@ -382,7 +388,6 @@ class LocalRuntime:
                 found = backward_from(found, results)
                 events.append(_alone(Direction.BACKWARD, micro_batch, begin))
             finish(found)
-            assert self.last is not None
             timing += self.last.timing[0]
         counted = (peak,) if is_memory_counted() else ()
         self.last = RunRecord((Traffic.none(1),), (timing,), tuple(events), counted)
@@ -445,7 +450,12 @@ class LocalRuntime:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles have no threads yet."""
-        return {**self.__dict__, "_workers": None, "last": None, "_fitting": WeakSet()}
+        return {
+            **self.__dict__,
+            "_workers": None,
+            "last": RunRecord.none(self.k),
+            "_fitting": WeakSet(),
+        }
 
 
 class _Alone:
