@@ -87,6 +87,7 @@ def test_links_lead_to_files_and_no_placeholder_is_left(name: str) -> None:
         assert (ROOT / name).parent.joinpath(link).exists(), link
     for module in re.findall(r"`(\w+\.py)`", TEXTS[name]) if name in EXECUTED else ():
         written = {one.title for one in blocks(TEXTS[name])}
+        written |= {one.name for one in (ROOT / "examples").iterdir()}
         assert module in written or list((ROOT / "hgpart").rglob(module)), module
 
 
