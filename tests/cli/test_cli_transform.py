@@ -79,7 +79,7 @@ def test_a_plan_it_writes_is_that_of_the_strategy(
     assert run(["transform", spec, "--kind", kind, "--parts", "2", "-o", str(plan)]) == 0
     said = capsys.readouterr().out
     assert f"Next: hgpart run {spec}+{kind}:2 --plan {plan} --backward" in said
-    assert "2 devices, each part on one, all else on the first: " in said
+    assert "\n\n2 devices, each part on one, all else on the first: " in said
     wanted = ["--k", "2", "--strategy", "transformed-parts", "-o", str(same)]
     assert run(["partition", f"{spec}+{kind}:2", *wanted]) == 0
     assert plan.read_text() == same.read_text()

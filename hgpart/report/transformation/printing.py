@@ -44,8 +44,9 @@ def print_plan(plan: Plan, console: Console) -> None:
     """Print what it costs to have each part on a device of its own."""
     samples = plan.modelling.batch_size
     (megabytes,) = in_unit([plan.volume_bytes], "MB")
+    console.print()
     console.print(
-        f"\n{plan.k} devices, each part on one, all else on the first: {megabytes} MB in a forward "
+        f"{plan.k} devices, each part on one, all else on the first: {megabytes} MB in a forward "
         f"pass of {samples} samples, the largest load {1 + plan.imbalance:.2f} times the average"
     )
 
