@@ -138,6 +138,7 @@ class Session:
 def _lines(text: str, block: Block) -> str:
     """Without blank lines and spaces at the ends of lines; a line `...` is any lines, or none."""
     if block.is_measured:
-        text = re.sub("-{3,}", "---", re.sub(" +", " ", FIGURE.sub("#", text)))
+        text = re.sub("#{2,}", "#", FIGURE.sub("#", text))  # bars are figures, too
+        text = re.sub("-{3,}", "---", re.sub(" +", " ", text))
     text = "".join(f"{line.rstrip()}\n" for line in text.split("\n") if line.strip())
     return re.sub(r"^\.\.\.\n", "...", text, flags=re.MULTILINE)
