@@ -43,10 +43,11 @@ def made_up_data(samples: int) -> TensorDataset:
 
 def main() -> None:
     """What each of the processes does."""
-    torch.manual_seed(0)  # they have the same weights, and the same batches
+    torch.manual_seed(0)  # all have the same weights and the same data
     net, data = Net(), made_up_data(512)
 
     # Who computes what: early layers by slices of the batch, late ones by filters, or any mixture.
+    # The search has a seed: all processes find the same.
     example = torch.zeros(2, 3, 32, 32)
     batches_of = hgpart.Modelling(batch_size=BATCH_SIZE)
     plan = hgpart.partition_model(net, example, k=2, slices="auto", modelling=batches_of)
