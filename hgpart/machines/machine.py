@@ -125,8 +125,8 @@ class Link:
     def least_seconds_a_byte(self) -> float:
         """Of messages of any size, be it while others travel the other way: none takes less a byte.
 
-        >>> Link((0, 1000, 5000), (1e-3, 2e-3, 9e-3), (1e-3, 3e-3, 9e-3)).least_seconds_a_byte
-        1.75e-06
+        >>> Link((0, 1000, 5000), (1.0, 2.0, 9.0), (1.0, 3.0, 9.0)).least_seconds_a_byte
+        0.0015
         """
         return min(
             _least_a_byte(self.sizes, self.seconds), _least_a_byte(self.sizes, self.both_ways)
