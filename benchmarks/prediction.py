@@ -37,7 +37,6 @@ from hgpart.machines.machine import Machine
 from hgpart.prediction.analytic import data_parallel_seconds, gpipe_seconds
 from hgpart.recommendation.ranking import Recommendation
 from hgpart.recommendation.recommend import recommend
-from hgpart.report.recommendation.words import order
 from hgpart.timing.layer_timing import time_layers
 
 K = 2
@@ -158,7 +157,7 @@ def row_of(
     searched = time.perf_counter() - begin
     ways = {
         text: {
-            "schedule": order(one.scheduling),
+            "schedule": one.scheduling.text,
             "predicted": one.simulated_seconds,
             "bytes": one.sent_bytes,
             "rank": at,
