@@ -15,8 +15,6 @@ from hgpart.partitioned_model import partition_model
 from hgpart.placement import place
 from hgpart.plan import make_plan
 
-pytest.importorskip("plotly")
-
 MODEL, EXAMPLE = built("plain")
 RESULT = partition_model(MODEL, EXAMPLE, k=2)
 SHAPE = tuple(EXAMPLE[0].shape[1:])

@@ -13,9 +13,9 @@ def way(one: Ranked) -> str:
     is_plain = one.division.k == 1 and one.scheduling.micro_batches == 1
     if is_plain:
         return one.division.text
-    rule, scheduling = one.scheduling.rule, one.scheduling
-    named = rule if scheduling.is_stream else f"{rule} schedule"
-    return f"{one.division.text}, {named}{scheduling.text.removeprefix(rule)}"
+    name, said = one.scheduling.name, one.scheduling.text
+    word = "" if one.scheduling.is_stream else " schedule"
+    return f"{one.division.text}, {name}{word}{said.removeprefix(name)}"
 
 
 def answer(found: Recommendation, unit: str) -> str:
