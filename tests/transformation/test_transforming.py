@@ -221,7 +221,7 @@ STAGES = {  # cells of each stage
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "kind"), zip(STAGES, itertools.cycle(KINDS), strict=False))
+@pytest.mark.parametrize(("name", "kind"), [*zip(STAGES, itertools.cycle(KINDS), strict=False)])
 def test_models_of_packages(name: str, kind: str) -> None:
     """Each by one kind: tracing takes its time."""
     model, shape = load_model(name, device="meta")
