@@ -43,8 +43,6 @@ def plot(
         If a plan names code and there is no model, or there is a model and no plan.
     PlanError
         If the plan is for another model.
-    MissingPackageError
-        If the package that draws plots is not installed.
     OutputError
         If the file can't be written.
     """

@@ -50,7 +50,7 @@ def test_what_messages_and_documents_say_to_install_are_extras() -> None:
         for named in re.findall(r"hgpart\[([\w,]+)\]", file.read_text(encoding="utf-8"))
         for extra in named.split(",")
     }
-    assert {"all", "report", "train"} <= said <= EXTRAS.keys()
+    assert {"all", "train"} <= said <= EXTRAS.keys()
 
 
 @pytest.fixture

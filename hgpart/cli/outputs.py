@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
-from hgpart.errors import ArgumentError, MissingPackageError, OutputError
+from hgpart.errors import ArgumentError, OutputError
 from hgpart.terminal import PlainConsole
 
 if TYPE_CHECKING:
@@ -38,14 +37,6 @@ def check_outputs(paths: Mapping[str, Path | str | None]) -> None:
         if str(target) in taken:
             raise ArgumentError(f"{taken[str(target)]} and {option} name one file, {path}")
         taken[str(target)] = option
-
-
-def check_page_package() -> None:
-    """Refuse an HTML page before the long work where plots can't be drawn."""
-    if find_spec("plotly") is None:
-        raise MissingPackageError(
-            "--html needs the package plotly, which is not installed: pip install plotly"
-        )
 
 
 def show_report(

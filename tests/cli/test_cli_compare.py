@@ -263,12 +263,6 @@ def test_a_file_of_another_comparison_is_not_gone_on_from(net, capsys, tmp_path)
     fails(capsys, resumed, 6, "line")
 
 
-def test_a_page_without_its_package_names_the_install_command(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("hgpart.cli.outputs.find_spec", lambda name: None)
-    for command in (LENET, ["show", "nowhere"]):
-        fails(capsys, [*command, "--html", tmp_path / "x"], 10, "pip install plotly")
-
-
 # ------------------------------------------------------------------ interrupted
 
 

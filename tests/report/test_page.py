@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 import shutil
 import subprocess
-import sys
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import numpy as np
 import plotly.graph_objects
@@ -26,7 +27,7 @@ from hgpart.compare.comparison import (
 )
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
 from hgpart.compare.strategies import strategies
-from hgpart.errors import MissingPackageError, OutputError
+from hgpart.errors import OutputError
 from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
@@ -34,9 +35,11 @@ from hgpart.layers.layering import channel_graph
 from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import evaluate_layerwise
-from hgpart.report import UNITS, Report, as_json, page
+from hgpart.report import UNITS, Report, as_json
 from hgpart.report.page import comparison_page, plan_page, write_page
-from hgpart.report.page.figures import layer_figure, lines_figure, load_figure, traffic_figure
+from hgpart.report.page.figures import MOST_LINES, lines_figure, load_figure
+from hgpart.report.page.grids import MOST_CELLS, layer_grid, runs_of_parts, traffic_grid
+from hgpart.report.page.network import MOST_BOXES, grouped, network
 from hgpart.report.page.planned_step import step_figure
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -178,6 +181,11 @@ class Page(HTMLParser):
         ]
 
 
+def drawn_on(html):
+    """What the page is to draw, by its kinds."""
+    return json.loads(re.search(r'id="figures">(.*?)</script>', html)[1])
+
+
 def check_comparison_table(page, comparison):
     rows = json.loads(comparison_json(comparison))["rows"]
     shown = page.figures("comparison-table")
@@ -245,7 +253,7 @@ def test_the_unit_of_work_of_a_plan_file_is_text_of_the_page(report):
     page = Page(html := plan_page(dataclasses.replace(report, work=work)))
     assert NASTY not in html
     assert not page.outside
-    figures = json.loads(re.search(r'id="figures">(.*?)</script>', html)[1])
+    figures = drawn_on(html)
     texts = re.findall(r'"[^"]*script[^"]*"', json.dumps(figures))
     assert texts
     assert not any("<script" in text for text in texts)
@@ -264,20 +272,22 @@ def test_the_page_of_slices_shows_who_has_which(training, comparison):
         assert step["gradients"]["volume"] == shown["gradients_bytes"] > 0
     most = max(float(row[1]["text"].replace(",", "")) for row in page.tables["parts-table"][1:])
     assert most == pytest.approx(float(page.tables["summary-table"][1][1]["text"].replace(",", "")))
-    figures = json.loads(re.search(r'id="figures">(.*?)</script>', html)[1])
-    (drawn,), strips = figures["slices"]["data"], 4
+    drawn = drawn_on(html)["grids"]["slices"]
     parts = sliced.parts.reshape(3, -1)
     layers = sliced.blocks.vertex_layers[: parts.shape[1]]
-    for row, view in enumerate(view for view in sliced.blocks.views if view.exists):
-        for at, own in enumerate(parts[:, layers == view.first]):
-            for part in range(4):
-                column = part * strips + at
-                share = f"part {part}: {100 * (own == part).mean():.4g} %"
-                has = part in own
-                assert drawn["z"][row][column] == (at if has else None)
-                assert drawn["customdata"][row][column] == (share if has else None)
-                middle = drawn["x0"] + column * drawn["dx"]
-                assert part - 0.5 < middle < part + 0.5
+    shown = [view for view in sliced.blocks.views if view.exists]
+    assert drawn["rows"] == [view.layer.name for view in shown]
+    for cells, view in zip(drawn["cells"], shown, strict=True):
+        own = parts[:, layers == view.first]
+        held = {part: np.flatnonzero((own == part).any(axis=1)) for part in np.unique(own)}
+        assert [part for part, *_ in cells] == list(held)
+        for part, shade, numbers, details in cells:
+            texts = [f"{100 * (one == part).mean():.4g} % of its filters" for one in own]
+            assert all(texts[at] in details for at in held[part])
+            listed = [map(int, run.split("-")) for run in numbers.split(", ")]
+            spans = [(first, *rest) for first, *rest in listed]
+            assert [at for run in spans for at in range(run[0], run[-1] + 1)] == [*held[part]]
+            assert shade == max(1, round(100 * (own == part).mean()))
     text = " ".join(Page(comparison_page(comparison, sliced)).text)
     assert "3 slices of the batch" in text
 
@@ -362,8 +372,10 @@ def test_a_plan_says_where_it_differs_from_the_comparison(comparison, report):
 
 
 def test_every_plot_is_an_image_with_a_name(comparison, report):
-    plots = re.findall(r'<div class="plot"[^>]*>', comparison_page(comparison, report))
-    assert len(plots) == 5
+    html = comparison_page(comparison, report)
+    plots = re.findall(r'<div class="plot"[^>]*>', html)
+    plots += re.findall(r'<figure class="network"[^>]*>', html)
+    assert len(plots) == 4
     assert all(re.search(r'role="img" aria-label="[^"]+"', plot) for plot in plots)
 
 
@@ -381,11 +393,15 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
         write_page("", tmp_path / "nowhere" / "page.html")
 
 
-def test_without_plotly_the_error_says_how_to_install_it(comparison, monkeypatch):
-    page._plotly_script.cache_clear()
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(MissingPackageError, match=r"pip install plotly$"):
-        comparison_page(comparison)
+def test_a_page_is_small_and_holds_what_is_on_record_of_its_bundles(comparison, report):
+    """1.5 MB at most; what was bundled is what bundles/README.md says."""
+    assert len(comparison_page(comparison, report).encode()) < 1_500_000
+    folder = files("hgpart.report.page") / "bundles"
+    said = dict(
+        re.findall(r"`([\w.-]+\.js)`.*`([0-9a-f]{64})`", (folder / "README.md").read_text())
+    )
+    found = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".js"}
+    assert said == {name: hashlib.sha256(code).hexdigest() for name, code in found.items()}
 
 
 # ------------------------------------------------------------------ what is drawn
@@ -396,8 +412,6 @@ def test_plotly_knows_every_property_of_the_figures(comparison, report):
         lines_figure(comparison, "step_bytes", "MB per step", 10**6),
         load_figure(report),
         load_figure(dataclasses.replace(report, speeds=(1.0, 1.0, 2.0, 4.0))),
-        traffic_figure(report, "MB"),
-        layer_figure(report),
         step_figure(make_schedule(halves(3), "zero-bubble", 3, EVEN), EVEN),
     ):
         plotly.graph_objects.Figure(figure.data, figure.layout)  # raises for any other
@@ -434,20 +448,85 @@ def test_a_logarithmic_axis_has_no_zero():
     assert figure.data[0]["y"] == [None, 3, 300]
 
 
-def test_heat_maps_are_the_records(report):
-    (drawn,) = traffic_figure(report, "MB").data
-    sent = np.array(drawn["z"], dtype=float)  # None becomes nan
-    expected = np.where(report.evaluation.traffic > 0, report.evaluation.traffic / 1e6, np.nan)
-    np.testing.assert_allclose(sent, expected, rtol=1e-5)
-    assert drawn["customdata"] == report.evaluation.messages.tolist()
+def test_a_chart_begins_with_eight_lines(comparison):
+    lines = lines_figure(comparison, "step_bytes", "MB", 10**6).data
+    shown = {line["name"] for line in lines if line["visible"] is True}
+    ranked = sorted(
+        (row.step_bytes, row.strategy) for row in comparison.outcomes if row.k == max(KS)
+    )
+    assert shown == {name for _, name in ranked[:MOST_LINES]}
+    assert {line["visible"] for line in lines} == {True, "legendonly"}
 
-    figure = layer_figure(report)
-    shares = np.nan_to_num(np.array(figure.data[0]["z"], dtype=float))
-    assert shares.shape == (7, 4)  # with the input and the output
-    np.testing.assert_allclose(shares.sum(axis=1), 100, rtol=1e-4)
+
+def test_grids_are_the_records(report):
+    drawn = traffic_grid(report, "MB")
+    assert drawn.rows == drawn.columns == ["0", "1", "2", "3"]
+    traffic, messages = report.evaluation.traffic, report.evaluation.messages
+    for row, cells in enumerate(drawn.cells):
+        assert [cell[0] for cell in cells] == np.flatnonzero(traffic[row]).tolist()
+        for column, shade, figure, details in cells:
+            assert figure == f"{traffic[row, column] / 1e6:,.3g}"
+            assert details == f"{messages[row, column]:,} messages"
+            assert shade == max(1, round(100 * traffic[row, column] / traffic.max()))
+
+    drawn = layer_grid(report)
+    assert drawn.rows[1] == "layer<0>&"
+    assert len(drawn.rows) == 7  # with the input and the output
     layers = report.shares.layer_work[1:6]
-    np.testing.assert_allclose(shares[1:6], 100 * layers / layers.sum(axis=1)[:, None], rtol=1e-5)
-    assert figure.layout["yaxis"]["ticktext"][1] == "layer&lt;0&gt;&amp;"
+    for cells, work in zip(drawn.cells[1:6], layers, strict=True):
+        expected = {at: 100 * work[at] / work.sum() for at in np.flatnonzero(work)}
+        assert {at: float(figure) for at, _, figure, _ in cells} == pytest.approx(
+            expected, rel=6e-3
+        )
+
+
+def test_what_has_no_room_is_taken_together(large):
+    drawn = layer_grid(large)
+    assert len(drawn.rows) * len(drawn.columns) <= MOST_CELLS
+    runs = runs_of_parts(128, len(drawn.rows))
+    assert drawn.columns == [f"{run[0]}-{run[-1]}" for run in runs]
+    work = large.shares.layer_work[3]
+    expected = [100 * work[run.start : run.stop].sum() / work.sum() for run in runs]
+    found = {at: float(figure) for at, _, figure, _ in drawn.cells[3]}
+    assert [found.get(at, 0.0) for at in range(len(runs))] == pytest.approx(expected, rel=6e-3)
+    traffic = traffic_grid(large, "MB")
+    assert len(traffic.rows) * len(traffic.columns) <= MOST_CELLS
+    shown = sum(float(cell[2]) for cells in traffic.cells for cell in cells)
+    assert shown == pytest.approx(large.evaluation.traffic.sum() / 1e6, rel=6e-3)
+
+
+def test_the_network_is_the_records(report):
+    """Bytes by the definition: a map goes once to each other part that has one of its readers."""
+    drawn, k = network(report, "MB"), report.k
+    hypergraph, layers = report.blocks.hypergraph, report.blocks.vertex_layers
+    sent, between = np.zeros(7, int), np.zeros((7, 7), int)
+    for net, cost in enumerate(hypergraph.costs.tolist()):
+        root, *readers = hypergraph.pins[slice(*hypergraph.pointers[net : net + 2])].tolist()
+        away = {(layers[pin], report.parts[pin]) for pin in readers}
+        away -= {(layer, report.parts[root]) for layer in range(7)}
+        sent[layers[root]] += cost * len({part for _, part in away})
+        for layer, _ in away:
+            between[layers[root], layer] += cost
+    assert sent.sum() == report.evaluation.volume
+    work = report.shares.layer_work.sum(axis=1)
+    for box, (name, share, parts, text) in enumerate(drawn.boxes):
+        assert name == report.graph.layers[box].name
+        assert share == pytest.approx(work[box] / work.max(), abs=1e-4)
+        assert sum(one for _, one in parts) == pytest.approx(1, abs=1e-3 * k)
+        assert float(text.removesuffix(" MB")) == pytest.approx(sent[box] / 1e6, rel=1e-3)
+    for source, to, share, _ in drawn.edges:
+        assert share == pytest.approx(between[source, to] / between.max(), abs=1e-4)
+    assert {(source, to) for source, to, _, _ in drawn.edges} == {(at, at + 1) for at in range(6)}
+    assert len(set(drawn.looks)) == k
+
+
+def test_many_layers_are_drawn_by_their_modules():
+    names = [f"stage.{cell}.conv{at}" for cell in range(200) for at in range(2)]
+    boxes = grouped(["stem", *names])
+    assert [len(box) for box in boxes] == [1, *[2] * 200]
+    flat = grouped([f"conv{at}" for at in range(1000)])
+    assert len(flat) <= MOST_BOXES
+    assert [at for box in flat for at in box] == list(range(1000))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -504,15 +583,22 @@ output.textContent = JSON.stringify({ problems, seen });
 document.body.append(output);
 </script>"""
 
-# The plots, in this page's own words: the cells of heat maps are an image.
+# The plots, in this page's own words.
 PLOTS = """
+const grids = {};
+for (const grid of document.querySelectorAll(".grid")) {
+  grids[grid.id] = {
+    rows: [...grid.tBodies[0].rows].map((row) => row.cells[0].textContent),
+    columns: grid.tHead.rows[0].cells.length - 1,
+    filled: grid.querySelectorAll("td.shaded").length,
+  };
+}
+const boxes = document.querySelectorAll(".network .box").length;
 const plots = {};
 for (const plot of document.querySelectorAll(".plot")) {
   plots[plot.id] = {
     lines: plot.querySelectorAll(".scatterlayer .trace").length,
     bars: plot.querySelectorAll(".barlayer .point").length,
-    maps: plot.querySelectorAll(".heatmaplayer image").length,
-    rows: [...plot.querySelectorAll(".ytick text")].map((text) => text.textContent),
     background: plot.layout.paper_bgcolor,
     width: plot.clientWidth,
     buttons: [...plot.querySelectorAll(".modebar-btn")].map((button) => button.dataset.title),
@@ -575,11 +661,8 @@ def test_a_comparison_in_a_browser(comparison, report, tmp_path):
           [...document.querySelectorAll("#comparison-table thead button")]
             .find((button) => button.textContent.startsWith(text));
         const choice = (k) => document.querySelector(`.choice button[data-k="${k}"]`);
-        const hovered = (id, xval, yval) => {
-          Plotly.Fx.hover(id, { xval, yval });
-          return document.querySelector(`#${id} .hoverlayer`).textContent;
-        };
-        const result = { plots, eight: shown(), hovered: hovered("layers", 2, 3) };
+        const pointed = document.getElementById("layers").tBodies[0].rows[3].cells[3].title;
+        const result = { plots, grids, boxes, eight: shown(), pointed };
         choice("128").click();
         heading("volume per step").click();
         result.ascending = shown();
@@ -599,18 +682,18 @@ def test_a_comparison_in_a_browser(comparison, report, tmp_path):
     assert problems == []
     buttons = {button.lower() for plot in seen["plots"].values() for button in plot["buttons"]}
     assert buttons == {"download plot as a png", "zoom", "pan", "reset axes"}  # none that shares
-    assert seen["plots"]["step-bytes"]["lines"] == len(strategies())
-    assert seen["plots"]["max-over-average"]["lines"] == len(strategies())
+    assert seen["plots"]["step-bytes"]["lines"] == MOST_LINES
+    assert seen["plots"]["max-over-average"]["lines"] == MOST_LINES
     assert seen["plots"]["load"]["bars"] == 2 * 4
-    assert seen["plots"]["traffic"]["maps"] == 1
-    assert seen["plots"]["layers"]["maps"] == 1
-    assert [text for text in seen["plots"]["layers"]["rows"] if "&" in text] == [
+    assert seen["boxes"] == 7
+    assert seen["grids"]["traffic"]["filled"] == (report.evaluation.traffic > 0).sum()
+    assert [text for text in seen["grids"]["layers"]["rows"] if "&" in text] == [
         f"layer<{at}>&" for at in range(5)
     ]
 
     part = report.shares.layer_work[3][2] / report.shares.layer_work[3].sum()
     tasks = report.shares.layer_tasks[3][2]
-    assert seen["hovered"].startswith(f"layer<2>&, part 2{tasks} tasks, {100 * part:.4g} % of")
+    assert seen["pointed"] == (f"layer<2>&, part 2: {100 * part:.3g} % of the layer, {tasks} tasks")
 
     names = list(strategies())
     assert seen["eight"] == [[name, "8"] for name in names]
@@ -635,7 +718,7 @@ def test_a_large_plan_in_a_narrow_window(theme, background, large, tmp_path):
         + """
         const body = getComputedStyle(document.body).backgroundColor;
         const root = document.documentElement;
-        return { plots, body, overflow: root.scrollWidth - root.clientWidth };
+        return { plots, grids, boxes, body, overflow: root.scrollWidth - root.clientWidth };
         """
     )
     seen, problems, page = browse(
@@ -651,9 +734,7 @@ def test_a_large_plan_in_a_narrow_window(theme, background, large, tmp_path):
     assert {plot["background"] for plot in seen["plots"].values()} == {background}
     red, green, blue = (int(background[at : at + 2], 16) for at in (1, 3, 5))
     assert seen["body"] == f"rgb({red}, {green}, {blue})"
-    layers = seen["plots"]["layers"]
-    assert len(layers["rows"]) == 202
-    assert layers["width"] > 128 * 7
+    assert len(seen["grids"]["layers"]["rows"]) == seen["boxes"] == 202
     assert seen["plots"]["load"]["bars"] == 2 * 128
 
 

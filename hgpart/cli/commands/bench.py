@@ -33,7 +33,6 @@ from hgpart.cli.options import (
 )
 from hgpart.cli.outputs import (
     check_outputs,
-    check_page_package,
     lead_on,
     plain_console,
     tables_wanted,
@@ -114,8 +113,6 @@ def bench(
     check_outputs({"--json": json, "--csv": csv, "--html": html})
     if resume and json in (None, "-"):
         raise ArgumentError("--resume needs the file that --json FILE wrote, and writes again")
-    if html is not None:
-        check_page_package()
     counts = {"steps": steps, "rounds": rounds, "batch-size": batch_size, "epochs": epochs}
     for name, value in counts.items():
         if value is not None and value < 1:

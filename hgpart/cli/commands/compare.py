@@ -38,7 +38,7 @@ from hgpart.cli.options import (
     one_of,
     work_of,
 )
-from hgpart.cli.outputs import check_outputs, check_page_package, lead_on, plain_console
+from hgpart.cli.outputs import check_outputs, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, BackendError
@@ -114,9 +114,7 @@ def compare(
     )
     if resume and json in (None, "-"):
         raise ArgumentError("--resume needs the file that --json FILE wrote, and writes again")
-    if html is not None:
-        check_page_package()
-    elif plan is not None:
+    if html is None and plan is not None:
         raise ArgumentError(f"--plan {plan}: only the page of --html FILE shows a plan")
     jobs = min(2, usable_cores()) if jobs is None else jobs
     with Stages() as stage:

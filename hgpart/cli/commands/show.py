@@ -25,7 +25,6 @@ from hgpart.cli.options import (
 )
 from hgpart.cli.outputs import (
     check_outputs,
-    check_page_package,
     lead_on,
     of_plan,
     plain_console,
@@ -93,8 +92,6 @@ def show(
     """
     files = {"--csv": csv, "--html": html, "--graphml": graphml, "--dot": dot}
     check_outputs({"--json": json, "--output": output, **files})
-    if html is not None:
-        check_page_package()
     if schedule is not None:
         scheduling_of(schedule, micro_batches, in_flight, recompute=recompute)
     with Stages() as stage:

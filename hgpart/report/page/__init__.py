@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
-from functools import cache
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
@@ -14,20 +14,18 @@ from typing import Any
 from hgpart.bench.races import Races
 from hgpart.bench.results import Bench
 from hgpart.compare.comparison import Comparison, verdict
-from hgpart.errors import MissingPackageError
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.report import UNITS, Report
 from hgpart.report.benches import fastest, settings
 from hgpart.report.page.figures import (
-    MAX_STRIPS,
+    MOST_LINES,
     Figure,
-    layer_figure,
     lines_figure,
     load_figure,
-    slices_figure,
-    traffic_figure,
 )
+from hgpart.report.page.grids import Grid, layer_grid, slices_grid, traffic_grid
+from hgpart.report.page.network import Network, network
 from hgpart.report.page.planned_step import step_figure
 from hgpart.report.page.tables import (
     comparison_glossary,
@@ -51,6 +49,8 @@ from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import bubble
 
+Drawn = Figure | Grid | Network
+PLOTS, LAYOUT = "bundles/plotly-basic.min.js", "bundles/dagre.min.js"
 # Nothing outside the file is asked for, whatever it holds.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -67,11 +67,6 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
         A plan to show below it, as `plan_page` does.
     unit : str
         What bytes are shown in, one of `hgpart.report.UNITS`.
-
-    Raises
-    ------
-    MissingPackageError
-        If plotly, which draws the plots, is not installed.
     """
     subject = [
         comparison.model,
@@ -101,9 +96,9 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
         "</section>",
         "<section><h2>Traffic against the number of devices</h2>",
         "<p>Bytes that all devices together send in a training step: forward, backward and, where "
-        "parameters are replicated, their synchronisation. Lower is better. Click a name to hide "
-        "its line, twice to see it alone. "
-        f"{hollow}</p>",
+        "parameters are replicated, their synchronisation. Lower is better. Of more than "
+        f"{MOST_LINES} lines those of least are drawn: click a name to draw or hide one, twice "
+        f"to see it alone. {hollow}</p>",
         _plot("step-bytes", figures["step-bytes"], "Traffic of each strategy against k"),
         "</section>",
         "<section><h2>Load against the number of devices</h2>",
@@ -113,14 +108,15 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
         _plot("max-over-average", figures["max-over-average"], "Load of each strategy against k"),
         "</section>",
     ]
+    drawn: dict[str, Drawn] = {**figures}
     if plan is not None:
         first, *others = answer(plan, unit)
         parts, more = _plan_sections(plan, unit)
         lines = [*_plan_settings(plan, comparison), *others]
         body += [f"<section><h2>A plan: {escape(first)}</h2>", *_paragraphs(lines), "</section>"]
         body += parts
-        figures |= more
-    return _page(f"{comparison.model}: strategies compared", body, figures)
+        drawn |= more
+    return _page(f"{comparison.model}: strategies compared", body, drawn)
 
 
 def plan_page(
@@ -135,11 +131,6 @@ def plan_page(
         What bytes are shown in, one of `hgpart.report.UNITS`.
     planned : (Schedule, Costs), optional
         What each part is to do when in a step, drawn by these costs.
-
-    Raises
-    ------
-    MissingPackageError
-        If plotly, which draws the plots, is not installed.
     """
     subject = [
         report.model,
@@ -151,8 +142,8 @@ def plan_page(
     ]
     sections, figures = _plan_sections(report, unit)
     if planned is not None:
-        figures["step"] = step_figure(*planned)
-        sections += _step_section(*planned, figures["step"])
+        figures["step"] = step = step_figure(*planned)
+        sections += _step_section(*planned, step)
     body = [_header(subject, answer(report, unit)), *sections]
     return _page(f"{report.model} on {report.k} devices", body, figures)
 
@@ -165,11 +156,6 @@ def bench_page(bench: Bench, unit: str = "MB") -> str:
     bench : Bench
     unit : str
         What bytes are shown in, one of `hgpart.report.UNITS`.
-
-    Raises
-    ------
-    MissingPackageError
-        If plotly, which draws the plots, is not installed.
     """
     figures = {"ways": ways_figure(bench)}
     body = [
@@ -190,13 +176,7 @@ def bench_page(bench: Bench, unit: str = "MB") -> str:
 
 
 def race_page(races: Races) -> str:
-    """The page of ways of training to an accuracy: which is first, the table, the curves.
-
-    Raises
-    ------
-    MissingPackageError
-        If plotly, which draws the plots, is not installed.
-    """
+    """The page of ways of training to an accuracy: which is first, the table, the curves."""
     figures = {"races": race_figure(races)}
     body = [
         _header(race_settings(races), [winner(races)]),
@@ -228,11 +208,13 @@ def write_page(html: str, path: Path | str) -> None:
 # ------------------------------------------------------------------ what pages are made of
 
 
-def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Figure]]:
-    figures = {
-        "load": load_figure(report),
-        "traffic": traffic_figure(report, unit),
-        "layers": layer_figure(report),
+def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn]]:
+    load = load_figure(report)
+    figures: dict[str, Drawn] = {
+        "network": network(report, unit),
+        "load": load,
+        "traffic": traffic_grid(report, unit),
+        "layers": layer_grid(report),
     }
     sections = [
         "<section><h2>Beside a cut between layers</h2>",
@@ -242,14 +224,20 @@ def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Figu
         "</p>",
         summary_table(report, unit),
         "</section>",
+        "<section><h2>The network, and who computes what of it</h2>",
+        "<p>A box is a layer, as wide as its work, in the colours of the parts that compute it; a "
+        "line is as thick as the maps that travel along it between parts in a forward pass, and "
+        "thin where none do. Point at one for its figures.</p>",
+        _network("network", "The layers, who computes them, and what travels"),
+        "</section>",
         "<section><h2>Load of each part</h2>",
         "<p>A part is what one device computes. The busiest sets the pace.</p>",
-        _plot("load", figures["load"], "Load of each part"),
+        _plot("load", load, "Load of each part"),
         "</section>",
         "<section><h2>Traffic between parts</h2>",
-        f"<p>What each part (row) sends to each other part (column) in {report.time}; an empty "
-        "cell is none.</p>",
-        _plot("traffic", figures["traffic"], "Traffic from each part to each other"),
+        f"<p>What each part (row) sends to each other part (column) in {report.time}, in "
+        f"{unit}; an empty cell is none.</p>",
+        _grid("traffic", "Traffic from each part to each other"),
         "</section>",
         "<section><h2>What each part holds and sends</h2>",
         part_table(report, unit),
@@ -258,17 +246,16 @@ def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Figu
         "<p>The share of each layer (row, in the order of the model) that each part (column) "
         "computes, in percent of its work, or of its channels where there is no work; an empty "
         "cell is none.</p>",
-        _plot("layers", figures["layers"], "Share of each layer that each part computes"),
+        _grid("layers", "Share of each layer that each part computes"),
         "</section>",
     ]
-    if 1 < report.modelling.slices <= MAX_STRIPS // report.k:
-        figures["slices"] = slices_figure(report)
+    if report.modelling.slices > 1:
+        figures["slices"] = slices_grid(report)
         sections += [
             "<section><h2>Who computes which slices of the batch</h2>",
-            "<p>Of each layer (row) the slices of which a part (column) computes filters, each in "
-            "its colour and side by side, the first on the left: a layer with a full row of "
-            "colours in one part is whole there. Point at one for the share of its filters.</p>",
-            _plot("slices", figures["slices"], "Slices of each layer that each part computes"),
+            "<p>Of each layer (row) the slices of which a part (column) computes filters, as dark "
+            "as its share of the layer. Point at one for the share of its filters.</p>",
+            _grid("slices", "Slices of each layer that each part computes"),
             "</section>",
         ]
     if report.each_way:
@@ -373,16 +360,36 @@ def _paragraphs(lines: list[str]) -> list[str]:
 
 def _plot(name: str, figure: Figure, label: str) -> str:
     size = f"height: {figure.height}px; min-width: {figure.least_width}px"
-    if figure.most_width is not None:
-        size += f"; max-width: {figure.most_width}px"
     return (
         f'<div class="wide"><div class="plot" id="{name}" role="img" aria-label="{escape(label)}" '
         f'style="{size}"></div></div>'
     )
 
 
-def _page(title: str, body: list[str], figures: Mapping[str, Figure]) -> str:
-    drawn = {name: {"data": one.data, "layout": one.layout} for name, one in figures.items()}
+def _grid(name: str, label: str) -> str:
+    """A table that page.js fills."""
+    return (
+        f'<div class="wide"><table class="grid" id="{name}" aria-label="{escape(label)}"></table>'
+        "</div>"
+    )
+
+
+def _network(name: str, label: str) -> str:
+    return (
+        f'<figure class="network" id="{name}" role="img" aria-label="{escape(label)}">'
+        '<ul class="legend" aria-label="Parts"></ul><div class="wide"></div></figure>'
+    )
+
+
+def _page(title: str, body: list[str], drawn: Mapping[str, Drawn]) -> str:
+    kinds: dict[str, dict[str, Any]] = {"figures": {}, "grids": {}, "networks": {}}
+    for name, one in drawn.items():
+        if isinstance(one, Figure):
+            kinds["figures"][name] = {"data": one.data, "layout": one.layout}
+        else:
+            kind = "grids" if isinstance(one, Grid) else "networks"
+            kinds[kind][name] = dataclasses.asdict(one)
+    bundles = [PLOTS, *([LAYOUT] if kinds["networks"] else [])]
     return "\n".join(
         [
             "<!doctype html>",
@@ -400,8 +407,8 @@ def _page(title: str, body: list[str], figures: Mapping[str, Figure]) -> str:
             *body,
             "</main>",
             f"<footer>hgpart {version('hgpart')}</footer>",
-            f'<script type="application/json" id="figures">{_script_json(drawn)}</script>',
-            f"<script>{_plotly_script()}</script>",
+            f'<script type="application/json" id="figures">{_script_json(kinds)}</script>',
+            *(f"<script>{_text(bundle)}</script>" for bundle in bundles),
             f"<script>\n{_text('page.js')}</script>",
             "</body>",
             "</html>",
@@ -416,21 +423,7 @@ def _script_json(value: Any) -> str:
 
 
 def _text(name: str) -> str:
-    return files("hgpart.report.page").joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def _plotly_script() -> str:
-    """plotly.js (MIT licence), about 4.8 MB."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingPackageError(
-            "an HTML page needs the package plotly, which is not installed; install it with: "
-            "pip install plotly"
-        ) from None
-    script: str = get_plotlyjs()
-    return script
+    return files("hgpart.report.page").joinpath(*name.split("/")).read_text(encoding="utf-8")
 
 
 __all__ = ["bench_page", "comparison_page", "plan_page", "race_page", "write_page"]

@@ -5,7 +5,7 @@ const narrow = matchMedia("(max-width: 45rem)");
 
 // ------------------------------------------------------------------ plots
 
-const figures = JSON.parse(document.getElementById("figures").textContent);
+const pageData = JSON.parse(document.getElementById("figures").textContent);
 
 // Where the legend has room: beside wide plots, above narrow ones in two columns.
 const above = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" };
@@ -26,13 +26,9 @@ function themed({ data, layout }) {
     gridcolor: colour("--line"),
     linecolor: colour("--line"),
     zeroline: false,
-    showgrid: data[0]?.type !== "heatmap",
   });
   return {
-    data: data.map((trace) =>
-      // More is always what stands out from the page.
-      trace.type === "heatmap" ? { ...trace, reversescale: !dark.matches } : trace,
-    ),
+    data,
     layout: {
       ...layout,
       xaxis: axis(layout.xaxis),
@@ -60,7 +56,7 @@ function draw() {
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     responsive: true,
   };
-  for (const [name, figure] of Object.entries(figures)) {
+  for (const [name, figure] of Object.entries(pageData.figures)) {
     const { data, layout } = themed(structuredClone(figure));
     Plotly.react(name, data, layout, config);
   }
@@ -69,6 +65,133 @@ function draw() {
 draw();
 dark.addEventListener("change", draw);
 narrow.addEventListener("change", draw);
+
+// ------------------------------------------------------------------ grids
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+// Cells as dark as their share of the largest; an empty one is none.
+for (const [id, { rows, columns, across, unit, cells }] of Object.entries(pageData.grids)) {
+  const head = element("tr", {}, element("td"));
+  for (const column of columns) head.append(element("th", { scope: "col" }, column));
+  const body = element("tbody");
+  rows.forEach((name, row) => {
+    const line = element("tr", {}, element("th", { scope: "row" }, name));
+    const filled = new Map(cells[row].map(([column, ...cell]) => [column, cell]));
+    columns.forEach((column, at) => {
+      const cell = element("td");
+      if (filled.has(at)) {
+        const [shade, figure, details] = filled.get(at);
+        cell.style.setProperty("--shade", `${shade}%`);
+        cell.className = shade > 50 ? "shaded dark" : "shaded";
+        cell.title = `${name}, ${across} ${column}: ${figure} ${unit}, ${details}`;
+        cell.append(figure);
+      }
+      line.append(cell);
+    });
+    body.append(line);
+  });
+  document.getElementById(id).append(element("thead", {}, head), body);
+}
+
+// ------------------------------------------------------------------ the network
+
+const svg = (name, attributes = {}, ...children) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+};
+
+// Lines over a colour, by plotly's names of its patterns.
+const hatchings = {
+  "": "",
+  "/": "M0 8 L8 0",
+  "\\": "M0 0 L8 8",
+  x: "M0 8 L8 0 M0 0 L8 8",
+  "-": "M0 4 L8 4",
+  "|": "M4 0 L4 8",
+  "+": "M0 4 L8 4 M4 0 L4 8",
+  ".": "M3 4 L5 4",
+};
+
+function lookPatterns(looks) {
+  return looks.map(([colour, hatching], part) =>
+    svg(
+      "pattern",
+      { id: `part-${part}`, width: 8, height: 8, patternUnits: "userSpaceOnUse" },
+      svg("rect", { width: 8, height: 8, fill: colour }),
+      svg("path", { d: hatchings[hatching], stroke: "#ffffff", "stroke-width": 1.5 }),
+    ),
+  );
+}
+
+const WIDEST = 240; // pixels of the layer with most work
+const BAR = 13; // height of a box
+const LETTER = 6.2; // width, about
+const THICKEST = 12;
+
+// The end of a long name says most.
+function shortName(name) {
+  const short = name.split(".").slice(-2).join(".");
+  return short.length > 30 ? `…${short.slice(-29)}` : short;
+}
+
+function drawNetwork(figure, { boxes, edges, looks }) {
+  const graph = new dagre.graphlib.Graph();
+  graph.setGraph({ rankdir: "TB", ranksep: 18, nodesep: 14, edgesep: 6, marginx: 12, marginy: 8 });
+  boxes.forEach(([name, share], at) => {
+    const bar = Math.max(6, WIDEST * share);
+    graph.setNode(at, { bar, width: Math.max(bar, LETTER * shortName(name).length), height: 30 });
+  });
+  for (const [from, to, share] of edges) graph.setEdge(from, to, { weight: 1 + Math.round(9 * share) });
+  dagre.layout(graph);
+  const { width, height } = graph.graph();
+  const drawing = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "font-size": 11 });
+  drawing.append(svg("defs", {}, ...lookPatterns(looks)));
+  for (const [from, to, share, bytes] of edges) {
+    const [first, ...points] = graph.edge(from, to).points;
+    const path = svg("path", {
+      class: share ? "edge travels" : "edge",
+      d: `M${first.x} ${first.y} L${points.map(({ x, y }) => `${x} ${y}`).join(" L")}`,
+      "stroke-width": share ? Math.max(1.5, THICKEST * share) : 1,
+    });
+    path.append(svg("title", {}, `${boxes[from][0]} to ${boxes[to][0]}: ${bytes} between parts`));
+    drawing.append(path);
+  }
+  boxes.forEach(([name, , parts, sent], at) => {
+    const { x, y, bar } = graph.node(at);
+    const box = svg("g", { class: "box" });
+    const shares = parts.map(([part, share]) => `part ${part}: ${+(100 * share).toFixed(2)} %`);
+    box.append(svg("title", {}, `${name}\nsends ${sent}\n${shares.join("\n")}`));
+    box.append(svg("text", { x, y: y - 4, "text-anchor": "middle" }, shortName(name)));
+    let left = x - bar / 2;
+    for (const [part, share] of parts) {
+      box.append(svg("rect", { x: left, y: y + 1, width: bar * share, height: BAR, fill: `url(#part-${part})` }));
+      left += bar * share;
+    }
+    box.append(svg("rect", { class: "outline", x: x - bar / 2, y: y + 1, width: bar, height: BAR }));
+    drawing.append(box);
+  });
+  const frame = figure.querySelector(".wide");
+  frame.append(drawing);
+  frame.scrollLeft = (drawing.clientWidth - frame.clientWidth) / 2;
+  const legend = figure.querySelector(".legend");
+  looks.forEach((_, part) => {
+    const swatch = svg("svg", { width: 18, height: 12 });
+    swatch.append(svg("rect", { width: 18, height: 12, fill: `url(#part-${part})` }));
+    legend.append(element("li", {}, swatch, ` ${part}`));
+  });
+}
+
+for (const [id, network] of Object.entries(pageData.networks)) {
+  drawNetwork(document.getElementById(id), network);
+}
 
 // ------------------------------------------------------------------ tables
 
@@ -88,7 +211,7 @@ function compared(one, other, direction) {
   return direction * (typeof one === "number" ? one - other : one.localeCompare(other));
 }
 
-for (const table of document.querySelectorAll("table")) {
+for (const table of document.querySelectorAll("table:not(.grid)")) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
     heading.querySelector("button")?.addEventListener("click", () => {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from hgpart.report.page.figures import COLOURS, Figure, part_ticks, shortened
+from hgpart.report.page.figures import Figure, part_ticks, shortened
+from hgpart.report.page.looks import COLOURS
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Action, Direction, Schedule
 from hgpart.schedules.simulation import times

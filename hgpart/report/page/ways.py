@@ -11,7 +11,8 @@ from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import way_of
 from hgpart.report import UNITS
 from hgpart.report.benches import counted
-from hgpart.report.page.figures import COLOURS, DASHES, SYMBOLS, Figure
+from hgpart.report.page.figures import Figure
+from hgpart.report.page.looks import COLOURS, DASHES, SYMBOLS
 from hgpart.report.page.tables import Column, cell, head_cell, table
 
 BAR_HEIGHT = 30  # of a way, in pixels

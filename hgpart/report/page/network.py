@@ -1,0 +1,135 @@
+"""Report -> the network as a graph: boxes of layers, and what travels between them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hgpart.arrays import Int32
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.report import UNITS, Report
+from hgpart.report.page.looks import hatch_of, part_colour
+from hgpart.report.partition.record import layer_shares
+
+MOST_BOXES = 320  # that a picture has room for; neighbours in one module are taken together
+
+
+@dataclass(frozen=True)
+class Network:
+    """What page.js lays out and draws.
+
+    Attributes
+    ----------
+    boxes : list of tuple
+        Of each layer, or neighbours of one module: its name, its share of the largest one's work,
+        the shares of it that parts have, and what it sends, as text.
+    edges : list of tuple
+        From box, to box, share of the largest edge's bytes, bytes as text.
+    looks : list of tuple
+        Colour and hatching of each part.
+    """
+
+    boxes: list[tuple[str, float, list[tuple[int, float]], str]]
+    edges: list[tuple[int, int, float, str]]
+    looks: list[tuple[str, str]]
+
+
+def network(report: Report, unit: str) -> Network:
+    """Draw who computes what of each layer, and which maps travel."""
+    shown = [view for view in report.blocks.views if view.exists]
+    groups = grouped([view.layer.name for view in shown])
+    box_of = {shown[at].at: box for box, members in enumerate(groups) for at in members}
+    work = [report.shares.layer_work[[shown[at].first for at in own]].sum(axis=0) for own in groups]
+    most_work = max((int(one.sum()) for one in work), default=0) or 1
+    sent, between = traffic_of_layers(report.blocks, report.parts, report.k)
+    edges: dict[tuple[int, int], int] = {}
+    for at, layer in enumerate(report.graph.layers):
+        for source in report.graph.sources(layer):
+            if source in box_of and at in box_of and box_of[source] != box_of[at]:
+                pair = box_of[source], box_of[at]
+                edges[pair] = edges.get(pair, 0) + between.get((source, at), 0)
+    most_bytes = max(edges.values(), default=0) or 1
+    boxes = []
+    for own, members in zip(work, groups, strict=True):
+        views = [shown[at] for at in members]
+        shares = own / own.sum() if own.any() else np.array(layer_shares(report, views[0]))
+        boxes.append(
+            (
+                names_together([view.layer.name for view in views]),
+                round(float(own.sum()) / most_work, 4),
+                [(part, round(float(shares[part]), 4)) for part in np.flatnonzero(shares).tolist()],
+                _bytes(sum(sent[view.at] for view in views), unit),
+            )
+        )
+    return Network(
+        boxes=boxes,
+        edges=[
+            (*pair, round(bytes_ / most_bytes, 4), _bytes(bytes_, unit))
+            for pair, bytes_ in edges.items()
+        ],
+        looks=[(part_colour(part), hatch_of(part)) for part in range(report.k)],
+    )
+
+
+def traffic_of_layers(
+    model: CnnHypergraph, parts: Int32, k: int
+) -> tuple[Counter[int], Counter[tuple[int, int]]]:
+    """Bytes of maps between parts in a forward pass: by the layer that makes them, by who reads.
+
+    A map that two layers read in one part travels once: it counts for both readers, but once for
+    the layer that makes it. Partial sums count for their layer alone.
+    """
+    tags = (model.vertex_layers.astype(np.int64) * k + parts).astype(np.int32)
+    tagged = model.map_nets.of_parts(model.weights, tags, len(model.graph.layers) * k)
+    sent: Counter[int] = Counter()
+    between: Counter[tuple[int, int]] = Counter()
+    spans = itertools.pairwise(tagged.pointers.tolist())
+    for cost, gathers, (begin, end) in zip(
+        tagged.costs.tolist(), tagged.gathers.tolist(), spans, strict=True
+    ):
+        layers, owners = np.divmod(tagged.pins[begin:end], k)
+        away = owners != owners[0]
+        sent[int(layers[0])] += cost * len(np.unique(owners[away]))
+        if not gathers:
+            for reader in layers[away].tolist():
+                between[int(layers[0]), reader] += cost
+    return sent, between
+
+
+def grouped(names: Sequence[str]) -> list[range]:
+    """Runs of neighbours that are one box: as deep in modules as there is room for.
+
+    >>> grouped(["stem.conv", "stage.0.conv", "stage.1.conv"])
+    [range(0, 1), range(1, 2), range(2, 3)]
+    """
+    runs = [range(at, at + 1) for at in range(len(names))]
+    depth = max((name.count(".") for name in names), default=0)
+    while len(runs) > MOST_BOXES and depth:
+        heads = [".".join(name.split(".")[:depth]) for name in names]
+        starts = [at for at in range(len(names)) if not at or heads[at] != heads[at - 1]]
+        runs = [range(*pair) for pair in itertools.pairwise([*starts, len(names)])]
+        depth -= 1
+    size = -(-len(runs) // MOST_BOXES)
+    several = [runs[at : at + size] for at in range(0, len(runs), max(1, size))]
+    return [range(some[0].start, some[-1].stop) for some in several]
+
+
+def names_together(names: Sequence[str]) -> str:
+    """What names have in common, and how many they are.
+
+    >>> names_together(["stage.0.conv1", "stage.0.conv2"]), names_together(["stem"])
+    ('stage.0 (2 layers)', 'stem')
+    """
+    if len(names) == 1:
+        return names[0]
+    levels = zip(*(name.split(".") for name in names), strict=False)
+    head = ".".join(level[0] for level in itertools.takewhile(lambda one: len({*one}) == 1, levels))
+    return f"{head or names[0] + ' ...'} ({len(names)} layers)"
+
+
+def _bytes(number: int, unit: str) -> str:
+    return f"{number / UNITS[unit]:,.4g} {unit}"
