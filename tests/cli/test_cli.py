@@ -119,6 +119,27 @@ def test_a_seed_gives_the_same_partition_every_time(tmp_path):
     assert (first["seed"], first["eps"]) == (7, 0.3)
 
 
+@pytest.mark.full
+def test_commands_write_pages(capsys, tmp_path):
+    plan = tmp_path / "plan.json"
+    commands = {
+        "partition": [*LENET, "-o", plan],
+        "run": ["run", "--plan", plan, "--one-process", "--backward", "--steps", 2],
+        "train": ["train", "--plan", plan, "--one-process", "--data", "digits", "--steps", 2],
+    }
+    headings = {
+        "partition": ["Load of each part", "Who computes which layer"],
+        "run": ["What a step took", "What each part did when"],
+        "train": ["Loss", "What a step took", "What each part did when"],
+    }
+    for name, command in commands.items():
+        page = tmp_path / f"{name}.html"
+        hgpart(*command, "--html", page)
+        html = page.read_text()
+        assert all(f"<h2>{heading}</h2>" in html for heading in headings[name])
+        assert len(html.encode()) < 1_500_000
+
+
 def test_a_schedule_is_drawn(capsys, tmp_path):
     plan = tmp_path / "plan.json"
     hgpart(*LENET, "--batch-size", 8, "-o", plan)

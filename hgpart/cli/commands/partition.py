@@ -14,6 +14,7 @@ from hgpart.cli.options import (
     BytesPerElement,
     CsvFile,
     Grain,
+    HtmlFile,
     Inference,
     InputShape,
     JsonFile,
@@ -140,6 +141,7 @@ def partition(
     unit: Unit = "MB",
     json: JsonFile = None,
     csv: CsvFile = None,
+    html: HtmlFile = None,
     partition_file: Annotated[
         Path | None,
         typer.Option(
@@ -155,6 +157,7 @@ def partition(
         {
             "--json": json,
             "--csv": csv,
+            "--html": html,
             "--save-work": save_work,
             "--partition-file": partition_file,
             "--output": output,
@@ -281,6 +284,10 @@ def partition(
         untried_slices=untried,
         in_slices=None if known is None else known.volume,
     )
+    if html is not None:
+        from hgpart.report.page import plan_page, write_page
+
+        write_page(plan_page(report, unit), html)
     show_report(report, unit, json, csv, run_of_plan(model, output, report.modelling))
     if timing is not None and chosen is not None:
         timing.tell(chosen)

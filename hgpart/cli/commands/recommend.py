@@ -13,6 +13,7 @@ import typer
 from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
 from hgpart.cli.options import (
+    HtmlFile,
     InputShape,
     JsonFile,
     Model,
@@ -91,6 +92,7 @@ def recommend(
     timeout: Timeout = 300.0,
     unit: Unit = "MB",
     json: JsonFile = None,
+    html: HtmlFile = None,
     output: Annotated[
         Path,
         typer.Option(
@@ -99,7 +101,7 @@ def recommend(
     ] = Path("best.json"),
 ) -> None:
     """Find the best way to train a model on some devices: divided how, in which order."""
-    check_outputs({"--json": json, "--output": output})
+    check_outputs({"--json": json, "--html": html, "--output": output})
     checked_unit(unit)
     if devices is None and machine is None:
         raise ArgumentError("neither --devices nor --machine: accepted is --devices 4, say")
@@ -172,6 +174,11 @@ def recommend(
         classes = classes_of(module, shape)
         found = _measured(found, shape, classes, threads, measure, seed, timeout)
     save_plan(found.best.plan, output)
+    if html is not None:
+        from hgpart.report.page.document import write_page
+        from hgpart.report.page.recommended import recommendation_page
+
+        write_page(recommendation_page(found, notes, unit), html)
     if tables_wanted(json, recommendation_json(found, notes)):
         print_recommendation(found, notes, plain_console(), unit)
         plain_console().print()

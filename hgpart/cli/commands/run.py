@@ -11,6 +11,7 @@ import typer
 
 from hgpart.cli.options import (
     Devices,
+    HtmlFile,
     InFlight,
     JsonFile,
     MicroBatches,
@@ -79,6 +80,7 @@ def run(
     timeout: Timeout = 300.0,
     unit: Unit = "MB",
     json: JsonFile = None,
+    html: HtmlFile = None,
     timeline: Annotated[
         Path | None,
         typer.Option(
@@ -87,7 +89,7 @@ def run(
     ] = None,
 ) -> None:
     """Run a model on the devices of a plan: throughput, waiting and what travels."""
-    check_outputs({"--json": json, "--timeline": timeline})
+    check_outputs({"--json": json, "--html": html, "--timeline": timeline})
     check_one_clock(timeline, one_process)
     check_transport(transport)
     if steps < 1:
@@ -111,7 +113,7 @@ def run(
     scheduling.sizes(samples)
     if scheduling.is_stream and not backward:
         raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")
-    wanted = _Run(placing, steps, samples, backward, scheduling, unit, json, timeline, plan)
+    wanted = _Run(placing, steps, samples, backward, scheduling, unit, json, html, timeline, plan)
     if one_process:
         report = wanted.steps_of(placing.here(), None, "threads")
     elif started_as_rank():
@@ -137,6 +139,7 @@ class _Run:
     scheduling: Scheduling
     unit: str
     json: str | None
+    html: Path | None
     timeline: Path | None
     plan: Path
 
@@ -160,7 +163,7 @@ class _Run:
                 backward=self.backward,
                 connection=connection,
                 scheduling=self.scheduling,
-                timeline=self.timeline is not None,
+                timeline=self.timeline is not None or self.html is not None,
                 on_step=lambda done: bar.update(task, completed=done),
             )
         if not first:
@@ -187,6 +190,11 @@ class _Run:
         if self.timeline is not None:
             found = report.measurement.timeline
             write_timeline(self.timeline, found, report.model, report.devices)
+        if self.html is not None:
+            from hgpart.report.page.document import write_page
+            from hgpart.report.page.steps import run_page
+
+            write_page(run_page(report), self.html)
         if tables_wanted(self.json, run_json(report)):
             print_run(report, plain_console(), self.unit)
             lead_on(self._then())

@@ -13,6 +13,7 @@ import typer
 
 from hgpart.cli.options import (
     Devices,
+    HtmlFile,
     InFlight,
     JsonFile,
     MicroBatches,
@@ -119,6 +120,7 @@ def train(
     timeout: Timeout = 300.0,
     unit: Unit = "MB",
     json: JsonFile = None,
+    html: HtmlFile = None,
     timeline: Annotated[
         Path | None,
         typer.Option(
@@ -132,7 +134,7 @@ def train(
 
     But for --schedule async, whose weights are older where batches are in flight.
     """
-    check_outputs({"--json": json, "--timeline": timeline})
+    check_outputs({"--json": json, "--html": html, "--timeline": timeline})
     check_one_clock(timeline, one_process)
     if resume and checkpoint is None:
         raise ArgumentError("--resume needs the folder of --checkpoint FOLDER, and writes again")
@@ -177,7 +179,7 @@ def train(
                 checkpoint, every, resume, warn, loaded.fingerprint, about
             )
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype, norms)
-    wanted = _Run(placing, data, options, scheduling, checkpointing, unit, json, timeline)
+    wanted = _Run(placing, data, options, scheduling, checkpointing, unit, json, html, timeline)
     if one_process:
         from hgpart.run.learner import PlacedModel
 
@@ -211,6 +213,7 @@ class _Run:
     checkpointing: Checkpointing | None
     unit: str
     json: str | None
+    html: Path | None
     timeline: Path | None
 
     def train(self, learner: Learner, placement: Placement) -> TrainingReport | None:
@@ -229,7 +232,7 @@ class _Run:
 
             learner.train(True)
             peaks = learner.peak_bytes(self.options.batch_size)
-            kept = self.timeline is not None
+            kept = self.timeline is not None or self.html is not None
             result = run_training(
                 learner, data, self.options, self.checkpointing, on_step, timeline=kept
             )
@@ -261,7 +264,11 @@ class _Run:
 
         if self.timeline is not None:
             write_timeline(self.timeline, report.result.timeline, report.model, report.devices)
+        if self.html is not None:
+            from hgpart.report.page.document import write_page
+            from hgpart.report.page.steps import training_page
 
+            write_page(training_page(report), self.html)
         if tables_wanted(self.json, training_json(report)):
             print_training(report, plain_console(), self.unit)
             lead_on(self._then())

@@ -136,10 +136,14 @@ const BAR = 13; // height of a box
 const LETTER = 6.2; // width, about
 const THICKEST = 12;
 
-// The end of a long name says most.
+const LONGEST = 24; // letters
+
+// The end of a long name says most: as many of its last modules as there is room for.
 function shortName(name) {
-  const short = name.split(".").slice(-2).join(".");
-  return short.length > 30 ? `…${short.slice(-29)}` : short;
+  const modules = name.split(".");
+  while (modules.length > 1 && modules.join(".").length > LONGEST) modules.shift();
+  const short = modules.join(".");
+  return short.length > LONGEST + 6 ? `…${short.slice(-LONGEST - 5)}` : short;
 }
 
 function drawNetwork(figure, { boxes, edges, looks }) {

@@ -1,0 +1,126 @@
+"""Sections, figures -> one self-contained HTML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from hgpart.files.writing import replacing
+from hgpart.report.page.figures import Figure
+from hgpart.report.page.grids import Grid
+from hgpart.report.page.network import Network
+
+Drawn = Figure | Grid | Network
+PLOTS, LAYOUT = "bundles/plotly-basic.min.js", "bundles/dagre.min.js"
+# Nothing outside the file is asked for, whatever it holds.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+
+
+def header(subject: list[str], lines: list[str]) -> str:
+    """What the page is about, its answer, and what else is said first."""
+    first, *others = lines
+    about = " · ".join(map(escape, subject))
+    return "\n".join(
+        [
+            f'<header><p class="subject">{about}</p>',
+            f"<h1>{escape(first)}</h1>",
+            *paragraphs(others),
+            "</header>",
+        ]
+    )
+
+
+def paragraphs(lines: list[str]) -> list[str]:
+    """One for each line of text."""
+    return [f"<p>{escape(line)}</p>" for line in lines]
+
+
+def plot(name: str, figure: Figure, label: str) -> str:
+    """Room for a figure that page.js draws."""
+    size = f"height: {figure.height}px; min-width: {figure.least_width}px"
+    return (
+        f'<div class="wide"><div class="plot" id="{name}" role="img" aria-label="{escape(label)}" '
+        f'style="{size}"></div></div>'
+    )
+
+
+def grid(name: str, label: str) -> str:
+    """A table that page.js fills."""
+    return (
+        f'<div class="wide"><table class="grid" id="{name}" aria-label="{escape(label)}"></table>'
+        "</div>"
+    )
+
+
+def graph(name: str, label: str) -> str:
+    """Room for a network that page.js draws."""
+    return (
+        f'<figure class="network" id="{name}" role="img" aria-label="{escape(label)}">'
+        '<ul class="legend" aria-label="Parts"></ul><div class="wide"></div></figure>'
+    )
+
+
+def page(title: str, body: list[str], drawn: Mapping[str, Drawn]) -> str:
+    """A whole file: the sections, what is drawn in them, and the scripts that draw it."""
+    kinds: dict[str, dict[str, Any]] = {"figures": {}, "grids": {}, "networks": {}}
+    for name, one in drawn.items():
+        if isinstance(one, Figure):
+            kinds["figures"][name] = {"data": one.data, "layout": one.layout}
+        else:
+            kind = "grids" if isinstance(one, Grid) else "networks"
+            kinds[kind][name] = dataclasses.asdict(one)
+    bundles = [PLOTS, *([LAYOUT] if kinds["networks"] else [])]
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title>",
+            f"<style>\n{_text('page.css')}</style>",
+            "</head>",
+            "<body>",
+            "<main>",
+            "<noscript>The tables are complete as they are; the plots need JavaScript.</noscript>",
+            *body,
+            "</main>",
+            f"<footer>hgpart {version('hgpart')}</footer>",
+            f'<script type="application/json" id="figures">{_script_json(kinds)}</script>',
+            *(f"<script>{_text(bundle)}</script>" for bundle in bundles),
+            f"<script>\n{_text('page.js')}</script>",
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def _script_json(value: Any) -> str:
+    """Write JSON that can't end the script element it stands in."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _text(name: str) -> str:
+    return files("hgpart.report.page").joinpath(*name.split("/")).read_text(encoding="utf-8")
+
+
+def write_page(html: str, path: Path | str) -> None:
+    """Write a page to a file.
+
+    Raises
+    ------
+    OutputError
+        If the file can't be written.
+    """
+    with replacing(path) as file:
+        file.write(html)
