@@ -642,6 +642,7 @@ class HTMLText(HTMLParser):
         self.text += data
 
 
+@pytest.mark.full
 @in_a_browser
 def test_a_broken_page_is_seen_to_be_broken(comparison, tmp_path):
     html = comparison_page(comparison).replace('id="max-over-average"', 'id="elsewhere"')
@@ -649,6 +650,7 @@ def test_a_broken_page_is_seen_to_be_broken(comparison, tmp_path):
     assert any("max-over-average" in problem for problem in problems)
 
 
+@pytest.mark.full
 @in_a_browser
 def test_a_comparison_in_a_browser(comparison, report, tmp_path):
     script = (
@@ -710,6 +712,7 @@ def test_a_comparison_in_a_browser(comparison, report, tmp_path):
     check_comparison_table(page, dataclasses.replace(comparison, rows=rows))
 
 
+@pytest.mark.full
 @in_a_browser
 @pytest.mark.parametrize(("theme", "background"), [(1, "#ffffff"), (0, "#14171b")])
 def test_a_large_plan_in_a_narrow_window(theme, background, large, tmp_path):
