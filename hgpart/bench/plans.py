@@ -8,7 +8,7 @@ import numpy as np
 
 from hgpart.arrays import Int32
 from hgpart.bench.ways.layout import Head, Layout
-from hgpart.bench.ways.way import PIPELINES, Way
+from hgpart.bench.ways.way import OF_TRANSFORMED, PIPELINES, Way
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
@@ -20,6 +20,7 @@ from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise, uncuttable_runs
 from hgpart.partition.baselines.one_weird_trick import one_weird_trick
+from hgpart.partition.baselines.transformed_parts import transformed_parts
 from hgpart.partition.partition import evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -28,7 +29,11 @@ from hgpart.plan import make_plan
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.figures import Work
 
-RULES = {"filterwise": incremental, "halves": horizontal}
+RULES = {
+    "filterwise": incremental,
+    "halves": horizontal,
+    OF_TRANSFORMED: transformed_parts,
+}
 HEADS = ("dense", "linear", "grouped", "depthwise")  # layers that begin with an operator of weights
 
 

@@ -229,3 +229,24 @@ def test_models_of_packages(name: str, kind: str) -> None:
     found = transformation(model, kind, 2, example)
     assert [len(stage.cells) for stage in found.stages] == STAGES[name]
     trace(found.model, example)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "kind", "parts", "partition"),
+    [  # benchmarks/transformations.py verifies every kind of each, both ways
+        ("inception_resnet_v2-2-2-2", "split", 2, "good"),
+        ("resnet50", "parallel", 4, "random"),
+        ("timm:resnext50_32x4d", "grouped", 2, "good"),
+        ("mobilenet_v2", "split", 4, "random"),
+        ("timm:convnext_atto", "parallel", 2, "good"),
+    ],
+)
+def test_models_of_packages_run_in_parts(name: str, kind: str, parts: int, partition: str) -> None:
+    torch.manual_seed(0)
+    model, _ = load_model(f"{name}+{kind}:{parts}")
+    model = model.double()
+    example = example_inputs(model, (3, 64, 64))
+    placement = placed(model, example, partition, k=parts)
+    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    assert verify(model, placement, (images,)).failures == ()

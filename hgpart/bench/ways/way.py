@@ -17,6 +17,7 @@ SINGLE, APART, DISTRIBUTED, HYBRID = "single", "apart", "distributed", "hybrid-"
 REPLICATED = ("ddp", "fsdp")
 PIPELINES = ("pipeline-gpipe", "pipeline-1f1b")
 SERVERS = ("ps-sync", "ps-async")
+OF_TRANSFORMED = "transformed-parts"  # only models of `hgpart.transform` can be divided so
 PLACED = {
     "layerwise": "the cut between layers of the smallest largest load (thesis 5.1.1)",
     "filterwise": "filters in order, a device after the other (thesis 5.1.3)",
@@ -27,6 +28,7 @@ PLACED = {
     "weird-trick": "slices of the batch, but filters of the linear layers at the end "
     "(Krizhevsky 2014)",
     "gems": "two copies cut between layers, in opposite order on the same devices (GEMS)",
+    OF_TRANSFORMED: "each part of what hgpart.transform made on a device of its own (Brakel 2024)",
 }
 MEANINGS = {
     SINGLE: "one process has the whole model and the whole batch",
@@ -142,12 +144,13 @@ def numbers_of_replicas(workers: int) -> tuple[int, ...]:
 
 
 def all_ways(workers: int) -> tuple[Way, ...]:
-    """Each way once, parameter servers both ways."""
+    """Each way that any model has, once, parameter servers both ways."""
     hybrids = [f"{HYBRID}{number}" for number in numbers_of_replicas(workers)]
     servers = [f"{name}{how}" for how in ("", f":{DISTRIBUTED}") for name in SERVERS]
     divided = f":{workers}" if workers > MICRO_BATCHES else ""  # a stage's micro-batch, or more
     pipelines = [f"{name}{divided}" for name in PIPELINES]
-    names = (SINGLE, APART, *REPLICATED, *pipelines, *servers, *PLACED, *hybrids)
+    placed = (name for name in PLACED if name != OF_TRANSFORMED)
+    names = (SINGLE, APART, *REPLICATED, *pipelines, *servers, *placed, *hybrids)
     return tuple(way_of(name) for name in names)
 
 
