@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hgpart.plan import Plan
     from hgpart.transformation.transforming import Transformation
 
-EPS = 0.1  # of a plan, as `hgpart partition` has it
 
 FACTORY = '''"""{name}: {what}; written by hgpart transform."""
 
@@ -148,13 +147,14 @@ def _written_plan(
     output: Path, graph: ChannelGraph, model: str, k: int, shape: tuple[int, ...]
 ) -> Plan:
     """What `hgpart partition MODEL --strategy transformed-parts -o` writes of it."""
+    from hgpart.compare.comparison import DEFAULT_EPS
     from hgpart.compare.outcomes import Task
     from hgpart.compare.strategies import partition_by, strategy_named
     from hgpart.hypergraph.modelling import Modelling
     from hgpart.plan import make_plan, save_plan
     from hgpart.work.figures import flops
 
-    task = Task(graph, flops(graph), Modelling(), k, EPS, seed=0)
+    task = Task(graph, flops(graph), Modelling(), k, DEFAULT_EPS, seed=0)
     divided = partition_by(strategy_named("transformed-parts"), task)
     plan = make_plan(divided, graph, task.work, model, shape)
     save_plan(plan, output)
