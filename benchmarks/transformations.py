@@ -260,7 +260,10 @@ def verified(spec: str, k: int) -> dict[str, Any]:
     """What disagrees with the whole model, of a random partition and of the partitioner's."""
     kind = spec.rsplit("+")[-1].split(":")[0]
     torch.manual_seed(0)
-    model, _ = hgpart.load_model(spec)
+    try:
+        model, _ = hgpart.load_model(spec)
+    except HgpartError as error:
+        return {"why": str(error)}
     model = model.double()
     example = hgpart.example_inputs(model, (3, SIDE, SIDE))
     batch = tuple(torch.randn(4, *one.shape[1:], dtype=one.dtype) for one in example)
@@ -297,6 +300,9 @@ def show_verified(rows: Sequence[dict[str, Any]], cells: Sequence[Cell]) -> None
     print("|---|---:|---|---|---|---|---|")
     for model, kind, count in cells:
         row = of[f"{model}+{kind}:{count}", count]
+        if "why" in row:
+            print(f"| {model} | {count} | {kind} | {row['why']} | | | |")
+            continue
         found = ["; ".join(row[name]) or "agrees" for name in ("random", "good")]
         loads, more = "yes" if row["loads"] else "NO", ", ".join(row["once more"]) or "none"
         print(f"| {model} | {count} | {kind} |", " | ".join(found), f"| {loads} | {more} |")
