@@ -172,21 +172,14 @@ def interval(values: Sequence[float]) -> str:
     return f"{100 * mean:.2f} ± {100 * half:.2f}"
 
 
-def megabytes(model: nn.Module, k: int) -> float:
-    """Between k devices in a forward pass of 32 samples, coarse-grain, eps 0.1."""
-    graph = hgpart.channel_graph(hgpart.trace(model, EXAMPLE))
-    found = hgpart.partition_graph(graph, hgpart.flops(graph), k, 0.1, best_effort=True)
-    return float(found.evaluation.volume) / 1e6
-
-
 def show(rows: Sequence[dict[str, Any]]) -> None:
     def of(what: str, model: str) -> list[dict[str, Any]]:
         found = [row for row in rows if (row["what"], row["model"]) == (what, model)]
         return sorted(found, key=lambda row: int(row["seed"]))
 
     whole = of("trained", "original")
-    print("| model | parameters | MB, k = 2 | MB, k = 4 | epochs | accuracy, % | beside |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    print("| model | parameters | epochs | accuracy, % | beside |")
+    print("|---|---:|---:|---:|---:|")
     models = {"original": network(0)}
     models |= {
         f"{kind}:{parts}": changed(network(0), kind, parts, 0, True) for kind, parts in CHANGES
@@ -197,7 +190,6 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         beside = [row["accuracy"] - one["accuracy"] for row, one in pairs]
         print(
             f"| {name} | {sum(one.numel() for one in model.parameters()):,} "
-            f"| {megabytes(model, 2):.3f} | {megabytes(model, 4):.3f} "
             f"| {np.mean([row['epochs'] for row in several]):.0f} "
             f"| {interval([row['accuracy'] for row in several])} "
             f"| {interval(beside) if any(beside) else ''} |"
