@@ -19,8 +19,8 @@ bytes and load of `transformed-parts`, with what the solver finds at its imbalan
 transformed-parts). Nothing else should run meanwhile.
 
 `verified`: what `hgpart verify` would find on P devices, of a random partition and the solver's,
-forward and backward in float64, with images of 64 x 64; whether the state loads into a model made
-anew, and by what kinds what was made can be transformed once more.
+forward and backward in float64, with images of 64 x 64, or of 96 x 96; whether the state loads into
+a model made anew, and by what kinds what was made can be transformed once more.
 
 The files have a line for each row; what they hold is not computed again.
 """
@@ -60,7 +60,6 @@ MODELS = (
     "timm:convnext_atto",
 )
 EPS = 0.1
-SIDE = 64  # pixels, of the images of `verified`
 WAYS = ("single", "coarse", "transformed-parts")
 # Of each stage of inception_resnet_v2-4-8-4: pixels, channels between cells, those that branches
 # make in a cell, cells.
@@ -265,7 +264,8 @@ def verified(spec: str, k: int) -> dict[str, Any]:
     except HgpartError as error:
         return {"why": str(error)}
     model = model.double()
-    example = hgpart.example_inputs(model, (3, SIDE, SIDE))
+    side = 96 if spec.startswith("inception") else 64  # the least that it has maps for
+    example = hgpart.example_inputs(model, (3, side, side))
     batch = tuple(torch.randn(4, *one.shape[1:], dtype=one.dtype) for one in example)
     traced = hgpart.trace(model, example)
     graph = hgpart.channel_graph(traced)

@@ -233,20 +233,22 @@ def test_models_of_packages(name: str, kind: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "kind", "parts", "partition"),
+    ("name", "side", "kind", "parts", "partition"),
     [  # benchmarks/transformations.py verifies every kind of each, both ways
-        ("inception_resnet_v2-2-2-2", "split", 2, "good"),
-        ("resnet50", "parallel", 4, "random"),
-        ("timm:resnext50_32x4d", "grouped", 2, "good"),
-        ("mobilenet_v2", "split", 4, "random"),
-        ("timm:convnext_atto", "parallel", 2, "good"),
+        ("inception_resnet_v2-2-2-2", 96, "split", 2, "good"),
+        ("resnet50", 64, "parallel", 4, "random"),
+        ("timm:resnext50_32x4d", 64, "grouped", 2, "good"),
+        ("mobilenet_v2", 64, "split", 4, "random"),
+        ("timm:convnext_atto", 64, "parallel", 2, "good"),
     ],
 )
-def test_models_of_packages_run_in_parts(name: str, kind: str, parts: int, partition: str) -> None:
+def test_models_of_packages_run_in_parts(
+    name: str, side: int, kind: str, parts: int, partition: str
+) -> None:
     torch.manual_seed(0)
     model, _ = load_model(f"{name}+{kind}:{parts}")
     model = model.double()
-    example = example_inputs(model, (3, 64, 64))
+    example = example_inputs(model, (3, side, side))
     placement = placed(model, example, partition, k=parts)
-    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    images = torch.randn(2, 3, side, side, dtype=torch.float64)
     assert verify(model, placement, (images,)).failures == ()
