@@ -184,7 +184,7 @@ function drawNetwork(figure, { boxes, edges, looks }) {
   });
   const frame = figure.querySelector(".wide");
   frame.append(drawing);
-  frame.scrollLeft = (drawing.clientWidth - frame.clientWidth) / 2;
+  frame.scrollLeft = graph.node(0).x - frame.clientWidth / 2; // at the first layer
   const legend = figure.querySelector(".legend");
   looks.forEach((_, part) => {
     const swatch = svg("svg", { width: 18, height: 12 });
