@@ -179,7 +179,6 @@ def size(spec: str, k: int) -> dict[str, Any]:
             drawn = transformed_parts(Problem(graph, work, hgpart.Modelling(), k, EPS))
             parts = evaluate_parts(*drawn, k)
             row |= {"parts_bytes": int(parts.volume), "parts_load": 1 + parts.imbalance}
-            # At least that of one task too many, or there may be no partition at all.
             same = hgpart.partition_graph(graph, work, k, parts.imbalance, best_effort=True)
             row["solver_bytes"] = int(same.evaluation.volume)
     except HgpartError as error:
@@ -249,7 +248,9 @@ def show_seconds(rows: Sequence[dict[str, Any]], cells: Sequence[Cell]) -> None:
         times = [f"{1e3 * row[way]:.0f}" if row.get(way) else "-" for way in WAYS]
         best = min(row[way] for way in WAYS[1:] if row.get(way))
         print(head, " | ".join(times), f"| {row['single'] / best:.2f} ({original / best:.2f}) |")
-    print("Speed-up: the faster of the two over one process (and over the original's one process).")
+    print(
+        "\nSpeed-up: the faster of the two over one process (and over the original's one process)."
+    )
 
 
 # ------------------------------------------------------------------ verified
@@ -264,7 +265,7 @@ def verified(spec: str, k: int) -> dict[str, Any]:
     except HgpartError as error:
         return {"why": str(error)}
     model = model.double()
-    side = 96 if spec.startswith("inception") else 64  # the least that it has maps for
+    side = 96 if spec.startswith("inception") else 64  # 64 are too few for its stem
     example = hgpart.example_inputs(model, (3, side, side))
     batch = tuple(torch.randn(4, *one.shape[1:], dtype=one.dtype) for one in example)
     traced = hgpart.trace(model, example)

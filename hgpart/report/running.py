@@ -130,6 +130,13 @@ def run_json(report: RunReport) -> str:
     return "{\n" + ",\n".join(lines) + f',\n  "parts": [\n{listed}\n  ]\n}}\n'
 
 
+def run_answer(report: RunReport) -> str:
+    """Say what a run came to."""
+    measured = report.measurement
+    milliseconds = 1000 * measured.seconds / measured.steps
+    return f"{measured.samples_per_second:,.1f} samples/s, {milliseconds:,.1f} ms a step"
+
+
 def print_run(report: RunReport, console: Console, unit: str) -> None:
     """Print the throughput first, then what each part did and sent in a step.
 
@@ -141,11 +148,7 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
         What bytes are printed in, one of `UNITS`.
     """
     measured, k = report.measurement, len(report.devices)
-    milliseconds = 1000 * measured.seconds / measured.steps
-    console.print(
-        f"{measured.samples_per_second:,.1f} samples/s, {milliseconds:,.1f} ms a step",
-        style="bold",
-    )
+    console.print(run_answer(report), style="bold")
     passes = "forward and backward" if measured.backward else "forward"
     several = f"{k} processes, {report.transport}"
     divided = in_micro_batches(report.scheduling, report.norms)

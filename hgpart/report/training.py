@@ -111,15 +111,21 @@ def training_json(report: TrainingReport) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def print_training(report: TrainingReport, console: Console, unit: str) -> None:
-    """Print the loss and the accuracy first, then how they came about."""
-    result, steps = report.result, report.result.steps
+def training_answer(report: TrainingReport) -> str:
+    """Say what a training came to: its loss, its accuracy, its speed."""
+    result = report.result
     facts = [f"loss {result.losses[-1]:.4g}" if result.losses else "no steps"]
     if result.accuracy is not None:
         facts.append(f"test accuracy {100 * result.accuracy:.2f} %")
     if result.samples_per_second is not None:
         facts.append(f"{result.samples_per_second:,.1f} samples/s")
-    console.print(", ".join(facts), style="bold")
+    return ", ".join(facts)
+
+
+def print_training(report: TrainingReport, console: Console, unit: str) -> None:
+    """Print the loss and the accuracy first, then how they came about."""
+    result, steps = report.result, report.result.steps
+    console.print(training_answer(report), style="bold")
     before = len(result.losses) - steps
     resumed = f", {before} of them before it was resumed" if before else ""
     divided = in_micro_batches(report.scheduling, report.norms)

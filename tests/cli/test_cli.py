@@ -120,7 +120,7 @@ def test_a_seed_gives_the_same_partition_every_time(tmp_path):
 
 
 @pytest.mark.full
-def test_commands_write_pages(capsys, tmp_path):
+def test_commands_write_pages(monkeypatch, tmp_path):
     plan = tmp_path / "plan.json"
     commands = {
         "partition": [*LENET, "-o", plan],
@@ -138,6 +138,12 @@ def test_commands_write_pages(capsys, tmp_path):
         html = page.read_text()
         assert all(f"<h2>{heading}</h2>" in html for heading in headings[name])
         assert len(html.encode()) < 1_500_000
+    # Clocks of several machines have nothing in common.
+    monkeypatch.setattr("hgpart.cli.commands.run.on_several_machines", lambda: True)
+    hgpart(*commands["run"], "--html", tmp_path / "run.html")
+    html = (tmp_path / "run.html").read_text()
+    assert headings["run"][0] in html
+    assert headings["run"][1] not in html
 
 
 def test_a_schedule_is_drawn(capsys, tmp_path):

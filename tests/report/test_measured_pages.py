@@ -18,7 +18,7 @@ from hgpart.recommendation.divisions import divisions
 from hgpart.recommendation.ranking import Dropped, Recommendation
 from hgpart.report.page.measured_steps import last_step_figure
 from hgpart.report.page.recommended import recommendation_page
-from hgpart.report.page.steps import MOST_POINTS, training_page
+from hgpart.report.page.training import MOST_POINTS, training_page
 from hgpart.report.training import TrainingReport
 from hgpart.run.training.loop import TrainingOptions, TrainingResult
 from hgpart.schedules.schedule import Action, Direction
@@ -86,18 +86,35 @@ def test_the_last_step_is_drawn_from_its_begin() -> None:
     }
 
 
+def test_chunks_of_a_pass_are_one_box_unless_something_lies_between() -> None:
+    def run(direction: Direction, chunk: int, begin: int) -> Event:
+        return Event(Action(0, direction, 0, chunk), Doing.RUN, begin, begin + 1_000_000)
+
+    forward, update = Direction.FORWARD, Direction.UPDATE
+    step = (
+        *(run(forward, chunk, 1_000_000 * chunk) for chunk in (0, 1)),
+        run(update, 0, 2_000_000),
+        run(forward, 2, 3_000_000),
+    )
+    drawn = {look["name"]: look for look in last_step_figure((step,), 1).data}
+    assert (drawn["forward"]["base"], drawn["forward"]["x"]) == ([0.0, 3.0], [2.0, 1.0])
+    assert drawn["update"]["base"] == [2.0]
+
+
 @pytest.fixture(scope="module")
 def found() -> Iterator[Recommendation]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "divisions", lambda k: divisions(k)[:3])
-        yield recommended(machine(2, memory=10**9))
+        yield recommended(machine(2))
 
 
 def test_ways_are_drawn_in_their_order(found: Recommendation) -> None:
     first, *others = found.ranked
     measured = (replace(first, measured_seconds=0.25), *others)
     dropped = (Dropped("a way", NASTY),)
-    html = recommendation_page(replace(found, ranked=measured, dropped=dropped), [NASTY])
+    html = recommendation_page(
+        replace(found, ranked=measured, dropped=dropped), [NASTY], [10**9, None]
+    )
     assert NASTY not in html
     drawn = figures(html)
     step, computes, clock = drawn["ways"]["data"]
@@ -106,4 +123,4 @@ def test_ways_are_drawn_in_their_order(found: Recommendation) -> None:
     assert clock["x"] == [0.25, *[None] * len(others)]
     needs, has = drawn["memory"]["data"]
     assert needs["y"] == [one / 1e6 for one in found.best.needed_bytes]
-    assert set(has["y"]) == {1000.0}
+    assert has["y"] == [1000.0, None][: len(needs["y"])]

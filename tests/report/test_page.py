@@ -38,8 +38,8 @@ from hgpart.partitioned_model import evaluate_layerwise
 from hgpart.report import UNITS, Report, as_json
 from hgpart.report.page import comparison_page, plan_page, write_page
 from hgpart.report.page.figures import MOST_LINES, lines_figure, load_figure
-from hgpart.report.page.grids import MOST_CELLS, layer_grid, runs_of_parts, traffic_grid
-from hgpart.report.page.network import MOST_BOXES, grouped, network
+from hgpart.report.page.grids import MOST_CELLS, layer_grid, neighbours, slices_grid, traffic_grid
+from hgpart.report.page.network import MOST_BOXES, MOST_SHARES, OTHERS, grouped, network
 from hgpart.report.page.planned_step import step_figure
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -92,19 +92,19 @@ def make_comparison(names, ks=KS, epss=(0.1,), model=NASTY):
     return Comparison(model, (3, 224, 224), "f", 32, None, NASTY, 0, 64000, tuple(rows), epss)
 
 
-def make_report(layers, k, name=NASTY, **modelling):
+def make_report(layers, k, name=NASTY, channels=8, **modelling):
     """A plan of a chain of layers, scattered at random."""
-    chain = [nn.Conv2d(8, 8, 1) for _ in range(layers)]
+    chain = [nn.Conv2d(channels, channels, 1) for _ in range(layers)]
     model = nn.Sequential()
     for at, layer in enumerate(chain):
         model.add_module(f"layer<{at}>&", layer)
-    graph = channel_graph(trace(model, example_inputs(model, (8, 4, 4))))
+    graph = channel_graph(trace(model, example_inputs(model, (channels, 4, 4))))
     work, modelling = flops(graph), Modelling(**modelling)
     blocks, parts = random_parts(Problem(graph, work, modelling, k), 0)
     found = evaluate(blocks.hypergraph, parts, k)
     return Report(
         model=name,
-        input_shape=(8, 4, 4),
+        input_shape=(channels, 4, 4),
         graph=graph,
         work=work,
         modelling=modelling,
@@ -393,9 +393,13 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
         write_page("", tmp_path / "nowhere" / "page.html")
 
 
-def test_a_page_is_small_and_holds_what_is_on_record_of_its_bundles(comparison, report):
-    """1.5 MB at most; what was bundled is what bundles/README.md says."""
-    assert len(comparison_page(comparison, report).encode()) < 1_500_000
+def test_a_page_is_small(comparison, wide):
+    """1.5 MB at most, up to 128 devices that all have something of each layer."""
+    assert len(comparison_page(comparison).encode()) < 1_500_000
+    assert len(plan_page(wide).encode()) < 1_500_000
+
+
+def test_bundles_are_what_is_on_record():
     folder = files("hgpart.report.page") / "bundles"
     said = dict(
         re.findall(r"`([\w.-]+\.js)`.*`([0-9a-f]{64})`", (folder / "README.md").read_text())
@@ -480,19 +484,38 @@ def test_grids_are_the_records(report):
         )
 
 
-def test_what_has_no_room_is_taken_together(large):
-    drawn = layer_grid(large)
-    assert len(drawn.rows) * len(drawn.columns) <= MOST_CELLS
-    runs = runs_of_parts(128, len(drawn.rows))
-    assert drawn.columns == [f"{run[0]}-{run[-1]}" for run in runs]
-    work = large.shares.layer_work[3]
-    expected = [100 * work[run.start : run.stop].sum() / work.sum() for run in runs]
+def test_what_has_no_room_is_taken_together(wide):
+    drawn, work = layer_grid(wide), wide.shares.layer_work
+    assert sum(map(len, drawn.cells)) <= MOST_CELLS < np.count_nonzero(work)
+    size = neighbours(work, (1,))
+    assert drawn.columns == [f"{at}-{at + size - 1}" for at in range(0, 128, size)]
+    expected = [100 * work[3][at : at + size].sum() / work[3].sum() for at in range(0, 128, size)]
     found = {at: float(figure) for at, _, figure, _ in drawn.cells[3]}
-    assert [found.get(at, 0.0) for at in range(len(runs))] == pytest.approx(expected, rel=6e-3)
-    traffic = traffic_grid(large, "MB")
-    assert len(traffic.rows) * len(traffic.columns) <= MOST_CELLS
+    assert [found.get(at, 0.0) for at in range(len(expected))] == pytest.approx(expected, rel=6e-3)
+    traffic = traffic_grid(wide, "MB")
+    assert sum(map(len, traffic.cells)) <= MOST_CELLS < np.count_nonzero(wide.evaluation.traffic)
     shown = sum(float(cell[2]) for cells in traffic.cells for cell in cells)
-    assert shown == pytest.approx(large.evaluation.traffic.sum() / 1e6, rel=6e-3)
+    assert shown == pytest.approx(wide.evaluation.traffic.sum() / 1e6, rel=6e-3)
+
+
+def test_the_smallest_shares_of_a_box_are_one(wide):
+    work = wide.shares.layer_work
+    for (_, _, parts, _), own in zip(network(wide, "MB").boxes[1:-1], work[1:-1], strict=True):
+        *shown, (others, rest) = parts
+        assert (len(shown), others) == (MOST_SHARES - 1, OTHERS)
+        assert [one for _, one in shown] == pytest.approx(
+            [own[part] / own.sum() for part, _ in shown], abs=1e-4
+        )
+        smallest = min(own[part] for part, _ in shown)
+        assert all(own[part] <= smallest for part in set(range(128)) - {part for part, _ in shown})
+        assert rest == pytest.approx(1 - sum(one for _, one in shown), abs=1e-3)
+
+
+def test_slices_that_have_no_room_are_left_out():
+    assert slices_grid(make_report(layers=3, k=4, batch_size=8, slices=3)) is not None
+    many = make_report(layers=150, k=16, batch_size=8, slices=4)
+    assert slices_grid(many) is None
+    assert "slices" not in drawn_on(plan_page(many))["grids"]
 
 
 def test_the_network_is_the_records(report):
@@ -739,6 +762,12 @@ def test_a_large_plan_in_a_narrow_window(theme, background, large, tmp_path):
     assert seen["body"] == f"rgb({red}, {green}, {blue})"
     assert len(seen["grids"]["layers"]["rows"]) == seen["boxes"] == 202
     assert seen["plots"]["load"]["bars"] == 2 * 128
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """Every device has something of every layer, but for its ends."""
+    return make_report(layers=40, k=128, channels=512)
 
 
 @pytest.fixture(scope="module")

@@ -175,10 +175,11 @@ def recommend(
         found = _measured(found, shape, classes, threads, measure, seed, timeout)
     save_plan(found.best.plan, output)
     if html is not None:
+        from hgpart.recommendation.memory import limits_of
         from hgpart.report.page.document import write_page
         from hgpart.report.page.recommended import recommendation_page
 
-        write_page(recommendation_page(found, notes, unit), html)
+        write_page(recommendation_page(found, notes, limits_of(found.machine, limit), unit), html)
     if tables_wanted(json, recommendation_json(found, notes)):
         print_recommendation(found, notes, plain_console(), unit)
         plain_console().print()

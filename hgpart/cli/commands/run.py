@@ -41,6 +41,7 @@ from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import (
     check_one_clock,
     device_of_each,
+    on_several_machines,
     start_ranks,
     started_as_rank,
 )
@@ -163,7 +164,7 @@ class _Run:
                 backward=self.backward,
                 connection=connection,
                 scheduling=self.scheduling,
-                timeline=self.timeline is not None or self.html is not None,
+                timeline=self.timeline is not None or self._draws_when(),
                 on_step=lambda done: bar.update(task, completed=done),
             )
         if not first:
@@ -182,6 +183,10 @@ class _Run:
             shares_of_work(placement),
         )
 
+    def _draws_when(self) -> bool:
+        """Whether the page has a timeline: clocks of several machines have nothing in common."""
+        return self.html is not None and not on_several_machines()
+
     def show(self, report: RunReport) -> None:
         """Write the file, print, and say whether it was as planned."""
         from hgpart.report.running import print_run, run_json
@@ -192,7 +197,7 @@ class _Run:
             write_timeline(self.timeline, found, report.model, report.devices)
         if self.html is not None:
             from hgpart.report.page.document import write_page
-            from hgpart.report.page.steps import run_page
+            from hgpart.report.page.running import run_page
 
             write_page(run_page(report), self.html)
         if tables_wanted(self.json, run_json(report)):

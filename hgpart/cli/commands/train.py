@@ -34,7 +34,13 @@ from hgpart.cli.options import (
 from hgpart.cli.outputs import check_outputs, lead_on, plain_console, tables_wanted
 from hgpart.cli.placing import Placing, progress
 from hgpart.cli.planned import plan_and_model
-from hgpart.cli.processes import check_one_clock, device_of_each, start_ranks, started_as_rank
+from hgpart.cli.processes import (
+    check_one_clock,
+    device_of_each,
+    on_several_machines,
+    start_ranks,
+    started_as_rank,
+)
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.processes.transports import check_carries, check_transport
@@ -232,7 +238,7 @@ class _Run:
 
             learner.train(True)
             peaks = learner.peak_bytes(self.options.batch_size)
-            kept = self.timeline is not None or self.html is not None
+            kept = self.timeline is not None or self._draws_when()
             result = run_training(
                 learner, data, self.options, self.checkpointing, on_step, timeline=kept
             )
@@ -257,6 +263,10 @@ class _Run:
         sizes = self.scheduling.sizes(self.options.batch_size)
         return int(placement.expected_traffic(sizes, backward=True).forward_bytes.sum())
 
+    def _draws_when(self) -> bool:
+        """Whether the page has a timeline: clocks of several machines have nothing in common."""
+        return self.html is not None and not on_several_machines()
+
     def show(self, report: TrainingReport) -> None:
         """Write the files, and print."""
         from hgpart.report.timeline import write_timeline
@@ -266,7 +276,7 @@ class _Run:
             write_timeline(self.timeline, report.result.timeline, report.model, report.devices)
         if self.html is not None:
             from hgpart.report.page.document import write_page
-            from hgpart.report.page.steps import training_page
+            from hgpart.report.page.training import training_page
 
             write_page(training_page(report), self.html)
         if tables_wanted(self.json, training_json(report)):

@@ -227,8 +227,8 @@ def _plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Draw
         grid("layers", "Share of each layer that each part computes"),
         "</section>",
     ]
-    if report.modelling.slices > 1:
-        figures["slices"] = slices_grid(report)
+    if report.modelling.slices > 1 and (slices := slices_grid(report)) is not None:
+        figures["slices"] = slices
         sections += [
             "<section><h2>Who computes which slices of the batch</h2>",
             "<p>Of each layer (row) the slices of which a part (column) computes filters, as dark "

@@ -18,6 +18,7 @@ from hgpart.report.page.network import Network
 
 Drawn = Figure | Grid | Network
 PLOTS, LAYOUT = "bundles/plotly-basic.min.js", "bundles/dagre.min.js"
+LEAST_WIDTH = 320  # of a plot, in pixels; a narrower window scrolls
 # Nothing outside the file is asked for, whatever it holds.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -45,7 +46,7 @@ def paragraphs(lines: list[str]) -> list[str]:
 
 def plot(name: str, figure: Figure, label: str) -> str:
     """Room for a figure that page.js draws."""
-    size = f"height: {figure.height}px; min-width: {figure.least_width}px"
+    size = f"height: {figure.height}px; min-width: {LEAST_WIDTH}px"
     return (
         f'<div class="wide"><div class="plot" id="{name}" role="img" aria-label="{escape(label)}" '
         f'style="{size}"></div></div>'

@@ -30,14 +30,13 @@ class Figure:
     data : list
         Traces.
     layout : dict
-    height, least_width : int
-        In pixels; a narrower window scrolls.
+    height : int
+        In pixels.
     """
 
     data: list[dict[str, Any]]
     layout: dict[str, Any]
     height: int
-    least_width: int = 320
 
 
 def lines_figure(comparison: Comparison, attribute: str, title: str, size: float) -> Figure:

@@ -11,8 +11,7 @@ from hgpart.report import UNITS, Report
 from hgpart.report.partition.record import layer_shares
 from hgpart.report.partition.slice_shares import SliceShares
 
-MOST_CELLS = 8192  # that a page has room for; more are taken together
-LARGEST_SHADE = 100
+MOST_CELLS = 2048  # not empty, that a page has room for; more are taken together
 
 
 @dataclass(frozen=True)
@@ -40,48 +39,48 @@ class Grid:
 
 def traffic_grid(report: Report, unit: str) -> Grid:
     """Bytes that each part (row) sends to each other part (column) in a forward pass."""
-    runs = runs_of_parts(report.k)
-    first = [run[0] for run in runs]
-    sums = [report.evaluation.traffic, report.evaluation.messages]
-    sent, messages = (np.add.reduceat(np.add.reduceat(one, first, 0), first, 1) for one in sums)
+    traffic, both = report.evaluation.traffic, (0, 1)
+    size = neighbours(traffic, both)
+    sent, messages = (together(one, size, both) for one in (traffic, report.evaluation.messages))
     largest = max(1, int(sent.max()))
     cells = [
         [
             (
                 column,
-                _shade(sent[row, column] / largest),
-                f"{sent[row, column] / UNITS[unit]:,.3g}",
-                f"{messages[row, column]:,} messages",
+                _shade(own[column] / largest),
+                f"{own[column] / UNITS[unit]:,.3g}",
+                f"{counts[column]:,} messages",
             )
-            for column in np.flatnonzero(sent[row]).tolist()
+            for column in np.flatnonzero(own).tolist()
         ]
-        for row in range(len(runs))
+        for own, counts in zip(sent, messages, strict=True)
     ]
-    names = list(map(_named, runs))
+    names = _names(report.k, size)
     return Grid(names, names, "receives", unit, cells)
 
 
 def layer_grid(report: Report) -> Grid:
     """The share of each layer (row) that each part (column) computes, in percent."""
     shown = [view for view in report.blocks.views if view.exists]
-    runs = runs_of_parts(report.k, len(shown))
-    first = [run[0] for run in runs]
-    cells = []
-    for view in shown:
-        shares = np.add.reduceat(layer_shares(report, view), first)
-        tasks = np.add.reduceat(report.shares.layer_tasks[view.at], first)
-        cells.append(
-            [
-                (at, _shade(shares[at]), f"{100 * shares[at]:.3g}", f"{tasks[at]:,} tasks")
-                for at in np.flatnonzero(shares).tolist()
-            ]
-        )
+    each = np.array([layer_shares(report, view) for view in shown])
+    size = neighbours(each, (1,))
+    tasks = together(report.shares.layer_tasks[[view.at for view in shown]], size, (1,))
+    cells = [
+        [
+            (at, _shade(shares[at]), f"{100 * shares[at]:.3g}", f"{counts[at]:,} tasks")
+            for at in np.flatnonzero(shares).tolist()
+        ]
+        for shares, counts in zip(together(each, size, (1,)), tasks, strict=True)
+    ]
     names = [view.layer.name for view in shown]
-    return Grid(names, list(map(_named, runs)), "part", "% of the layer", cells)
+    return Grid(names, _names(report.k, size), "part", "% of the layer", cells)
 
 
-def slices_grid(report: Report) -> Grid:
-    """The slices of each layer (row) that each part (column) computes filters of."""
+def slices_grid(report: Report) -> Grid | None:
+    """The slices of each layer (row) that each part (column) computes filters of.
+
+    None where there are more cells than a page has room for.
+    """
     shown = [
         (view.layer.name, groups)
         for view, groups in zip(report.blocks.views, report.slices_of_layers, strict=True)
@@ -91,8 +90,9 @@ def slices_grid(report: Report) -> Grid:
         [_held_slices(groups, part, report.modelling.slices) for part in _holders(groups)]
         for _, groups in shown
     ]
-    names = [name for name, _ in shown]
-    return Grid(names, list(map(str, range(report.k))), "part", "slices", cells)
+    if sum(map(len, cells)) > MOST_CELLS:
+        return None
+    return Grid([name for name, _ in shown], _names(report.k, 1), "part", "slices", cells)
 
 
 def _holders(groups: Sequence[SliceShares]) -> list[int]:
@@ -131,24 +131,33 @@ def _named(run: Sequence[int] | np.ndarray) -> str:
     return str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
 
 
-def runs_of_parts(k: int, rows: int | None = None) -> list[range]:
-    """Neighbouring parts that share a column, so that the cells of as many rows have room.
+def _names(k: int, size: int) -> list[str]:
+    return [_named(range(start, min(k, start + size))) for start in range(0, k, size)]
 
-    Without a number of rows they are runs of parts, too.
 
-    >>> runs_of_parts(4, 100)
-    [range(0, 1), range(1, 2), range(2, 3), range(3, 4)]
-    >>> len(runs_of_parts(128, 200)), runs_of_parts(128, 200)[0]
-    (32, range(0, 4))
+def neighbours(values: np.ndarray, axes: Sequence[int]) -> int:
+    """How many neighbouring parts share a column, so that the cells that are not empty have room.
+
+    >>> neighbours(np.eye(64), (0, 1)), neighbours(np.ones((64, 64)), (0, 1))
+    (1, 2)
     """
     size = 1
-    while (columns := -(-k // size)) * (
-        columns if rows is None else rows
-    ) > MOST_CELLS and columns > 1:
+    while np.count_nonzero(together(values, size, axes)) > MOST_CELLS and size < values.shape[-1]:
         size *= 2
-    return [range(start, min(k, start + size)) for start in range(0, k, size)]
+    return size
+
+
+def together(values: np.ndarray, size: int, axes: Sequence[int]) -> np.ndarray:
+    """Sums over so many neighbours along some axes.
+
+    >>> together(np.arange(6).reshape(2, 3), 2, (1,)).tolist()
+    [[1, 2], [7, 5]]
+    """
+    for axis in axes:
+        values = np.add.reduceat(values, range(0, values.shape[axis], size), axis)
+    return values
 
 
 def _shade(share: float) -> int:
     """At least 1 where there is something."""
-    return max(1, round(LARGEST_SHADE * float(share)))
+    return max(1, round(100 * float(share)))

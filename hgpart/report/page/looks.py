@@ -1,4 +1,4 @@
-"""Part -> its colour and its hatching, on every picture; lines -> colours, dashes and symbols."""
+"""Part -> its colour and hatching; lines -> colours, dashes and symbols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")
 
 
 def part_colour(part: int) -> str:
-    """Each device has one colour everywhere, which the colour-blind can tell from the others.
+    """Each device has one colour on all that is drawn by device; the colour-blind can tell them.
 
     >>> part_colour(0), part_colour(7)
     ('#0072b2', '#0072b2')

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.arrays import Int32
+from hgpart.arrays import Float64, Int32
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.report import UNITS, Report
 from hgpart.report.page.looks import hatch_of, part_colour
 from hgpart.report.partition.record import layer_shares
 
 MOST_BOXES = 320  # that a picture has room for; neighbours in one module are taken together
+MOST_SHARES = 16  # of a box; the smallest of more are drawn as one
+OTHERS = -1  # the parts that these are of
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Network:
     ----------
     boxes : list of tuple
         Of each layer, or neighbours of one module: its name, its share of the largest one's work,
-        the shares of it that parts have, and what it sends, as text.
+        the shares of it that parts (or `OTHERS`) have, and what it sends, as text.
     edges : list of tuple
         From box, to box, share of the largest edge's bytes, bytes as text.
     looks : list of tuple
@@ -61,7 +63,7 @@ def network(report: Report, unit: str) -> Network:
             (
                 names_together([view.layer.name for view in views]),
                 round(float(own.sum()) / most_work, 4),
-                [(part, round(float(shares[part]), 4)) for part in np.flatnonzero(shares).tolist()],
+                largest_shares(shares),
                 _bytes(sum(sent[view.at] for view in views), unit),
             )
         )
@@ -116,6 +118,22 @@ def grouped(names: Sequence[str]) -> list[range]:
     size = -(-len(runs) // MOST_BOXES)
     several = [runs[at : at + size] for at in range(0, len(runs), max(1, size))]
     return [range(some[0].start, some[-1].stop) for some in several]
+
+
+def largest_shares(shares: Float64) -> list[tuple[int, float]]:
+    """Those of parts that have any, in their order; the smallest of many as one.
+
+    >>> largest_shares(np.array([0.25, 0.0, 0.75]))
+    [(0, 0.25), (2, 0.75)]
+    >>> largest_shares(np.full(32, 1 / 32))[-2:]
+    [(14, 0.0312), (-1, 0.5312)]
+    """
+    parts = np.flatnonzero(shares)
+    if len(parts) > MOST_SHARES:
+        parts = np.sort(np.argsort(-shares, kind="stable")[: MOST_SHARES - 1])
+    shown = [(part, round(float(shares[part]), 4)) for part in parts.tolist()]
+    rest = float(shares.sum() - shares[parts].sum())
+    return shown if rest < 1e-9 else [*shown, (OTHERS, round(rest, 4))]
 
 
 def names_together(names: Sequence[str]) -> str:

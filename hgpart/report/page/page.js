@@ -171,12 +171,16 @@ function drawNetwork(figure, { boxes, edges, looks }) {
   boxes.forEach(([name, , parts, sent], at) => {
     const { x, y, bar } = graph.node(at);
     const box = svg("g", { class: "box" });
-    const shares = parts.map(([part, share]) => `part ${part}: ${+(100 * share).toFixed(2)} %`);
+    const shares = parts.map(([part, share]) => {
+      const who = part < 0 ? "other parts" : `part ${part}`;
+      return `${who}: ${+(100 * share).toFixed(2)} %`;
+    });
     box.append(svg("title", {}, `${name}\nsends ${sent}\n${shares.join("\n")}`));
     box.append(svg("text", { x, y: y - 4, "text-anchor": "middle" }, shortName(name)));
     let left = x - bar / 2;
     for (const [part, share] of parts) {
-      box.append(svg("rect", { x: left, y: y + 1, width: bar * share, height: BAR, fill: `url(#part-${part})` }));
+      const fill = part < 0 ? "none" : `url(#part-${part})`;
+      box.append(svg("rect", { x: left, y: y + 1, width: bar * share, height: BAR, fill }));
       left += bar * share;
     }
     box.append(svg("rect", { class: "outline", x: x - bar / 2, y: y + 1, width: bar, height: BAR }));

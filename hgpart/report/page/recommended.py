@@ -17,7 +17,9 @@ MOST_WAYS = 8  # of a chart
 BAR_HEIGHT = 40  # of a way, in pixels
 
 
-def recommendation_page(found: Recommendation, notes: Sequence[str], unit: str = "MB") -> str:
+def recommendation_page(
+    found: Recommendation, notes: Sequence[str], limits: Sequence[int | None], unit: str = "MB"
+) -> str:
     """The page of a recommendation: the best way, all ways side by side, the best one's memory.
 
     Parameters
@@ -25,6 +27,8 @@ def recommendation_page(found: Recommendation, notes: Sequence[str], unit: str =
     found : Recommendation
     notes : sequence of str
         What was assumed.
+    limits : sequence of int or None
+        Bytes that each device may be given; None where that is not known.
     unit : str
         What bytes are shown in, one of `hgpart.report.UNITS`.
     """
@@ -50,11 +54,12 @@ def recommendation_page(found: Recommendation, notes: Sequence[str], unit: str =
         _ways_table(found, unit),
         "</section>",
     ]
-    if (memory := _memory_figure(found, unit)) is not None:
+    if (memory := _memory_figure(found.best, limits, unit)) is not None:
         figures["memory"] = memory
         body += [
             "<section><h2>Memory of the best way</h2>",
-            "<p>What each device needs in a step, beside what it has, where that is known.</p>",
+            "<p>What each device needs in a step, beside what it may have, where that is known."
+            "</p>",
             plot("memory", memory, "Memory of each device against its limit"),
             "</section>",
         ]
@@ -132,9 +137,9 @@ def _ways_table(found: Recommendation, unit: str) -> str:
     return table("ways", "way", columns, rows)
 
 
-def _memory_figure(found: Recommendation, unit: str) -> Figure | None:
-    """What each device of the best way needs; None where that is not known."""
-    needed = found.best.needed_bytes
+def _memory_figure(best: Ranked, limits: Sequence[int | None], unit: str) -> Figure | None:
+    """What each device of a way needs; None where that is not known."""
+    needed = best.needed_bytes
     if not needed or any(one is None for one in needed):
         return None
     size, parts = UNITS[unit], list(range(len(needed)))
@@ -151,22 +156,22 @@ def _memory_figure(found: Recommendation, unit: str) -> Figure | None:
             "hovertemplate": f"device %{{x}} needs %{{y:,.4~r}} {unit}<extra></extra>",
         }
     ]
-    limits = [device.memory for device in found.machine.devices[: len(needed)]]
-    if any(limit is not None for limit in limits):
+    known = limits[: len(needed)]
+    if any(limit is not None for limit in known):
         data.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": "has",
+                "name": "may have",
                 "x": parts,
-                "y": [None if limit is None else limit / size for limit in limits],
+                "y": [None if limit is None else limit / size for limit in known],
                 "marker": {
                     "symbol": "line-ew-open",
                     "size": 40,
                     "color": COLOURS[1],
                     "line": {"width": 3},
                 },
-                "hovertemplate": f"device %{{x}} has %{{y:,.4~r}} {unit}<extra></extra>",
+                "hovertemplate": f"device %{{x}} may have %{{y:,.4~r}} {unit}<extra></extra>",
             }
         )
     layout = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from math import inf
 
 from hgpart.bench.races import Race, Races
 from hgpart.bench.results import Bench, Row, as_record
@@ -11,7 +12,7 @@ from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import way_of
 from hgpart.report import UNITS
 from hgpart.report.benches import counted
-from hgpart.report.page.figures import Figure
+from hgpart.report.page.figures import MOST_LINES, Figure
 from hgpart.report.page.looks import COLOURS, DASHES, SYMBOLS
 from hgpart.report.page.tables import Column, cell, head_cell, table
 
@@ -132,12 +133,19 @@ def races_table(races: Races) -> str:
 
 
 def race_figure(races: Races) -> Figure:
-    """Accuracy of each way against seconds of training, as figure 5.2 of the thesis."""
+    """Accuracy of each way against seconds of training, as figure 5.2 of the thesis.
+
+    Of more than eight ways those that came first are drawn, and the others wait in the legend.
+    """
+    finishes = {row.way: races.finish(row) for row in races.run}
+    seconds = {way: inf if point is None else point.seconds for way, point in finishes.items()}
+    first = sorted(seconds, key=seconds.__getitem__)[:MOST_LINES]
     data = [
         {
             "type": "scatter",
             "mode": "lines+markers",
             "name": escape(row.way),
+            "visible": True if row.way in first else "legendonly",
             "x": [point.seconds for point in row.points],
             "y": [100 * point.accuracy for point in row.points],
             "customdata": [point.steps for point in row.points],

@@ -1,0 +1,20 @@
+"""RunReport -> its page: what a step took, and what each part did in it."""
+
+from __future__ import annotations
+
+from hgpart.report.page.document import header, page
+from hgpart.report.page.measured_steps import devices_text, measured_sections
+from hgpart.report.running import RunReport, run_answer
+
+
+def run_page(report: RunReport) -> str:
+    """The page of a run: what a step took, and what each part did in it."""
+    measured = report.measurement
+    passes = "forward and backward" if measured.backward else "forward"
+    subject = [
+        report.model,
+        f"{measured.steps} steps of {measured.batch_size} samples, {passes}",
+        devices_text(report.devices),
+    ]
+    body, drawn = measured_sections(measured.totals.timings, measured.steps, measured.timeline)
+    return page(f"{report.model}: a run", [header(subject, [run_answer(report)]), *body], drawn)
