@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import plotly.graph_objects
 import pytest
+from bench_settings import SETTINGS
 from recommended import machine, recommended
 
+from hgpart.bench.races import Point, Race, Races
 from hgpart.execution.events import Doing, Event
 from hgpart.execution.totals import Timing, Totals, Traffic
 from hgpart.recommendation import recommend as module
@@ -19,6 +21,7 @@ from hgpart.recommendation.ranking import Dropped, Recommendation
 from hgpart.report.page.measured_steps import last_step_figure
 from hgpart.report.page.recommended import recommendation_page
 from hgpart.report.page.training import MOST_POINTS, training_page
+from hgpart.report.page.ways import race_figure
 from hgpart.report.training import TrainingReport
 from hgpart.run.training.loop import TrainingOptions, TrainingResult
 from hgpart.schedules.schedule import Action, Direction
@@ -84,6 +87,18 @@ def test_the_last_step_is_drawn_from_its_begin() -> None:
         "backward": (1, 1.0, 3.0),
         "waits for a message": (1, 1.0, 1.5),
     }
+
+
+def test_ways_to_an_accuracy_begin_with_the_eight_that_came_first() -> None:
+    ways = ("single", "apart", "ddp", "fsdp", "layerwise", "halves", "coarse", "fine", "sliced")
+    races = Races(**SETTINGS, data="digits", until=0.9, epochs=2)
+    rows = tuple(
+        Race(way, (Point(10, 9.0 - at, 1.0, 0.95 if way != "sliced" else 0.1),))
+        for at, way in enumerate(ways)
+    )
+    lines = race_figure(replace(races, rows=rows)).data
+    waiting = {line["name"] for line in lines if line["visible"] == "legendonly"}
+    assert (len(lines), waiting) == (9, {"sliced"})  # the last point is early, but not there
 
 
 def test_chunks_of_a_pass_are_one_box_unless_something_lies_between() -> None:
