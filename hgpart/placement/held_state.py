@@ -6,7 +6,7 @@ What of a tensor that a part computes with belongs to it is a parameter, a view 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -160,14 +160,8 @@ class HeldState:
 
     def gathered(self, names: Collection[str]) -> dict[str, torch.Tensor]:
         """Those of some tensors that are held, whole; of copies the first part's counts."""
-        full: dict[str, torch.Tensor] = {}
-        held_by = sorted(self._slices.items(), key=lambda item: item[0][0], reverse=True)
-        for key, held in held_by:
-            if held.name in names:
-                if held.name not in full:
-                    full[held.name] = torch.zeros(held.shape, dtype=self._tensors[key].dtype)
-                held.put(full[held.name], self._tensors[key])
-        return full
+        by_part = sorted(self._slices.items(), key=lambda item: item[0][0])
+        return assembled((held, self._tensors[key]) for key, held in by_part if held.name in names)
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy the slices out of tensors of the model's state_dict."""
@@ -209,6 +203,16 @@ class HeldState:
                 raise PlacementError(
                     f"{name}: the parts hold {count} elements of {wanted}: accepted is each once"
                 )
+
+
+def assembled(held: Iterable[tuple[Slice, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Whole tensors by name, of slices; where several have an element the first counts."""
+    full: dict[str, torch.Tensor] = {}
+    for one, tensor in reversed([*held]):
+        if one.name not in full:
+            full[one.name] = torch.zeros(one.shape, dtype=tensor.dtype)
+        one.put(full[one.name], tensor)
+    return full
 
 
 def _keys(programs: Programs, part: int) -> Iterator[tuple[str, Slice, _Key, bool]]:

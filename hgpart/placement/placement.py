@@ -39,7 +39,7 @@ from hgpart.placement.expected import (
     float_type,
     together,
 )
-from hgpart.placement.held_state import HeldState
+from hgpart.placement.held_state import HeldState, assembled
 from hgpart.placement.micro_batches import (
     StreamedBatches,
     check_modules_of_stream,
@@ -986,12 +986,19 @@ class Placement(nn.Module):
             If this process does not hold all parts.
         """
         if not self._has_all:
-            raise PlacementError(f"this process holds {len(self._held)} of {self.k} parts only")
-        original = self._state.original
-        full = self._state.gathered({one.held_as for one in original.values()})
+            raise PlacementError(
+                f"this process holds {len(self._held)} of {self.k} parts only: accepted is "
+                "DistributedModel.gathered_state_dict(), in all processes"
+            )
         found = OrderedDict() if destination is None else destination
-        found.update((prefix + name, full[one.held_as]) for name, one in original.items())
+        held = chain.from_iterable(map(self.held, range(self.k)))
+        found.update((prefix + name, one) for name, one in self.whole_state(held).items())
         return found
+
+    def whole_state(self, held: Iterable[tuple[Slice, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """The model's own state_dict, of what all parts hold; see `held`."""
+        full = assembled(held)
+        return {name: full[one.held_as] for name, one in self._state.original.items()}
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
         self, state_dict: Mapping[str, Any], strict: bool = True

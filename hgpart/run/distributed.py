@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import chain
 from operator import add
 from time import perf_counter_ns
 from typing import Any
@@ -274,6 +275,36 @@ class DistributedModel(nn.Module):
         if loss_fn is None:
             return [self.placement.whole_result(by_share) for by_share in scores]
         return reduce(add, scores)
+
+    def gathered_state_dict(self) -> dict[str, Tensor] | None:
+        """The model's own state_dict, whole, on the CPU of the first process; all call it.
+
+        Returns
+        -------
+        dict of str to Tensor, or None
+            On rank 0, as `Placement.state_dict`; None on the others.
+
+        Raises
+        ------
+        RunError
+            If another rank is gone.
+        """
+        placement, rank = self.placement, self.connection.rank
+        mine = [(held, tensor.detach().cpu()) for held, tensor in placement.held(rank)]
+        every = self.connection.collect(mine)
+        return None if every is None else placement.whole_state(chain.from_iterable(every))
+
+    def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
+        self, state_dict: Mapping[str, Any], strict: bool = True
+    ) -> Any:
+        """Load the model's own state_dict, of which this rank takes its slices; all call it.
+
+        Raises
+        ------
+        PlacementError
+            As `Placement.load_state_dict`.
+        """
+        return self.placement.load_state_dict(state_dict, strict)
 
     def _own_result(self, results: Sequence[Tensor]) -> Any:
         """What the model returns, of the samples whose result is here."""

@@ -104,6 +104,9 @@ class Learner(Protocol):
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """Part, slice and tensor of all parameters and buffers here."""
 
+    def whole_state(self) -> dict[str, Tensor] | None:
+        """The model's own state_dict, in the first process; all call it."""
+
     def share(self, value: float | None) -> float:
         """Tell all processes what the one that makes the result found; add up what several did."""
 
@@ -228,6 +231,10 @@ class WholeModel:
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield 0, Slice(name, tuple(tensor.shape)), tensor
+
+    def whole_state(self) -> dict[str, Tensor] | None:
+        """The module's; of a placement the model's."""
+        return self.model.state_dict()
 
     def share(self, value: float | None) -> float:
         """Return what is known here."""
@@ -480,6 +487,10 @@ class RankModel(_Scheduled):
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """What the part holds."""
         return held_by_parts(self.model.placement)
+
+    def whole_state(self) -> dict[str, Tensor] | None:
+        """Gathered from all processes."""
+        return self.model.gathered_state_dict()
 
     def share(self, value: float | None) -> float:
         """Hear from the process that has the result."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -26,6 +27,7 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
+from hgpart.placement.state.weight_files import opened_weights
 from hgpart.plan import make_plan, save_plan
 from hgpart.run.learner import WholeModel
 from hgpart.run.training.checkpoints import LOCK, check, checkpoints
@@ -164,6 +166,25 @@ def test_a_timeline_of_the_last_steps(carrier, plans, tmp_path, monkeypatch):
     events = assert_is_trace(tmp_path / "times.json", parts=2)
     steps = {event["args"]["step"] for event in events}
     assert steps == ({0, 1} if carrier == "threads" else {0, 1, 2})
+
+
+@pytest.mark.parametrize("file", ["trained.pt", "trained.safetensors"])
+def test_what_was_trained_is_the_models_state(file, plans, digits, tmp_path, capsys):
+    """There was no way to have the weights but in the parts' checkpoints."""
+    options = replace(OPTIONS["sgd"], steps=3)
+    training = ("train", "lenet5", "--plan", plans["fine"], "--data", "digits")
+    training += ("--one-process", "--dtype", "float64", *written(options))
+    hgpart(*training, "-o", tmp_path / file)
+    assert f"{tmp_path / file} has the trained model's state_dict" in capsys.readouterr().out
+    model, _ = load_model("lenet5", seed=options.seed)
+    train(WholeModel(model.double()), digits, options)
+    with opened_weights(tmp_path / file) as state:
+        assert sorted(state) == sorted(model.state_dict())
+        for name, tensor in model.state_dict().items():
+            assert torch.allclose(state[name], tensor, rtol=1e-9, atol=1e-12), name
+    hgpart(*training, "--steps", 0, "--weights", tmp_path / file, "-o", tmp_path / "again.pt")
+    with opened_weights(tmp_path / file) as state, opened_weights(tmp_path / "again.pt") as again:
+        assert all(torch.equal(again[name], state[name]) for name in state)
 
 
 @pytest.mark.full
@@ -572,15 +593,20 @@ def test_a_stopped_rank_of_a_plan_in_slices_is_not_waited_for(sliced, tmp_path):
 def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
     file, threads = tmp_path / "processes.json", tmp_path / "threads.json"
     training = ("train", "lenet5", "--plan", sliced[2, 3], *ON_DIGITS, "--steps", 4)
+    states = [path.with_suffix(".pt") for path in (file, threads)]
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 3)
     command = (sys.executable, *torchrun, "-m", "hgpart", *training, "--json", file)
+    command += ("-o", states[0])
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*map(str, command)], cwd="/", env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    hgpart(*training, "--one-process", "--json", threads)
+    hgpart(*training, "--one-process", "--json", threads, "-o", states[1])
     assert losses_of(file) == losses_of(threads)
+    with opened_weights(states[0]) as gathered, opened_weights(states[1]) as held:
+        assert sorted(gathered) == sorted(held)
+        assert all(torch.equal(gathered[name], held[name]) for name in held)
 
 
 # ------------------------------------------------------------------ mistakes
@@ -604,6 +630,7 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
         (["--unit", "bits"], 3, "unit 'bits': accepted are MB"),
         (["--plan", "none.json"], 6, "can't read none.json"),
         (["--json", "none/figures.json"], 11, "there is no folder"),
+        (["-o", "none/trained.pt"], 11, "there is no folder"),
         (["--weights", "none.pt"], 15, "none.pt"),
     ],
 )

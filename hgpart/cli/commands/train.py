@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from hashlib import sha256
@@ -48,6 +49,8 @@ from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.terminal import warn
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from hgpart.placement import Placement
     from hgpart.report.training import TrainingReport
     from hgpart.run.learner import Learner
@@ -123,6 +126,16 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")
     ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The trained model's state_dict, whole, for torch.load or, named "
+            "*.safetensors, for safetensors.",
+        ),
+    ] = None,
     timeout: Timeout = 300.0,
     unit: Unit = "MB",
     json: JsonFile = None,
@@ -140,7 +153,7 @@ def train(
 
     But for --schedule async, whose weights are older where batches are in flight.
     """
-    check_outputs({"--json": json, "--html": html, "--timeline": timeline})
+    check_outputs({"--output": output, "--json": json, "--html": html, "--timeline": timeline})
     check_one_clock(timeline, one_process)
     if resume and checkpoint is None:
         raise ArgumentError("--resume needs the folder of --checkpoint FOLDER, and writes again")
@@ -149,11 +162,14 @@ def train(
         raise not_one_of("dtype", dtype, DTYPES)
     with Stages() as stage:
         with stage("import"):
+            from hgpart.placement.state.weight_files import check_can_save
             from hgpart.run.processes.connection import check_timeout
             from hgpart.run.training.loop import TrainingOptions
             from hgpart.run.training.resuming import Checkpointing
         checked_unit(unit)
         check_timeout(timeout)
+        if output is not None:
+            check_can_save(output)
         with stage("read"):
             loaded, model = plan_and_model(plan, model)
         samples = loaded.batch_size_of_steps(batch_size, otherwise=32)
@@ -185,12 +201,15 @@ def train(
                 checkpoint, every, resume, warn, loaded.fingerprint, about
             )
     placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype, norms)
-    wanted = _Run(placing, data, options, scheduling, checkpointing, unit, json, html, timeline)
+    wanted = _Run(
+        *(placing, data, options, scheduling, checkpointing),
+        *(unit, json, html, timeline, output),
+    )
     if one_process:
         from hgpart.run.learner import PlacedModel
 
         placement = placing.here()
-        report = wanted.train(PlacedModel(placement, scheduling), placement)
+        trained = wanted.train(PlacedModel(placement, scheduling), placement)
     elif started_as_rank():
         from hgpart.run.distributed import DistributedModel
         from hgpart.run.learner import RankModel
@@ -198,14 +217,29 @@ def train(
         with placing.connected(transport, timeout) as connection:
             placement = placing.part_of(connection)
             model_here = DistributedModel(placement, connection)
-            report = wanted.train(RankModel(model_here, scheduling), placement)
+            trained = wanted.train(RankModel(model_here, scheduling), placement)
     else:
         check_carries(transport, placing.devices)
         placing.check_step(scheduling, samples, training=True, transport=transport)
         start_ranks(context, loaded.k)
         return
-    if report is not None:  # not before the others are done, who would fail with what fails here
-        wanted.show(report)
+    if trained is not None:  # not before the others are done, who would fail with what fails here
+        wanted.show(trained)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """What came of it.
+
+    Attributes
+    ----------
+    report : TrainingReport
+    state : mapping of str to Tensor, or None
+        The model's state_dict, if it is to be written.
+    """
+
+    report: TrainingReport
+    state: Mapping[str, Tensor] | None
 
 
 @dataclass(frozen=True)
@@ -221,8 +255,9 @@ class _Run:
     json: str | None
     html: Path | None
     timeline: Path | None
+    output: Path | None
 
-    def train(self, learner: Learner, placement: Placement) -> TrainingReport | None:
+    def train(self, learner: Learner, placement: Placement) -> _Trained | None:
         """Train; returns what came of it in the first process."""
         from hgpart.report.running import shares_of_work
         from hgpart.report.training import TrainingReport
@@ -242,9 +277,10 @@ class _Run:
             result = run_training(
                 learner, data, self.options, self.checkpointing, on_step, timeline=kept
             )
+        state = None if self.output is None else learner.whole_state()
         if not learner.first:
             return None
-        return TrainingReport(
+        report = TrainingReport(
             model=self.placing.model,
             data=self.data,
             dtype=self.placing.dtype,
@@ -257,6 +293,7 @@ class _Run:
             peak_bytes=peaks,
             work_shares=shares_of_work(placement),
         )
+        return _Trained(report, state)
 
     def _volume(self, placement: Placement) -> int:
         """Bytes of a step's forward passes by the plan, and of weights where it has slices."""
@@ -267,11 +304,15 @@ class _Run:
         """Whether the page has a timeline: clocks of several machines have nothing in common."""
         return self.html is not None and not on_several_machines()
 
-    def show(self, report: TrainingReport) -> None:
+    def show(self, trained: _Trained) -> None:
         """Write the files, and print."""
+        from hgpart.placement.state.weight_files import save_weights
         from hgpart.report.timeline import write_timeline
         from hgpart.report.training import print_training, training_json
 
+        report = trained.report
+        if self.output is not None and trained.state is not None:
+            save_weights(trained.state, self.output)
         if self.timeline is not None:
             write_timeline(self.timeline, report.result.timeline, report.model, report.devices)
         if self.html is not None:
@@ -281,6 +322,11 @@ class _Run:
             write_page(training_page(report), self.html)
         if tables_wanted(self.json, training_json(report)):
             print_training(report, plain_console(), self.unit)
+            if self.output is not None:
+                plain_console().print()
+                plain_console().print(
+                    f"{self.output} has the trained model's state_dict", soft_wrap=True
+                )
             lead_on(self._then())
 
     def _then(self) -> str:

@@ -1,4 +1,4 @@
-"""A safetensors or torch file of a state_dict, read tensor by tensor."""
+"""A safetensors or torch file of a state_dict, written whole, and read tensor by tensor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from zipfile import ZIP_STORED, ZipFile
 import torch
 
 from hgpart.errors import CheckpointError, MissingPackageError, first_line
+from hgpart.files.writing import replacing
 
 # What torch.save writes of tensors by name (those of types are in lower case). torch.load would
 # also call bytearray and torch.Tensor with a number from the file: gigabytes for some bytes.
@@ -49,6 +50,40 @@ def opened_weights(path: Path | str) -> Iterator[Mapping[str, torch.Tensor]]:
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise CheckpointError(f"{path}: accepted is a state_dict, tensors by name")
     yield state
+
+
+def check_can_save(path: Path | str) -> None:
+    """Raise a MissingPackageError if the file is to be a safetensors file, which needs its package.
+
+    >>> check_can_save("trained.pt")
+    """
+    if Path(path).suffix == ".safetensors":
+        try:
+            import safetensors.torch  # noqa: F401
+        except ImportError:
+            raise MissingPackageError(
+                f"{path}: safetensors is not installed: pip install safetensors"
+            ) from None
+
+
+def save_weights(state: Mapping[str, torch.Tensor], path: Path | str) -> None:
+    """Write a state_dict: as safetensors by that ending of the name, else as torch.save does.
+
+    Raises
+    ------
+    MissingPackageError
+        If it is to be a safetensors file, and safetensors is not installed.
+    OutputError
+        If the file can't be written.
+    """
+    check_can_save(path)
+    with replacing(path, "wb") as file:
+        if Path(path).suffix == ".safetensors":
+            from safetensors.torch import save
+
+            file.write(save({name: tensor.clone() for name, tensor in state.items()}))
+        else:
+            torch.save(dict(state), file)
 
 
 def load_tensors(path: Path) -> Any:

@@ -93,6 +93,12 @@ class Connection:
         self.guard(lambda: dist.all_gather_object(values, value), "gathered what all have")
         return values
 
+    def collect(self, value: Any) -> list[Any] | None:
+        """Tell the first process what each of them has, in their order; None to the others."""
+        values = [None] * self.k if self.rank == 0 else None
+        self.guard(lambda: dist.gather_object(value, values), "told rank 0 what it has", 0)
+        return values
+
     def share(self, value: float | None, source: int) -> float:
         """Tell all processes a number that the process `source` has; all call it."""
         return self.share_later(value, source)()
