@@ -65,6 +65,7 @@ from .plan import save_plan as save_plan
 from .partitioned_model import PartitionedModel as PartitionedModel
 from .partitioned_model import evaluate_layerwise as evaluate_layerwise
 from .partitioned_model import partition_model as partition_model
+from .compare.strategies import partition_by as partition_by
 from .placement import Placement as Placement
 from .placement import place as place
 from .placement.accounting import peak_bytes as peak_bytes

@@ -28,7 +28,7 @@ def of_page(name: str, *, full: bool) -> bool:
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of its own, to import from, and 200 columns; not as if torchrun had started tests."""
+    """A folder of its own, to import from; 200 columns; not as if torchrun had started it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")

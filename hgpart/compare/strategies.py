@@ -13,6 +13,8 @@ from hgpart.compare.outcomes import Strategy, Task
 from hgpart.compare.sliced import SLICED
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import layer_blocks
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.backends import BACKENDS
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
@@ -25,9 +27,11 @@ from hgpart.partition.baselines.layerwise import (
 from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.baselines.transformed_parts import transformed_parts
 from hgpart.partition.partition import Partition, evaluated, uninterrupted
+from hgpart.partition.problem.checks import check_request, check_search
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve
+from hgpart.work.figures import Work
 
 
 def _by_layers(cut: Callable[[Problem], Int64]) -> Callable[[Task], Way]:
@@ -148,15 +152,41 @@ def strategy_named(name: str) -> Strategy:
     return known[name]
 
 
-def partition_by(strategy: Strategy, task: Task) -> Partition:
-    """The partition that a strategy makes, as a plan takes it.
+def partition_by(
+    strategy: str,
+    graph: ChannelGraph,
+    work: Work,
+    k: int,
+    eps: float = 0.1,
+    *,
+    modelling: Modelling | None = None,
+    seed: int = 0,
+) -> Partition:
+    """Divide by a strategy of `hgpart compare`, as `hgpart partition --strategy` does.
+
+    Parameters
+    ----------
+    strategy : str
+        As in ``hgpart compare MODEL --strategies``: ``layerwise`` cuts between layers.
+    graph, work, k, eps, modelling, seed
+        As in `partition_graph`; grain and slices are the strategy's. Few strategies go by eps:
+        the partition says whether it is within it.
 
     Raises
     ------
     ArgumentError, InfeasibleError
-        If it can't be used; says why.
+        If there is no such strategy, or it can't be used; says why.
+
+    >>> import hgpart
+    >>> model, shape = hgpart.load_model("lenet5", device="meta")
+    >>> graph = hgpart.channel_graph(hgpart.trace(model, hgpart.example_inputs(model, shape)))
+    >>> found = hgpart.partition_by("layerwise", graph, hgpart.flops(graph), k=2)
+    >>> found.feasible, round(found.evaluation.imbalance, 2)
+    (False, 0.44)
     """
-    model, parts = strategy.divide(task)
-    problem = Problem(task.graph, task.work, model.modelling, task.k, task.eps)
-    name = strategy.name
-    return evaluated(problem, model, parts, seed=task.seed, backend=name, start=name)
+    check_request(k, eps)
+    check_search(seed)
+    task = Task(graph, work, modelling or Modelling(), k, eps, seed)
+    model, parts = strategy_named(strategy).divide(task)
+    problem = Problem(graph, work, model.modelling, k, eps)
+    return evaluated(problem, model, parts, seed=seed, backend=strategy, start=strategy)

@@ -26,7 +26,7 @@ from hgpart.compare.outcomes import (
     run_strategy,
 )
 from hgpart.compare.step_traffic import step_flows
-from hgpart.compare.strategies import partition_by, strategies, strategy_named
+from hgpart.compare.strategies import partition_by, strategies
 from hgpart.errors import ArgumentError, BackendError, InfeasibleError, MissingPackageError
 from hgpart.hypergraph.blocks import layer_blocks, single_blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
@@ -497,15 +497,17 @@ def test_an_interrupted_search_has_no_figures(monkeypatch) -> None:
 
 def test_a_named_strategy_makes_the_partition_that_is_compared() -> None:
     graph = full_size_graph("lenet5")
-    for name in ("filterwise-horizontal", "data-parallel", "replicated-stages"):
-        task = Task(graph, flops(graph), Modelling(), 2, 0.2, 0, slices=2)
-        found, row = partition_by(strategy_named(name), task), run(name, graph, 2)
+    for name in ("layerwise", "filterwise-horizontal", "data-parallel", "replicated-stages"):
+        found = partition_by(name, graph, flops(graph), 2, 0.2)
+        row = run_strategy(strategies()[name], Task(graph, flops(graph), Modelling(), 2, 0.2, 0))
         assert found.evaluation.imbalance == row.imbalance
         assert step_flows(found.model, found.parts, 2)["maps forward"].volume == row.forward_bytes
         assert found.modelling.slices == row.smallest_batch
         assert (found.backend, found.k, found.eps) == (name, 2, 0.2)
     with pytest.raises(ArgumentError, match=r"did you mean layerwise, "):
-        strategy_named("layerwize")
+        partition_by("layerwize", graph, flops(graph), 2)
+    with pytest.raises(ArgumentError, match=r"^k is 0, expected a whole number"):
+        partition_by("layerwise", graph, flops(graph), 0)
 
 
 def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:

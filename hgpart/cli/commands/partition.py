@@ -165,7 +165,6 @@ def partition(
     )
     with Stages() as stage:
         with stage("import"):
-            from hgpart.compare.outcomes import Task
             from hgpart.compare.strategies import partition_by, strategy_named
             from hgpart.hypergraph.formats import write_partition
             from hgpart.hypergraph.partition_files import full_parts
@@ -192,7 +191,7 @@ def partition(
         if timing is not None:
             timing.check(slices, backend, inference, batch_size, topology, speeds)
         if strategy is not None:
-            named = strategy_named(strategy)
+            strategy_named(strategy)
             refused = {
                 f"--backend {backend}": backend != "native",
                 f"--grain {grain}": grain != "coarse",
@@ -244,7 +243,7 @@ def partition(
                 chosen = timing.choose(module, shape, problem, search)
                 found = chosen.partition
             elif strategy is not None:
-                found = partition_by(named, Task(graph, done, modelling, k, eps, seed))
+                found = partition_by(strategy, graph, done, k, eps, modelling=modelling, seed=seed)
             else:
                 found = partition_graph(
                     graph,

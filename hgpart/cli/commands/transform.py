@@ -148,14 +148,12 @@ def _written_plan(
 ) -> Plan:
     """What `hgpart partition MODEL --strategy transformed-parts -o` writes of it."""
     from hgpart.compare.comparison import DEFAULT_EPS
-    from hgpart.compare.outcomes import Task
-    from hgpart.compare.strategies import partition_by, strategy_named
-    from hgpart.hypergraph.modelling import Modelling
+    from hgpart.compare.strategies import partition_by
     from hgpart.plan import make_plan, save_plan
     from hgpart.work.figures import flops
 
-    task = Task(graph, flops(graph), Modelling(), k, DEFAULT_EPS, seed=0)
-    divided = partition_by(strategy_named("transformed-parts"), task)
-    plan = make_plan(divided, graph, task.work, model, shape)
+    work = flops(graph)
+    divided = partition_by("transformed-parts", graph, work, k, DEFAULT_EPS)
+    plan = make_plan(divided, graph, work, model, shape)
     save_plan(plan, output)
     return plan
