@@ -36,7 +36,7 @@ from hgpart.cli.stages import classes_of
 from hgpart.machines.machine import Machine
 from hgpart.prediction.analytic import data_parallel_seconds, gpipe_seconds
 from hgpart.recommendation.ranking import Recommendation
-from hgpart.recommendation.recommend import recommend
+from hgpart.recommendation.ways import rank_ways
 from hgpart.timing.layer_timing import time_layers
 
 K = 2
@@ -147,7 +147,7 @@ def row_of(
     module = hgpart.load_model(cell.model, device="meta")[0].train()
     say(f"{cell.name} ways", "simulated")
     begin = time.perf_counter()
-    found = recommend(
+    found = rank_ways(
         *(module, traced, graph, times, machine),
         devices=K,
         batch_size=cell.batch_size,

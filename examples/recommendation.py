@@ -19,18 +19,11 @@ def main() -> None:
     )
     images, labels = torch.randn(BATCH_SIZE, 3, 32, 32), torch.randint(10, (BATCH_SIZE,))
 
-    # How long layers take is measured, on this machine.
-    traced = hgpart.trace(net, images[:2])
-    graph = hgpart.channel_graph(traced)
-    times = hgpart.time_layers(net, traced, graph, batch_size=BATCH_SIZE)
-
-    # How long messages take is said; `hgpart calibrate` measures that, for `hgpart.load_machine`.
+    # How long layers take is measured here. So would be how long messages take, where no machine
+    # is given: `hgpart calibrate` measures one, for `hgpart.load_machine`.
     link = hgpart.Link.of(latency=20e-6, bandwidth=10e9)
     machine = hgpart.Machine("two devices", (hgpart.Device("CPU"),) * 2, (2,), link)
-
-    found = hgpart.recommend(
-        net, traced, graph, times, machine, batch_size=BATCH_SIZE, time_limit=10, name="net"
-    )
+    found = hgpart.recommend(net, images[:2], batch_size=BATCH_SIZE, machine=machine, time_limit=10)
     print(found.summary())
     for way in found.dropped:
         print(f"dropped: {way.what}: {way.why}")

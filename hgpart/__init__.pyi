@@ -96,6 +96,7 @@ from .run.scheduling import load_schedule as load_schedule
 from .run.training.part_sampler import PartSampler as PartSampler
 from .recommendation.ranking import Ranked as Ranked
 from .recommendation.ranking import Recommendation as Recommendation
+from .recommendation.ways import rank_ways as rank_ways
 from .recommendation.recommend import recommend as recommend
 from .plotting import plot as plot
 from .errors import HgpartError as HgpartError

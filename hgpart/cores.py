@@ -1,4 +1,4 @@
-"""The process -> how many CPU cores it may keep busy, and what they are."""
+"""The process -> how many CPU cores it may keep busy, its threads, and what the cores are."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def usable_cores() -> int:
     except AttributeError:  # on Linux only
         cores = os.cpu_count() or 1
     return max(1, min(cores, math.ceil(min(_quotas(), default=cores))))
+
+
+def threads_of_each(processes: int) -> int:
+    """Threads of each of some processes: what OMP_NUM_THREADS says, or its share of the cores."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return int(said) if said.isdecimal() and int(said) else max(1, usable_cores() // processes)
 
 
 def processor() -> str:

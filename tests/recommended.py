@@ -16,7 +16,7 @@ from hgpart.machines.machine import Device, Link, Machine
 from hgpart.prediction.predict import Prediction
 from hgpart.recommendation.divisions import Division
 from hgpart.recommendation.ranking import Ranked, Recommendation
-from hgpart.recommendation.recommend import recommend
+from hgpart.recommendation.ways import rank_ways
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.traced_model import TracedModel, trace
 
@@ -44,7 +44,7 @@ def recommended(on: Machine, scale: float = 1.0, **options: Any) -> Recommendati
     """Of the small model, whose layers take what they multiply, or some times as long."""
     model, traced, graph = _traced()
     options = {"batch_size": 8, "seed": 1, **options}
-    return recommend(model, traced, graph, in_proportion(graph, scale=scale), on, **options)
+    return rank_ways(model, traced, graph, in_proportion(graph, scale=scale), on, **options)
 
 
 def by_hand(

@@ -12,7 +12,6 @@ from pathlib import Path
 import typer
 
 from hgpart.cli.command_lines import written_out
-from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, OutputError
 
 
@@ -46,12 +45,6 @@ def check_one_clock(timeline: Path | None, one_process: bool) -> None:
             "--timeline of processes on several machines, which have no clock in common: accepted "
             "is one machine, with LOCAL_WORLD_SIZE as WORLD_SIZE"
         )
-
-
-def threads_of_each(processes: int) -> int:
-    """Threads of each of some processes: what OMP_NUM_THREADS says, or its share of the cores."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdecimal() and int(said) else max(1, usable_cores() // processes)
 
 
 def start_ranks(context: typer.Context, k: int) -> None:

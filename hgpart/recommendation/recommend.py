@@ -1,360 +1,96 @@
-"""TracedModel, LayerTimes, Machine -> Recommendation: divide, order, place, simulate, rank."""
+"""nn.Module, devices -> Recommendation: all stages in one call, measuring what is not given."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from math import inf
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch import nn
 
-from hgpart.bench.plans import Subject
-from hgpart.errors import ArgumentError, HgpartError, InfeasibleError, PlanError
-from hgpart.hypergraph.shares import part_shares
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.cores import threads_of_each
+from hgpart.errors import ArgumentError
+from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Machine
-from hgpart.partition import Partition
-from hgpart.partition.problem.checks import check_search
-from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
-from hgpart.placement import Placement, place
-from hgpart.plan import make_plan
-from hgpart.prediction.predict import Prediction, predict
-from hgpart.recommendation.divisions import Division, divisions
-from hgpart.recommendation.memory import lasting_bytes, limits_of, needed_bytes, what_is_over
-from hgpart.recommendation.orders import orders
-from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, check_goal, ranked_by
-from hgpart.recommendation.replicas import exchange_seconds, partition_of_one, with_exchange
-from hgpart.run.scheduling import wanted_schedule
-from hgpart.schedule_wanted import Scheduling
-from hgpart.tracing.traced_model import TracedModel
-from hgpart.work.figures import Work
-from hgpart.work.layer_times import LayerTimes, training_work
-
-EFFORT = 0.3  # of searches: what they find is simulated, and there are many
-TIME_LIMIT = 120.0
-Tell = Callable[[str, float], None]
+from hgpart.recommendation.measured_here import machine_here, times_here
+from hgpart.recommendation.ranking import Recommendation
+from hgpart.recommendation.ways import TIME_LIMIT, check_asked, rank_ways
+from hgpart.tracing.traced_model import trace
+from hgpart.work.layer_times import LayerTimes
 
 
 def recommend(
     model: nn.Module,
-    traced: TracedModel,
-    graph: ChannelGraph,
-    times: LayerTimes,
-    machine: Machine,
-    *,
+    example: torch.Tensor | Sequence[Any],
     devices: int | None = None,
+    *,
     batch_size: int = 32,
+    machine: Machine | None = None,
+    times: LayerTimes | None = None,
     goal: str = "time",
     memory: int | None = None,
     time_limit: float = TIME_LIMIT,
     seed: int = 0,
-    name: str = "model",
-    on_progress: Tell = lambda what, done: None,
+    name: str | None = None,
+    on_progress: Callable[[str, float], None] = lambda what, done: None,
 ) -> Recommendation:
-    """Find the best way to train a model on some devices, by simulation.
+    """Find the best way to train a model on some devices, as `hgpart recommend` does.
 
-    Ways are divisions of the model and the batch, each by several schedules: first every division
-    by its likeliest one, then the others, of the divisions that do best first. What a device has no
-    memory for is dropped, or tried once more with maps computed again. Ctrl-C ends it with what was
-    simulated by then, if that is one way at least.
+    Where no machine is given, `hgpart calibrate` measures the links between processes of this one,
+    and where no times are, layers are measured here, with as many threads as a process has: that
+    takes about a minute, and then the ways are simulated. Stage by stage it is `trace`,
+    `channel_graph`, `time_layers`, `load_machine` and `rank_ways`.
 
     Parameters
     ----------
     model : nn.Module
-        What was traced, in training mode; on the meta device, too.
-    traced : TracedModel
-    graph : ChannelGraph
-        Of `traced`.
-    times : LayerTimes
-        Of its layers, on such a device.
-    machine : Machine
-        Of as many devices, or more.
+        In training mode.
+    example : tensor or sequence of inputs
+        As in `trace`.
     devices : int, optional
         That may be used; all of the machine's when left out.
     batch_size : int
-        Samples of a step.
-    goal : {"time", "memory", "throughput"}
-        Seconds of a step with the optimizer's, bytes of the device that needs most, or samples a
-        second: for the last one also training without a stop, whose weights are older.
-    memory : int, optional
-        Bytes of each device; those that the machine says when left out.
-    time_limit : float
-        Seconds after which no further way is begun; how many are left out is said.
-    seed : int
-        Of searches.
-    name : str
-        Of the model, as `load_model` takes it, for the plans.
-    on_progress : callable
-        Told what is simulated next, and the share of all that is done.
+        Samples of a step, of all devices.
+    machine : Machine, optional
+        Of as many devices, or more; so many like this one when left out.
+    times : LayerTimes, optional
+        Of the model's layers, on such a device; measured here when left out.
+    goal, memory, time_limit, seed, on_progress
+        As in `rank_ways`.
+    name : str, optional
+        Of the model, as `load_model` takes it, for the plans; that of its class when left out.
 
     Raises
     ------
     ArgumentError
-        If a number or the goal is out of range, or the machine has fewer devices.
-    PlanError
-        If the times are not of so many layers.
-    InfeasibleError
-        If no way fits in memory; says what the one needs that needs least.
+        If neither devices nor a machine are given, or a number or the goal is out of range; if the
+        model is in evaluation mode.
+    RunError
+        If links can't be measured.
+    PlanError, InfeasibleError
+        As `rank_ways`.
     """
-    k = machine.k if devices is None else devices
-    _check(k, batch_size, time_limit, memory, machine, goal)
-    check_search(seed)
-    if len(times.layers) != len(graph.layers):
-        raise PlanError(
-            f"times of {len(times.layers)} layers: accepted are those of the model's "
-            f"{len(graph.layers)}"
-        )
-    shape = tuple(traced.example[0].shape[1:])
-    work = _picoseconds(training_work(times, graph, batch_size))
-    subject = Subject(name, shape, traced, graph, work, batch_size, k, 0.0, seed, EFFORT)
-    asked = _Asked(model, subject, times, machine, goal, limits_of(machine, memory))
-    return _Search(asked, time.monotonic() + time_limit, on_progress).run()
-
-
-def _check(
-    k: int, batch_size: int, time_limit: float, memory: int | None, machine: Machine, goal: str
-) -> None:
-    check_goal(goal)
-    if not 1 <= k <= machine.k:
-        raise ArgumentError(
-            f"{k} devices of a machine of {machine.k}: accepted are 1 to {machine.k}"
-        )
-    if batch_size < 1:
-        raise ArgumentError(f"batch size {batch_size}: accepted is 1 or more")
-    if not 0 <= time_limit < inf:
-        raise ArgumentError(f"time limit {time_limit}: accepted is 0 s or more")
-    if memory is not None and memory < 1:
-        raise ArgumentError(f"memory {memory}: accepted is 1 byte or more")
-
-
-def _picoseconds(work: Work) -> Work:
-    """Femtoseconds of all slices of a large batch are too many for 64 bits."""
-    each = 1000
-    return replace(work, per_task=-(-work.per_task // each), units=work.units // each)
-
-
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """What ways are to be of, and for."""
-
-    model: nn.Module
-    subject: Subject
-    times: LayerTimes
-    machine: Machine
-    goal: str
-    limits: tuple[int | None, ...]
-
-
-@dataclass(eq=False)
-class _Divided:
-    """A division that could be made, its placement, and what it has from step to step.
-
-    Of many replicas the placement is of one of them.
-    """
-
-    division: Division
-    partition: Partition
-    placement: Placement
-    orders: tuple[Scheduling, ...]
-    lasting: tuple[int | None, ...]
-    versions: tuple[int, ...]
-
-
-@dataclass(eq=False)
-class _Search:
-    """Simulates ways until all are done, or time is up."""
-
-    asked: _Asked
-    deadline: float
-    tell: Tell
-    best: dict[str, Ranked] = field(default_factory=dict)  # of each division
-    short: dict[str, tuple[str, float]] = field(default_factory=dict)  # of memory, and of how much
-    dropped: list[Dropped] = field(default_factory=list)
-    names: dict[bytes, str] = field(default_factory=dict)  # of divisions, by who computes what
-    simulated: int = 0
-    one_device: Ranked | None = None
-
-    def run(self) -> Recommendation:
-        """What is best of all ways, or of those that were simulated before Ctrl-C."""
-        try:
-            return self._found(self._simulate())
-        except KeyboardInterrupt:
-            if self.one_device is None or not self.best:
-                raise
-            return replace(self._found(0), interrupted=True)
-
-    def _simulate(self) -> int:
-        """All divisions by their first schedule, then the others; how many are left out."""
-        every = divisions(self.asked.subject.k)
-        made: list[_Divided] = []
-        left_out = 0
-        for number, division in enumerate(every):
-            if made and time.monotonic() > self.deadline:
-                left_out = len(every) - number
-                break
-            self.tell(division.text, 0.6 * number / len(every))
-            divided = self._divided(division)
-            if divided is not None:
-                made.append(divided)
-                self._try(divided, divided.orders[0])
-        made.sort(key=self._promise)
-        waiting = [(one, order) for one in made for order in one.orders[1:]]
-        for number, (divided, order) in enumerate(waiting):
-            if time.monotonic() > self.deadline:
-                left_out += len(waiting) - number
-                break
-            self.tell(divided.division.text, 0.6 + 0.4 * number / len(waiting))
-            self._try(divided, order)
-        return left_out
-
-    def _promise(self, one: _Divided) -> tuple[bool, bool, float, float]:
-        found = self.best.get(one.division.text)
-        return (True, True, inf, inf) if found is None else (False, *found.value(self.asked.goal))
-
-    def _divided(self, division: Division) -> _Divided | None:
-        """Divide and place, or say why that can't be."""
-        asked, subject = self.asked, self.asked.subject
-        try:
-            partition = division.partition(subject, asked.machine)
-            known = self.names.setdefault(_shares(partition), division.text)
-            if known != division.text:
-                self.dropped.append(Dropped(division.text, f"the same as {known}"))
-                return None
-            placed = partition
-            if division.replicas > 1:
-                of_all = replace(subject, k=division.k, eps=division.eps)
-                placed = partition_of_one(of_all, division.replicas)
-            layerwise = evaluate_layerwise(subject.graph, subject.work, placed.modelling, placed.k)
-            whole = PartitionedModel(
-                *(subject.traced, subject.graph, subject.work, placed, layerwise, {})
-            )
-            placement = place(asked.model, whole, ["meta"] * placed.k)
-            placement.train()
-            placement.check_samples(placed.modelling.batch_size)
-        except HgpartError as error:
-            self.dropped.append(Dropped(division.text, " ".join(str(error).split())))
-            return None
-        sizes = [
-            sum(one.nbytes for one in placement.submodule(part).parameters())
-            for part in range(placed.k)
-        ]
-        return _Divided(
-            division=division,
-            partition=partition,
-            placement=placement,
-            orders=orders(placed, placed.modelling.batch_size, asked.goal),
-            lasting=lasting_bytes(placement, placed.modelling.batch_size),
-            versions=tuple(sizes),
-        )
-
-    def _try(self, divided: _Divided, scheduling: Scheduling) -> None:
-        """Simulate a way, and keep it if it is the division's best that fits."""
-        found = self._ranked(divided, scheduling)
-        if found is None:
-            return
-        if found.division.k == 1 and self.one_device is None:
-            self.one_device = found
-        over = what_is_over(found.needed_bytes, self.asked.limits)
-        if over is None:
-            known = self.best.get(found.division.text)
-            if known is None or found.value(self.asked.goal) < known.value(self.asked.goal):
-                self.best[found.division.text] = found
-            return
-        least = float(found.largest_bytes or inf)
-        if least < self.short.get(found.division.text, ("", inf))[1]:
-            self.short[found.division.text] = over, least
-        if found.division.k > 1 and not scheduling.recompute and scheduling.stash:
-            again = Scheduling(
-                *(scheduling.rule, scheduling.micro_batches, scheduling.in_flight), recompute=True
-            )
-            self._try(divided, again)
-
-    def _ranked(self, divided: _Divided, scheduling: Scheduling) -> Ranked | None:
-        """What a way should take; None where its micro-batches are too small for it."""
-        asked, subject = self.asked, self.asked.subject
-        placement, replicas = divided.placement, divided.division.replicas
-        size = subject.batch_size // replicas
-        try:
-            if not scheduling.is_stream:
-                for samples in {*scheduling.sizes(size)}:
-                    placement.check_samples(samples)
-            made = wanted_schedule(
-                placement, scheduling, True, batches=scheduling.sample_batches, batch_size=size
-            )
-            prediction = predict(placement, made, asked.machine, asked.times, size)
-        except HgpartError as error:
-            if scheduling == divided.orders[0]:
-                self.dropped.append(Dropped(divided.division.text, " ".join(str(error).split())))
-            return None
-        self.simulated += 1
-        exchange = exchange_seconds(divided.versions, replicas, asked.machine)
-        plan = make_plan(
-            *(divided.partition, subject.graph, subject.work, subject.model, subject.input_shape),
-            scheduling,
-        )
-        return Ranked(
-            division=divided.division,
-            plan=plan,
-            prediction=with_exchange(prediction, exchange),
-            needed_bytes=needed_bytes(divided.lasting, divided.versions, prediction, scheduling),
-            link_seconds=_link_seconds(prediction, asked.machine) + exchange,
-            exchange_bytes=2 * (replicas - 1) * sum(divided.versions),
-        )
-
-    def _found(self, left_out: int) -> Recommendation:
-        asked, subject = self.asked, self.asked.subject
-        if self.one_device is None:
-            raise InfeasibleError(f"one device can't train it: {self.dropped[0].why}")
-        if not self.best:
-            text, (over, _) = min(self.short.items(), key=lambda item: item[1][1])
-            raise InfeasibleError(
-                f"no way to train {subject.model} fits in memory: the one that needs least, {text}:"
-                f" {over}; more memory, more devices or a smaller batch than {subject.batch_size} "
-                "may do"
-            )
-        return Recommendation(
-            model=subject.model,
-            machine=asked.machine,
-            times=asked.times.source,
-            devices=subject.k,
-            batch_size=subject.batch_size,
-            goal=asked.goal,
-            ranked=ranked_by(asked.goal, self.best),
-            one_device=self.one_device,
-            dropped=tuple(self._dropped()),
-            simulated=self.simulated,
-            left_out=left_out,
-        )
-
-    def _dropped(self) -> Iterator[Dropped]:
-        yield from self.dropped
-        for text, (over, _) in self.short.items():
-            if text not in self.best:
-                yield Dropped(text, over)
-
-
-def _shares(partition: Partition) -> bytes:
-    """What two divisions that are alike have in common: shares of layers, slices, traffic."""
-    shares = part_shares(partition.model, partition.parts, partition.k).layer_work
-    return b"".join(
-        (
-            repr((partition.k, partition.modelling.slices)).encode(),
-            shares.tobytes(),
-            partition.evaluation.traffic.tobytes(),
-        )
+    if not model.training:
+        raise ArgumentError("the model is in evaluation mode: accepted is model.train()")
+    k = machine.k if devices is None and machine is not None else devices
+    if k is None:
+        raise ArgumentError("neither devices nor a machine: accepted is devices=4, say")
+    check_asked(k, batch_size, time_limit, memory, machine, goal)
+    threads = threads_of_each(k) if machine is None else machine.devices[0].threads
+    traced = trace(model, example)
+    graph = channel_graph(traced)
+    if machine is None:
+        machine, _ = machine_here(k, threads)
+    if times is None:
+        times = times_here(model, traced, graph, batch_size, threads)
+    return rank_ways(
+        *(model, traced, graph, times, machine),
+        devices=k,
+        batch_size=batch_size,
+        goal=goal,
+        memory=memory,
+        time_limit=time_limit,
+        seed=seed,
+        name=name or type(model).__name__,
+        on_progress=on_progress,
     )
-
-
-def _link_seconds(prediction: Prediction, machine: Machine) -> float:
-    """Of a batch, of the device that sends longest, one message after another."""
-    sent = prediction.sent_bytes
-    seconds = [
-        sum(
-            machine.link(one, other).seconds_of(float(size))
-            for other, size in enumerate(row)
-            if size
-        )
-        for one, row in enumerate(sent.tolist())
-    ]
-    return max(seconds) / prediction.batches

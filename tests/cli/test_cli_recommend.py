@@ -11,7 +11,7 @@ from hgpart import load_model
 from hgpart.cli import run
 from hgpart.layers.layering import channel_graph
 from hgpart.plan import load_plan
-from hgpart.recommendation import recommend as module
+from hgpart.recommendation import ways as module
 from hgpart.recommendation.divisions import divisions
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.layer_times import save_layer_times

@@ -13,7 +13,7 @@ from hgpart.bench.session import WayError
 from hgpart.bench.ways.job import Job
 from hgpart.errors import RunError
 from hgpart.recommendation import measuring
-from hgpart.recommendation import recommend as module
+from hgpart.recommendation import ways as module
 from hgpart.recommendation.divisions import divisions
 from hgpart.recommendation.measuring import ROUNDS, with_measured
 from hgpart.recommendation.ranking import Recommendation

@@ -11,7 +11,7 @@ from hgpart.errors import ArgumentError
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Link, Machine
 from hgpart.recommendation import divisions as ways
-from hgpart.recommendation import recommend as search
+from hgpart.recommendation import ways as search
 from hgpart.recommendation.replicas import MANY, exchange_seconds, one_of
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import flops
@@ -37,7 +37,7 @@ def found(lenet, monkeypatch, devices: int, batch_size: int, names: str):
     monkeypatch.setattr(search, "divisions", lambda devices: wanted)
     times = in_proportion(graph)
     machine = load_machine("10gbe", devices)
-    return search.recommend(
+    return search.rank_ways(
         *(model, traced, graph, times, machine), batch_size=batch_size, time_limit=1e4
     )
 

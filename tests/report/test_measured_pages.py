@@ -15,7 +15,7 @@ from recommended import machine, recommended
 from hgpart.bench.races import Point, Race, Races
 from hgpart.execution.events import Doing, Event
 from hgpart.execution.totals import Timing, Totals, Traffic
-from hgpart.recommendation import recommend as module
+from hgpart.recommendation import ways as module
 from hgpart.recommendation.divisions import divisions
 from hgpart.recommendation.ranking import Dropped, Recommendation
 from hgpart.report.page.measured_steps import last_step_figure

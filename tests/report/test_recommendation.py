@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from recommended import machine, recommended
 
-from hgpart.recommendation import recommend as module
+from hgpart.recommendation import ways as module
 from hgpart.recommendation.divisions import divisions
 from hgpart.recommendation.ranking import Dropped, Recommendation
 from hgpart.report.recommendation.fields import recommendation_json

@@ -37,9 +37,8 @@ from hgpart.cli.outputs import (
     plain_console,
     tables_wanted,
 )
-from hgpart.cli.processes import threads_of_each
 from hgpart.cli.stages import Stages, classes_of, traced_model
-from hgpart.cores import processor, usable_cores
+from hgpart.cores import processor, threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
 from hgpart.terminal import progress_bar
 

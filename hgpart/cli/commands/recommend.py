@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-from dataclasses import replace
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,21 +21,13 @@ from hgpart.cli.options import (
     one_of,
 )
 from hgpart.cli.outputs import check_outputs, lead_on, of_plan, plain_console, tables_wanted
-from hgpart.cli.processes import threads_of_each
 from hgpart.cli.stages import Stages, classes_of, traced_model
-from hgpart.cores import processor, usable_cores
-from hgpart.errors import ArgumentError, RunError
-from hgpart.own_python import own_python
+from hgpart.cores import threads_of_each
+from hgpart.errors import ArgumentError
 from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from hgpart.layers.channel_graph import ChannelGraph
-    from hgpart.machines.machine import Machine
     from hgpart.recommendation.ranking import Recommendation
-    from hgpart.tracing.traced_model import TracedModel
-    from hgpart.work.layer_times import LayerTimes
 
 
 def recommend(
@@ -120,9 +109,10 @@ def recommend(
             from hgpart.partition.problem.checks import check_search
             from hgpart.partition.problem.memory import number_of_bytes
             from hgpart.plan import save_plan
+            from hgpart.recommendation.measured_here import machine_here, times_here
             from hgpart.recommendation.ranking import check_goal
-            from hgpart.recommendation.recommend import recommend
             from hgpart.recommendation.replicas import MANY
+            from hgpart.recommendation.ways import rank_ways
             from hgpart.report.recommendation.fields import recommendation_json
             from hgpart.report.recommendation.printing import print_recommendation
             from hgpart.run.processes.connection import check_timeout
@@ -144,10 +134,10 @@ def recommend(
 
             seconds = load_layer_times(times, graph)
     if given is None:
-        given, said = _machine_here(k, threads)
+        given, said = machine_here(k, threads)
         notes.append(said)
     if times is None:
-        seconds = _times_here(module, traced, graph, batch_size, threads)
+        seconds = times_here(module, traced, graph, batch_size, threads)
         notes.append(
             f"Layers were measured now, with {threads} thread{'s' * (threads > 1)}; to keep that: "
             f"hgpart profile {model} --batch-size {batch_size} --threads {threads} -o times.json"
@@ -159,7 +149,7 @@ def recommend(
         )
     with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("", total=1.0)
-        found = recommend(
+        found = rank_ways(
             *(module, traced, graph, seconds, given),
             devices=k,
             batch_size=batch_size,
@@ -187,65 +177,6 @@ def recommend(
         lead_on(f"hgpart train {of_plan(model, output)}")
     if found.interrupted:
         raise KeyboardInterrupt(f"in the simulations: {output} is the best by then")
-
-
-def _machine_here(k: int, threads: int) -> tuple[Machine, str]:
-    """So many devices like this machine's, with the links between its processes; and what it is.
-
-    Where it has fewer cores, two processes are measured, and all links are taken to be like theirs.
-    """
-    import torch
-
-    from hgpart.machines.calibration.here import device_here
-    from hgpart.machines.machine import Link, Machine
-    from hgpart.machines.machine_files import load_machine
-
-    if k == 1:
-        device = device_here(torch.device("cpu"), threads, 1)
-        return Machine(processor(), (device,), (1,), Link.of(0.0, 1e9)), "This machine alone"
-    processes = k if k <= usable_cores() else 2
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "machine.json"
-        command = (
-            *own_python("from hgpart.__main__ import main; main()"),
-            *("calibrate", "--processes", str(processes), "--threads", str(threads)),
-            *("--output", str(file)),
-        )
-        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, check=False)
-        if ended.returncode:
-            raise RunError(f"'hgpart calibrate' has failed with status {ended.returncode}")
-        measured = load_machine(file)
-    if processes == k:
-        keep = f"hgpart calibrate --processes {k} --threads {threads} -o machine.json"
-        return measured, f"Links were measured now; to keep that: {keep}"
-    assumed = replace(
-        measured,
-        name=f"{k} devices like one of {measured.name}",
-        devices=measured.devices[:1] * k,
-        nodes=(k,),
-        pairs={},
-        all_reduce=None,
-    )
-    return assumed, (
-        f"Assumed: {k} devices, each as fast as a process on this machine, which has "
-        f"{usable_cores()} cores, and linked as two of these were measured to be now; --machine "
-        "FILE or NAME for others"
-    )
-
-
-def _times_here(
-    module: nn.Module, traced: TracedModel, graph: ChannelGraph, batch_size: int, threads: int
-) -> LayerTimes:
-    import torch
-
-    from hgpart.timing.layer_timing import time_layers
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        return time_layers(module, traced, graph, batch_size=batch_size)
-    finally:
-        torch.set_num_threads(before)
 
 
 def _measured(

@@ -1,0 +1,155 @@
+"""Recommended ways are what their plans come to when they are simulated anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from recommended import machine, network, recommended
+from toy_times import in_proportion
+
+from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
+from hgpart.machines.machine import Link
+from hgpart.placement import place
+from hgpart.prediction.predict import predict
+from hgpart.recommendation import ways as module
+from hgpart.recommendation.divisions import divisions
+from hgpart.recommendation.orders import orders
+from hgpart.recommendation.ranking import GOALS, Recommendation
+from hgpart.run.scheduling import schedule
+
+SLOW = Link.of(latency=1.0, bandwidth=1.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few() -> Iterator[None]:
+    """Three divisions of each number of devices, and four micro-batches at most."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "divisions", lambda k: divisions(k)[:4])
+        patch.setattr(module, "orders", lambda *asked: [orders(*asked)[at] for at in (0, -1)])
+        yield
+
+
+@pytest.fixture(scope="module")
+def found() -> Recommendation:
+    return recommended(machine(2))
+
+
+def figures(recommendation: Recommendation) -> list[Any]:
+    return [
+        (one.division, one.scheduling, one.simulated_seconds, one.needed_bytes)
+        for one in recommendation.ranked
+    ]
+
+
+def test_seconds_are_those_of_the_plans(found: Recommendation) -> None:
+    again = []
+    for one in found.ranked:
+        placement = place(network(), one.plan, ["meta"] * one.plan.k)
+        order = one.scheduling
+        made = schedule(placement, order.rule, order.micro_batches, batch_size=8)
+        times = in_proportion(placement.blueprint.graph)
+        foretold = predict(placement, made, found.machine, times, 8)
+        again.append(foretold.period + foretold.update_seconds)
+    assert [one.simulated_seconds for one in found.ranked] == pytest.approx(again)
+    assert again == sorted(again)
+    assert found.one_device in found.ranked
+    assert found.speed_up(found.best) == found.one_device.seconds / again[0]
+
+
+def test_the_same_asked_again_is_the_same(found: Recommendation) -> None:
+    assert figures(recommended(machine(2))) == figures(found)
+
+
+def test_what_has_no_memory_is_dropped_and_said_so(found: Recommendation) -> None:
+    known = sorted(one.largest_bytes or 0 for one in found.ranked)
+    limit = known[len(known) // 2]
+    less = recommended(machine(2, memory=limit))
+    assert all((one.largest_bytes or 0) <= limit for one in less.ranked)
+    texts = [one.division.text for one in less.ranked]
+    for one in found.ranked:
+        assert (one.division.text in texts) != any(
+            "needs" in other.why and other.what == one.division.text for other in less.dropped
+        )
+    assert figures(recommended(machine(2), memory=limit)) == figures(less)
+    with pytest.raises(InfeasibleError, match=r"the one that needs least, .* of 10 bytes"):
+        recommended(machine(2), memory=10)
+
+
+def test_over_slow_links_one_device_is_best() -> None:
+    found = recommended(machine(2, SLOW))
+    assert not found.is_split
+    assert found.best.plan.k == 1
+
+
+def test_hours_can_be_divided_too(found: Recommendation) -> None:
+    slow = recommended(machine(2), scale=1e7)
+    assert slow.one_device.seconds > 1000
+    assert len(slow.ranked) == len(found.ranked)
+
+
+def test_without_time_one_device_is_simulated() -> None:
+    found = recommended(machine(2), time_limit=0)
+    assert [one.division.k for one in found.ranked] == [1]
+    assert found.left_out > 0
+
+
+@pytest.mark.parametrize("simulated", [0, 2])
+def test_ctrl_c_leaves_the_best_by_then(monkeypatch: pytest.MonkeyPatch, simulated: int) -> None:
+    done: list[Any] = []
+
+    def few(*asked: Any) -> Any:
+        if len(done) == simulated:
+            raise KeyboardInterrupt
+        done.append(asked)
+        return predict(*asked)
+
+    monkeypatch.setattr(module, "predict", few)
+    if simulated == 0:
+        with pytest.raises(KeyboardInterrupt):
+            recommended(machine(2))
+        return
+    found = recommended(machine(2))
+    assert (found.interrupted, found.simulated, len(found.ranked)) == (True, 2, 2)
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_ways_are_in_the_order_of_the_goal(goal: str) -> None:
+    found = recommended(machine(2), goal=goal)
+    figures = [one.largest_bytes if goal == "memory" else one.seconds for one in found.ranked]
+    assert len(figures) > 1
+    assert figures == sorted(figures)
+    assert goal == "throughput" or not any(one.scheduling.is_stream for one in found.ranked)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("goal", GOALS)
+def test_all_ways_there_are(goal: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "divisions", divisions)
+        patch.setattr(module, "orders", orders)
+        every = recommended(machine(4), goal=goal)
+    assert every.left_out == 0
+    values = [one.value(goal) for one in every.ranked]
+    assert values == sorted(values)
+    said = {one.division.text for one in every.ranked} | {one.what for one in every.dropped}
+    assert said == {one.text for one in divisions(4)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devices": 3}, "3 devices of a machine of 2: accepted are 1 to 2"),
+        ({"batch_size": 0}, "batch size 0: accepted is 1 or more"),
+        ({"goal": "x"}, "goal 'x'"),
+        ({"memory": 0}, "memory 0: accepted is 1 byte or more"),
+        ({"time_limit": -1}, "time limit -1"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_what_is_wrong_is_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message) as error:
+        recommended(machine(2), **options)
+    assert isinstance(error.value, HgpartError)
+    assert "\n" not in str(error.value)
