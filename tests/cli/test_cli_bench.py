@@ -57,6 +57,7 @@ def fails(capfd, status, said, code):
     assert out == ""
 
 
+@pytest.mark.full
 def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
     model, ways = toy(tmp_path), "single,ddp,ps-sync:distributed,halves:1f1b:2"
     files = [str(tmp_path / name) for name in ("b.json", "b.csv", "b.html")]

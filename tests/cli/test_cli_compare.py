@@ -141,6 +141,7 @@ def test_resume_goes_on_from_the_rows_that_are_there(tmp_path):
     assert set(fewer.rows) | set(fewer.besides) == set(after.rows)
 
 
+@pytest.mark.full
 def test_what_was_not_asked_for_now_is_kept_but_not_shown(capsys, tmp_path):
     file = tmp_path / "rows.json"
     job = ("compare", "lenet5", "--strategies", "coarse-kahypar,layerwise", "--k", 2)

@@ -190,6 +190,7 @@ def net():
 """
 
 
+@pytest.mark.full
 def test_norms_of_the_batch(tmp_path, capsys):
     (tmp_path / "models.py").write_text(NORMED)
     net, plan = f"{tmp_path / 'models.py'}:net", tmp_path / "plan.json"

@@ -164,6 +164,7 @@ def test_memory_limits_hold_and_what_none_can_hold_is_said(lenet: Any) -> None:
         chosen(lenet, machine, memory=MemoryLimits((1,) * K, 2.0))
 
 
+@pytest.mark.full
 def test_a_plan_of_it_comes_back_whole(lenet: Any, tmp_path: Path) -> None:
     found = chosen(lenet, machine_of(1e8)).partition
     work = training_work(lenet[2], lenet[1], BATCH)
