@@ -12,7 +12,8 @@ from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, restored
 from hgpart.plan import Plan
 from hgpart.report import Report
-from hgpart.report.page import plan_page, write_page
+from hgpart.report.page.document import write_page
+from hgpart.report.page.plan import plan_page
 from hgpart.zoo import is_user_code, load_model
 
 

@@ -29,7 +29,8 @@ ORDER = [
     *("bench.ways", "bench", "recommendation"),
     *("compare", "report", "report.machine", "report.partition", "report.prediction"),
     *("report.recommendation", "report.transformation"),
-    *("report.page", "plotting", "cli", "cli.commands", "__main__"),
+    *("report.page.drawing", "report.page.tables", "report.page"),
+    *("plotting", "cli", "cli.commands", "__main__"),
 ]
 
 

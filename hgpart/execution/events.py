@@ -7,6 +7,7 @@ GPU they are the host's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -43,3 +44,18 @@ class Event(NamedTuple):
 
 
 Timeline = tuple[tuple[Event, ...], ...]  # of each step; a part's in the order in which they begin
+
+
+def planned_events(
+    order: Sequence[Action], spans: Sequence[tuple[float, float]]
+) -> tuple[Event, ...]:
+    """What parts are to do when, as of a step that was measured; spans are in seconds.
+
+    >>> from hgpart.schedules.schedule import Direction
+    >>> planned_events([Action(0, Direction.FORWARD, 0, 0)], [(0.5, 1.0)])[0][1:]
+    (<Doing.RUN: 'run'>, 500000000, 1000000000)
+    """
+    return tuple(
+        Event(action, Doing.RUN, round(begin * 1e9), round(end * 1e9))
+        for action, (begin, end) in zip(order, spans, strict=True)
+    )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hgpart.execution.events import Event, Timeline
+from hgpart.execution.events import Event, Timeline, planned_events
 from hgpart.execution.totals import Totals
 from hgpart.execution.transfers import WHOLE
 from hgpart.placement import Placement
@@ -21,9 +21,10 @@ from hgpart.placement.accounting import known_peak_bytes
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.scheduling import wanted_among, wanted_schedule
+from hgpart.run.scheduling import costs_of, wanted_among, wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.simulation import times
 
 LossFunction = Callable[[Any, Any], Tensor]  # of results and targets: a mean over samples
 Loss = Callable[[], float]  # waits for it, where another process has it
@@ -77,6 +78,12 @@ class Learner(Protocol):
     @property
     def events(self) -> Sequence[Event]:
         """What was done here when in the last step."""
+
+    def planned(self, batches: int, batch_size: int) -> tuple[Event, ...]:
+        """What all parts should do when, in the present mode, by the schedule's own costs.
+
+        In a step, or in a stream of so many batches; nothing where there are no parts. All call it.
+        """
 
     def sums(self, batch_size: int) -> str:
         """What sums, and so losses, have their order by, in the present mode; all call it.
@@ -190,6 +197,10 @@ class WholeModel:
         """Nothing is measured."""
         return ()
 
+    def planned(self, batches: int, batch_size: int) -> tuple[Event, ...]:
+        """There are no parts."""
+        return ()
+
     def sums(self, batch_size: int) -> str:
         """Those of autograd."""
         return self.scheduling.sums
@@ -285,6 +296,13 @@ class _Scheduled:
         if key not in self._schedules:
             self._schedules[key] = self._make(self.scheduling, *key[1:])
         return self._schedules[key]
+
+    def planned(self, batches: int, batch_size: int) -> tuple[Event, ...]:
+        """What all parts should do when, by estimated costs."""
+        is_stream = self.scheduling.is_stream
+        made = self.schedule(batches if is_stream else 1, batch_size)
+        costs = costs_of(self._placement, self.scheduling.micro_batches, batch_size)
+        return planned_events(made.order, times(made.outlines, made.order, costs))
 
     def sums(self, batch_size: int) -> str:
         """What sums have their order by."""

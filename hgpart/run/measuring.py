@@ -42,6 +42,8 @@ class Measurement:
         What `bubble` is by the schedule's own costs.
     timeline : Timeline
         Of the steps, if it was wanted; else empty. A stream's are one.
+    planned : tuple of Event
+        What should have been done when in the last of them, by the schedule's own costs.
     staleness : tuple of tuple of int
         Of each part, in each batch of the first stream: updates that its forward pass is without.
     peak_bytes : tuple of int
@@ -58,6 +60,7 @@ class Measurement:
     totals: Totals
     simulated_bubble: float = 0.0
     timeline: Timeline = ()
+    planned: tuple[Event, ...] = ()
     staleness: tuple[tuple[int, ...], ...] = ()
     peak_bytes: tuple[int, ...] = ()
     planned_peak_bytes: tuple[int | None, ...] = ()
@@ -141,6 +144,7 @@ def measure(
             on_step(done + count)
         seconds = _now(placement, learner) - started
         planned_peak = learner.peak_bytes(len(images))
+        last = learner.planned(steps % at_once or at_once, len(images)) if timeline else ()
     return Measurement(
         steps,
         len(images),
@@ -149,6 +153,7 @@ def measure(
         learner.totals(),
         bubble(planned, costs_of(placement, wanted.micro_batches, len(images))),
         timeline_of(learner, events),
+        last,
         planned.staleness if wanted.is_stream else (),
         peak,
         planned_peak,

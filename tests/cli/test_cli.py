@@ -138,6 +138,7 @@ def test_commands_write_pages(monkeypatch, tmp_path):
         html = page.read_text()
         assert all(f"<h2>{heading}</h2>" in html for heading in headings[name])
         assert len(html.encode()) < 1_500_000
+        assert ('"name":"planned"' in html) is (name != "partition")  # over what was measured
     # Clocks of several machines have nothing in common.
     monkeypatch.setattr("hgpart.cli.commands.run.on_several_machines", lambda: True)
     hgpart(*commands["run"], "--html", tmp_path / "run.html")

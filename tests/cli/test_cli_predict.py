@@ -70,12 +70,14 @@ def test_figures_are_those_of_the_function(files, capfd):
 
 
 def test_tables_say_that_it_is_simulated(files, capfd, tmp_path):
-    assert hgpart_predict(files, "--micro-batches", 2, "--timeline", tmp_path / "t.json") == 0
+    outputs = ["--timeline", tmp_path / "t.json", "--html", tmp_path / "page.html"]
+    assert hgpart_predict(files, "--micro-batches", 2, *outputs) == 0
     shown = capfd.readouterr().out.splitlines()
     assert shown[0].endswith(" samples/s (simulated)")
     assert "Parts, in a step (simulated)" in shown
     assert sum("| keeps " in line for line in shown) == 2
     assert assert_is_trace(tmp_path / "t.json", parts=2)
+    assert f"<h1>{shown[0]}</h1>" in (tmp_path / "page.html").read_text()
 
 
 def test_a_stream_is_told_by_the_batch(files, capfd):
@@ -86,8 +88,9 @@ def test_a_stream_is_told_by_the_batch(files, capfd):
 
 
 @pytest.mark.full
-def test_measured_steps_stand_beside_simulated_ones(files, capfd):
-    assert hgpart_predict(files, "--micro-batches", 2, "--measure", 2, "--json", "-") == 0
+def test_measured_steps_stand_beside_simulated_ones(files, capfd, tmp_path):
+    page = ["--html", tmp_path / "page.html"]
+    assert hgpart_predict(files, "--micro-batches", 2, "--measure", 2, "--json", "-", *page) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["measured_steps"] == 2
     assert found["error"] == pytest.approx(
@@ -95,6 +98,7 @@ def test_measured_steps_stand_beside_simulated_ones(files, capfd):
     )
     assert math.isfinite(found["error"])
     assert all(part["measured_busy_seconds"] > 0 for part in found["parts"])
+    assert '"name":"measured"' in page[1].read_text()
 
 
 @pytest.mark.parametrize(

@@ -6,25 +6,38 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import plotly.graph_objects
 import pytest
 from bench_settings import SETTINGS
+from browser import PLOTS, browse, in_a_browser
 from recommended import machine, recommended
 
 from hgpart.bench.races import Point, Race, Races
-from hgpart.execution.events import Doing, Event
+from hgpart.execution.events import Doing, Event, planned_events
 from hgpart.execution.totals import Timing, Totals, Traffic
+from hgpart.prediction.jobs import Span
+from hgpart.prediction.predict import Prediction
 from hgpart.recommendation import ways as module
 from hgpart.recommendation.divisions import divisions
 from hgpart.recommendation.ranking import Dropped, Recommendation
-from hgpart.report.page.measured_steps import last_step_figure
+from hgpart.report.page.drawing.figures import Figure
+from hgpart.report.page.drawing.looks import hatch_of, part_colour
+from hgpart.report.page.drawing.timelines import milliseconds_of, timeline_figure
+from hgpart.report.page.drawing.ways import race_figure
+from hgpart.report.page.measured_steps import measured_sections, stretched
+from hgpart.report.page.prediction import prediction_page
 from hgpart.report.page.recommended import recommendation_page
 from hgpart.report.page.training import MOST_POINTS, training_page
-from hgpart.report.page.ways import race_figure
+from hgpart.report.prediction.record import PredictionReport
 from hgpart.report.training import TrainingReport
+from hgpart.run.measuring import Measurement
 from hgpart.run.training.loop import TrainingOptions, TrainingResult
-from hgpart.schedules.schedule import Action, Direction
+from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules.outline import Outline
+from hgpart.schedules.schedule import Action, Direction, Schedule
 
 NASTY = "</script><b>"
 
@@ -36,6 +49,92 @@ def figures(html: str) -> dict:
         plotly.graph_objects.Figure(one["data"], one["layout"])  # raises for unknown properties
         assert len(one["data"]) <= 8
     return drawn
+
+
+def predicted(measured: bool) -> PredictionReport:
+    """A step of two parts, of 3 s by simulation and of 2 s as it was measured."""
+    forward, backward = Direction.FORWARD, Direction.BACKWARD
+    actions = [Action(part, way, 0, 0) for part, way in ((0, forward), (1, forward), (1, backward))]
+    outlines = (Outline((), ()),) * 2
+    prediction = Prediction(
+        seconds=3.0,
+        period=3.0,
+        batch_size=8,
+        schedule=Schedule("gpipe", 1, outlines, tuple(actions)),
+        spans=tuple(Span(float(at), at + 1.0) for at in range(3)),
+        busy=np.array([1.0, 2.0]),
+        update_seconds=0.0,
+        peak_bytes=(1, 2),
+        sent_bytes=np.zeros((2, 2), np.int64),
+    )
+    timings = (Timing(1.0, 0.0, 1.0, 0.0), Timing(2.0, 0.5, 1.0, 0.0))
+    events = tuple(
+        Event(action, Doing.RUN, 10**9 * at, 10**9 * at + 6 * 10**8)
+        for at, action in enumerate(actions)
+    )
+    steps = Measurement(2, 8, True, 4.0, Totals(timings, Traffic.none(2)), timeline=((), events))
+    return PredictionReport(
+        NASTY, machine(2), "times", prediction, Scheduling(), steps if measured else None
+    )
+
+
+def test_a_prediction_stands_over_what_was_measured() -> None:
+    html = prediction_page(predicted(measured=True))
+    assert NASTY not in html
+    assert "<h1>3,000.0 ms a step, 2.7 samples/s (simulated)</h1>" in html
+    assert "Measured: 2,000.0 ms a step; the simulation says +50.0 %" in html
+    drawn = figures(html)
+    computes, clock = drawn["seconds"]["data"]
+    assert (computes["x"], clock["x"]) == ([1000.0, 2000.0], [1000.0, 1500.0])
+    planned, measured = drawn["step"]["data"][:2]
+    assert (planned["name"], measured["name"]) == ("planned", "measured")
+    assert planned["base"] == measured["base"] == [0.0, 1000.0, 2000.0]
+    assert (planned["x"], measured["x"]) == ([1000.0] * 3, [600.0] * 3)
+
+
+def test_a_prediction_alone_has_one_row_a_part() -> None:
+    drawn = figures(prediction_page(predicted(measured=False)))
+    assert [one["name"] for one in drawn["step"]["data"]] == ["planned", "forward", "backward"]
+    assert drawn["step"]["data"][0]["y"] == [0, 1, 1]
+    assert len(drawn["seconds"]["data"]) == 1
+
+
+@pytest.mark.full
+@in_a_browser
+@pytest.mark.parametrize("theme", [1, 0])
+def test_a_timeline_in_a_browser(theme: int, tmp_path: Path) -> None:
+    script = (
+        PLOTS
+        + """
+        const plot = document.getElementById("step");
+        const labels = [...plot.querySelectorAll(".ytick text")].map((text) => text.textContent);
+        const legend = [...plot.querySelectorAll(".legendtext")].map((text) => text.textContent);
+        const bars = [...plot.querySelectorAll(".barlayer .point path")]
+          .map((path) => path.getBoundingClientRect())
+          .filter(({ width }) => width)
+          .map(({ left, top, width, height }) => [left, top, width, height].map(Math.round));
+        const root = document.documentElement;
+        return { labels, legend, bars, overflow: root.scrollWidth - root.clientWidth };
+        """
+    )
+    seen, problems, _ = browse(
+        prediction_page(predicted(measured=True)),
+        tmp_path,
+        script,
+        *("--window-size=500,900", f"--blink-settings=preferredColorScheme={theme}"),
+    )
+    assert problems == []
+    assert seen["overflow"] <= 0
+    assert seen["labels"] == ["planned", "0 measured", "planned", "1 measured"]
+    assert seen["legend"] == ["forward", "backward"]
+    planned, measured = seen["bars"][:3], seen["bars"][3:6]
+    for (left, top, width, height), (other, below, shorter, higher) in zip(
+        planned, measured, strict=True
+    ):
+        assert abs(left - other) <= 1  # one axis for both
+        assert shorter == pytest.approx(0.6 * width, abs=3)
+        assert top + height <= below
+        assert higher > 2 * height
 
 
 def trained(losses: list[float], **more: object) -> TrainingReport:
@@ -69,7 +168,18 @@ def test_a_training_of_no_steps_has_a_page() -> None:
     assert figures(training_page(trained([]))) == {}
 
 
-def test_the_last_step_is_drawn_from_its_begin() -> None:
+def drawn_boxes(figure: Figure, lane: str) -> dict[str, list[tuple[int, float, float]]]:
+    """Part, begin and length of what is drawn in a lane, by what it is."""
+    found: dict[str, list[tuple[int, float, float]]] = {}
+    (boxes,) = (one for one in figure.data if one["name"] == lane)
+    for (part, name, _, _), begin, length in zip(
+        boxes["customdata"], boxes["base"], boxes["x"], strict=True
+    ):
+        found.setdefault(name, []).append((part, begin, length))
+    return found
+
+
+def test_the_last_step_is_drawn_from_its_begin_without_its_waits() -> None:
     forward, backward = (
         Action(part, direction, 0, 0)
         for part, direction in ((0, Direction.FORWARD), (1, Direction.BACKWARD))
@@ -79,14 +189,54 @@ def test_the_last_step_is_drawn_from_its_begin() -> None:
         Event(backward, Doing.RUN, 6_000_000, 9_000_000),
         Event(backward, Doing.WAIT, 6_000_000, 7_500_000),
     )
-    drawn = {look["name"]: look for look in last_step_figure(((), step), 2).data}
-    assert list(drawn) == ["forward", "backward", "waits for a message"]
-    boxes = {name: (*look["y"], *look["base"], *look["x"]) for name, look in drawn.items()}
-    assert boxes == {
-        "forward": (0, 0.0, 2.0),
-        "backward": (1, 1.0, 3.0),
-        "waits for a message": (1, 1.0, 1.5),
+    figure = timeline_figure(2, step, (), "ms")
+    assert drawn_boxes(figure, "measured") == {
+        "forward": [(0, 0.0, 2.0)],
+        "backward": [(1, 2.5, 1.5)],
     }
+    waits, legend = (one for one in figure.data if one["name"] == "waits for a message")
+    assert (waits["y"], waits["base"], waits["x"]) == ([1.0], [1.0], [1.5])
+    assert legend["x"] == [None]
+    assert {one["name"] for one in figure.data if one.get("showlegend", True)} == {
+        *("forward", "backward", "waits for a message")
+    }
+
+
+def test_the_plan_is_drawn_over_the_measured_step_in_the_same_colours() -> None:
+    actions = [Action(part, Direction.FORWARD, at, 0) for part in range(9) for at in range(2)]
+    step = tuple(
+        Event(action, Doing.RUN, 10**6 * at, 10**6 * (at + 1)) for at, action in enumerate(actions)
+    )
+    plan = planned_events(actions, [(0.001 * at, 0.001 * at + 0.0005) for at in range(18)])
+    figure = timeline_figure(9, step, plan, "ms")
+    planned, measured = figure.data[:2]
+    assert (planned["name"], measured["name"]) == ("planned", "measured")
+    for one in (planned, measured):
+        parts = [part for part, *_ in one["customdata"]]
+        assert one["marker"]["color"] == [part_colour(part) for part in parts]
+        assert one["marker"]["pattern"]["shape"] == [hatch_of(part) for part in parts]
+        assert [round(y) for y in one["y"]] == parts  # all in the rows of their parts
+    middles = zip(planned["y"], measured["y"], strict=True)
+    room = (planned["width"] + measured["width"]) / 2
+    assert all(above + room < below for above, below in middles)  # downwards; they do not overlap
+    assert planned["width"] < measured["width"]
+    ticks = figure.layout["yaxis"]
+    assert ticks["ticktext"][-2:] == ["planned", "<b>8</b> measured"]
+    assert ticks["tickvals"][-2:] == [planned["y"][-1], measured["y"][-1]]
+
+
+@pytest.mark.parametrize("seconds", [0.25, 0.0])
+def test_a_plan_by_guesses_is_drawn_as_long_as_the_step(seconds: float) -> None:
+    action = Action(0, Direction.FORWARD, 0, 0)
+    plan = planned_events([action, action._replace(chunk=1)], [(0.0, seconds)] * 2)
+    timeline = ((Event(action, Doing.RUN, 5, 8),),)
+    sections, drawn = measured_sections((Timing(1.0),), 1, timeline, plan)
+    figure = drawn["last-step"]
+    assert isinstance(figure, Figure)
+    assert milliseconds_of(stretched(plan, 2.0)) == (2.0 if seconds else 0.0)
+    assert f"by the estimates {1000 * seconds:.4g} ms" in " ".join(sections)
+    sections, _ = measured_sections((Timing(1.0),), 1, timeline, ())
+    assert "estimates" not in " ".join(sections)
 
 
 def test_ways_to_an_accuracy_begin_with_the_eight_that_came_first() -> None:
@@ -111,9 +261,10 @@ def test_chunks_of_a_pass_are_one_box_unless_something_lies_between() -> None:
         run(update, 0, 2_000_000),
         run(forward, 2, 3_000_000),
     )
-    drawn = {look["name"]: look for look in last_step_figure((step,), 1).data}
-    assert (drawn["forward"]["base"], drawn["forward"]["x"]) == ([0.0, 3.0], [2.0, 1.0])
-    assert drawn["update"]["base"] == [2.0]
+    assert drawn_boxes(timeline_figure(1, step, (), "ms"), "measured") == {
+        "forward": [(0, 0.0, 2.0), (0, 3.0, 1.0)],
+        "update": [(0, 2.0, 1.0)],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -138,4 +289,5 @@ def test_ways_are_drawn_in_their_order(found: Recommendation) -> None:
     assert clock["x"] == [0.25, *[None] * len(others)]
     needs, has = drawn["memory"]["data"]
     assert needs["y"] == [one / 1e6 for one in found.best.needed_bytes]
-    assert has["y"] == [1000.0, None][: len(needs["y"])]
+    had = [1000.0, None][: len(needs["y"])]
+    assert has["y"] == [had[0], *had, had[-1]]

@@ -6,14 +6,12 @@ import dataclasses
 import hashlib
 import json
 import re
-import shutil
-import subprocess
-from html.parser import HTMLParser
 from importlib.resources import files
 
 import numpy as np
 import plotly.graph_objects
 import pytest
+from browser import PLOTS, Page, browse, in_a_browser
 from torch import nn
 from toy_outlines import EVEN, halves
 
@@ -33,13 +31,24 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.layering import channel_graph
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import evaluate_layerwise
 from hgpart.report import UNITS, Report, as_json
-from hgpart.report.page import comparison_page, plan_page, write_page
-from hgpart.report.page.figures import MOST_LINES, lines_figure, load_figure
-from hgpart.report.page.grids import MOST_CELLS, layer_grid, neighbours, slices_grid, traffic_grid
-from hgpart.report.page.network import MOST_BOXES, MOST_SHARES, OTHERS, grouped, network
+from hgpart.report.page.comparison import comparison_page
+from hgpart.report.page.document import write_page
+from hgpart.report.page.drawing.figures import MOST_LINES, lines_figure, load_figure
+from hgpart.report.page.drawing.grids import (
+    MOST_CELLS,
+    layer_grid,
+    neighbours,
+    slices_grid,
+    traffic_grid,
+)
+from hgpart.report.page.drawing.looks import part_colour
+from hgpart.report.page.drawing.memory import memory_figure
+from hgpart.report.page.drawing.network import MOST_BOXES, MOST_SHARES, OTHERS, grouped, network
+from hgpart.report.page.plan import plan_page
 from hgpart.report.page.planned_step import step_figure
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -47,12 +56,6 @@ from hgpart.schedules.rules import RULES
 from hgpart.schedules.simulation import times
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import flops
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BROWSER = next((path for path in map(shutil.which, BROWSERS) if path), None)
-in_a_browser = pytest.mark.skipif(
-    BROWSER is None, reason=f"none of {', '.join(BROWSERS)} is installed (apt-get install chromium)"
-)
 
 NASTY = "</script><script>throw 'x'</script><b title=\"&amp;'\">.py:f"
 KS = (2, 8, 128)
@@ -133,52 +136,6 @@ def comparison():
 @pytest.fixture(scope="module")
 def report():
     return make_report(layers=5, k=4)
-
-
-class Page(HTMLParser):
-    """The tables of a page, what it refers to, and its text."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.tables, self.policy, self.outside, self.text = {}, None, [], []
-        self.cell = None
-        self.feed(html)
-
-    def handle_starttag(self, tag, attributes):
-        has = dict(attributes)
-        self.outside += [value for key, value in attributes if key in ("src", "href", "action")]
-        if has.get("http-equiv") == "Content-Security-Policy":
-            self.policy = has["content"]
-        if tag == "table":
-            self.rows = self.tables[has["id"]] = []
-        elif tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.cell = {**has, "text": ""}
-            self.rows[-1].append(self.cell)
-
-    def handle_endtag(self, tag):
-        if tag in ("td", "th"):
-            self.cell = None
-
-    def handle_data(self, data):
-        self.text.append(data)
-        if self.cell is not None:
-            self.cell["text"] += data
-
-    def figures(self, table):
-        """The rows below the headings: what the row is of, and each exact figure by its key."""
-        return [
-            (
-                cells[0]["text"].split(" beyond eps ")[0],
-                {
-                    cell["data-key"]: json.loads(cell.get("data-value", "null"))
-                    for cell in cells
-                    if "data-key" in cell
-                },
-            )
-            for cells in self.tables[table][1:]
-        ]
 
 
 def drawn_on(html):
@@ -375,7 +332,7 @@ def test_every_plot_is_an_image_with_a_name(comparison, report):
     html = comparison_page(comparison, report)
     plots = re.findall(r'<div class="plot"[^>]*>', html)
     plots += re.findall(r'<figure class="network"[^>]*>', html)
-    assert len(plots) == 4
+    assert len(plots) == 5
     assert all(re.search(r'role="img" aria-label="[^"]+"', plot) for plot in plots)
 
 
@@ -412,9 +369,12 @@ def test_bundles_are_what_is_on_record():
 
 
 def test_plotly_knows_every_property_of_the_figures(comparison, report):
+    nine = dataclasses.replace(report.evaluation, loads=np.arange(9) + 1)  # two parts of a colour
     for figure in (
         lines_figure(comparison, "step_bytes", "MB per step", 10**6),
         load_figure(report),
+        load_figure(dataclasses.replace(report, k=9, evaluation=nine, layerwise=nine)),
+        memory_figure([10**6] * 3, [10**9, None, 10**7], "MB"),
         load_figure(dataclasses.replace(report, speeds=(1.0, 1.0, 2.0, 4.0))),
         step_figure(make_schedule(halves(3), "zero-bubble", 3, EVEN), EVEN),
     ):
@@ -552,33 +512,56 @@ def test_many_layers_are_drawn_by_their_modules():
     assert [at for box in flat for at in box] == list(range(1000))
 
 
+def test_memory_stands_against_its_limit(report):
+    def memory_of(one):
+        html = plan_page(one)
+        return drawn_on(html)["figures"]["memory"]["data"], " ".join(Page(html).text)
+
+    (needs,), said = memory_of(report)  # for Adam, where nothing was asked for
+    shares = report.shares
+    assert needs["y"] == [
+        one / 1e6 for one in (4 * shares.parameter_bytes + shares.activation_bytes).tolist()
+    ]
+    assert "4 copies of its parameters, and the feature maps" in said
+    assert "No limit was asked for" in said
+    limits = MemoryLimits((4000, 5000, 6000, 7000), copies=2)
+    needed = limits.needed(report.blocks, report.parts)
+    limited = dataclasses.replace(report, memory=limits, memory_bytes=needed)
+    (needs, has), said = memory_of(limited)
+    assert needs["y"] == [one / 1e6 for one in needed.tolist()]
+    assert has["y"] == [one / 1e6 for one in (4000, *limits.bytes, 7000)]
+    assert needs["marker"]["color"] == [part_colour(part) for part in range(4)]
+    assert "2 copies of its parameters" in said
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_the_picture_of_a_step_has_all_that_its_parts_do(rule, report):
     costs = Costs(work=1.0, message=0.25)
     planned = make_schedule(halves(3), rule, 3, costs)
     figure = step_figure(planned, costs)
     drawn = {part: set() for part in range(planned.k)}
-    for look in figure.data:
-        columns = (look[name] for name in ("y", "base", "x", "text", "customdata"))
-        for part, begin, seconds, micro_batch, (label, end) in zip(*columns, strict=True):
-            assert float(end) == pytest.approx(begin + seconds, rel=1e-3)
-            letter, chunks = re.fullmatch(r"([FBMW])\d+\.(\d+(?:-\d+)?)", label).groups()
-            first, _, last = chunks.partition("-")
-            for chunk in range(int(first), int(last or first) + 1):
-                drawn[part].add(f"{letter}{micro_batch}.{chunk}")
-            did = [
-                (start, stop)
-                for action, (start, stop) in zip(
-                    planned.order, times(planned.outlines, planned.order, costs), strict=True
-                )
-                if action.part == part and begin - 1e-6 <= start < begin + seconds - 1e-6
-            ]
-            assert sum(stop - start for start, stop in did) == pytest.approx(seconds)
+    (lane,) = (look for look in figure.data if look["name"] == "planned")
+    when = times(planned.outlines, planned.order, costs)
+    columns = (lane[name] for name in ("y", "base", "x", "customdata"))
+    for row, begin, length, (part, _, label, end) in zip(*columns, strict=True):
+        assert row == part
+        assert float(end) == pytest.approx(begin + length, rel=1e-3)
+        letter, chunks = re.fullmatch(r"([FBMW]\d+)\.(\d+(?:-\d+)?)", label).groups()
+        first, _, last = chunks.partition("-")
+        drawn[part] |= {f"{letter}.{at}" for at in range(int(first), int(last or first) + 1)}
+        did = [
+            (1000 * start, 1000 * stop)
+            for action, (start, stop) in zip(planned.order, when, strict=True)
+            if action.part == part and begin - 1e-3 <= 1000 * start < begin + length - 1e-3
+        ]
+        assert sum(stop - start for start, stop in did) == pytest.approx(length, rel=1e-5)
     for part, sequence in enumerate(planned.sequences):  # but for chunks that take no time
         timed = {str(one) for one in sequence if costs.action(one, planned.chunk(one))}
         assert timed <= drawn[part] <= {*map(str, sequence)}
-    lightness = {luminance(look["marker"]["color"]) // 8 for look in figure.data}
-    assert len(lightness) == len(figure.data)
+    boxes = zip(lane["customdata"], lane["marker"]["color"], strict=True)
+    looks = {name: colour for (_, name, *_), colour in boxes}
+    lightness = {luminance(colour) // 8 for colour in looks.values()}
+    assert len(lightness) == len(looks) == len(figure.data) - 1  # each kind of box, in the legend
     html = plan_page(report, "MB", (planned, costs))
     assert 'id="step" role="img" aria-label="What each part does when' in html
     said = " ".join(Page(html).text)
@@ -592,77 +575,6 @@ def luminance(colour):
 
 
 # ------------------------------------------------------------------ in a browser
-
-# What the page does is written into the page, where --dump-dom shows it.
-WATCH = """<script>
-const problems = [];
-addEventListener("error", (event) => problems.push(event.message));
-addEventListener("securitypolicyviolation", (event) => problems.push(event.blockedURI));
-</script>"""
-TELL = """<script>
-const seen = (() => { %s })();
-const output = document.createElement("output");
-output.textContent = JSON.stringify({ problems, seen });
-document.body.append(output);
-</script>"""
-
-# The plots, in this page's own words.
-PLOTS = """
-const grids = {};
-for (const grid of document.querySelectorAll(".grid")) {
-  grids[grid.id] = {
-    rows: [...grid.tBodies[0].rows].map((row) => row.cells[0].textContent),
-    columns: grid.tHead.rows[0].cells.length - 1,
-    filled: grid.querySelectorAll("td.shaded").length,
-  };
-}
-const boxes = document.querySelectorAll(".network .box").length;
-const plots = {};
-for (const plot of document.querySelectorAll(".plot")) {
-  plots[plot.id] = {
-    lines: plot.querySelectorAll(".scatterlayer .trace").length,
-    bars: plot.querySelectorAll(".barlayer .point").length,
-    background: plot.layout.paper_bgcolor,
-    width: plot.clientWidth,
-    buttons: [...plot.querySelectorAll(".modebar-btn")].map((button) => button.dataset.title),
-  };
-}
-"""
-
-
-def browse(html, folder, script, *options):
-    """Open a page, let a script look at it, and return what it saw and the page as it then is."""
-    path = folder / "page.html"
-    changed = html.replace("<head>", f"<head>{WATCH}", 1)
-    changed = changed.replace("</body>", f"{TELL % script}</body>", 1)
-    path.write_text(changed, encoding="utf-8")
-    done = subprocess.run(
-        [
-            *(BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom"),
-            *("--enable-logging=stderr", "--v=0", f"--user-data-dir={folder / 'profile'}"),
-            *("--virtual-time-budget=10000", *options, path.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    told = re.search("<output>(.*?)</output>", done.stdout.split("</footer>")[-1], re.DOTALL)
-    found = json.loads(HTMLText(told[1]).text)
-    return found["seen"], found["problems"] + complaints, Page(done.stdout)
-
-
-class HTMLText(HTMLParser):
-    """The text of a piece of HTML."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.text = ""
-        self.feed(html)
-
-    def handle_data(self, data):
-        self.text += data
 
 
 @pytest.mark.full

@@ -203,7 +203,7 @@ class _Wanted:
         from hgpart.bench.results import Bench, bench_csv, bench_json, rows_done
         from hgpart.bench.turns import take_turns
         from hgpart.report.benches import print_bench
-        from hgpart.report.page import bench_page
+        from hgpart.report.page.bench import bench_page
 
         empty = Bench(**about, steps=steps)
         self.job.batches()  # which says what is wrong with the data
@@ -228,7 +228,7 @@ class _Wanted:
     def race(self, about: Mapping[str, Any], until: float, epochs: int) -> None:
         """Seconds to an accuracy."""
         from hgpart.bench.races import Races, race, races_csv, races_done, races_json
-        from hgpart.report.page import race_page
+        from hgpart.report.page.race import race_page
         from hgpart.report.races import print_races
 
         empty = Races(**about, until=until, epochs=epochs)
@@ -262,7 +262,7 @@ class _Wanted:
     ) -> None:
         """Keep what comes, whatever ends it; then write the other files, and print."""
         from hgpart.files.writing import replacing
-        from hgpart.report.page import write_page
+        from hgpart.report.page.document import write_page
 
         kept = None if self.json in (None, "-") else Path(str(self.json))
         interrupted = False

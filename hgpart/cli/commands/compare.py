@@ -265,7 +265,8 @@ def _write(
         with replacing(csv) as file:
             file.write(comparison_csv(comparison))
     if html is not None:
-        from hgpart.report.page import comparison_page, write_page
+        from hgpart.report.page.comparison import comparison_page
+        from hgpart.report.page.document import write_page
 
         write_page(comparison_page(comparison, plan, unit or _fitting_unit(comparison)), html)
 

@@ -284,7 +284,8 @@ def partition(
         in_slices=None if known is None else known.volume,
     )
     if html is not None:
-        from hgpart.report.page import plan_page, write_page
+        from hgpart.report.page.document import write_page
+        from hgpart.report.page.plan import plan_page
 
         write_page(plan_page(report, unit), html)
     show_report(report, unit, json, csv, run_of_plan(model, output, report.modelling))

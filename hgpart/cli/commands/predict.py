@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hgpart.cli.options import (
+    HtmlFile,
     InFlight,
     JsonFile,
     MicroBatches,
@@ -25,7 +26,7 @@ from hgpart.cli.options import (
 from hgpart.cli.outputs import check_outputs, lead_on, of_plan, plain_console, tables_wanted
 from hgpart.cli.placing import Placing, progress
 from hgpart.cli.planned import plan_and_model
-from hgpart.cli.processes import start_ranks, started_as_rank
+from hgpart.cli.processes import on_several_machines, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
 from hgpart.schedule_wanted import Scheduling, scheduling_of
@@ -68,6 +69,7 @@ def predict(
     timeout: Timeout = 300.0,
     unit: Unit = "MB",
     json: JsonFile = None,
+    html: HtmlFile = None,
     timeline: Annotated[
         Path | None,
         typer.Option(
@@ -77,7 +79,7 @@ def predict(
     ] = None,
 ) -> None:
     """Simulate a training step of a plan on a machine: seconds, waiting, memory."""
-    check_outputs({"--json": json, "--timeline": timeline})
+    check_outputs({"--json": json, "--html": html, "--timeline": timeline})
     if measure is not None and measure < 1:
         raise ArgumentError(f"--measure {measure}: accepted is 1 or more")
     if batch_size is not None and batch_size < 1:
@@ -94,7 +96,9 @@ def predict(
     samples = batch_size or loaded.modelling.batch_size
     scheduling.sizes(samples)
     placing.check_step(scheduling, samples, True, "gloo")
-    wanted = _Predicting(placing, machine, times, samples, scheduling, unit, json, timeline, plan)
+    wanted = _Predicting(
+        placing, machine, times, samples, scheduling, unit, json, html, timeline, plan
+    )
     if measure is None:
         wanted.show(wanted.report(None))
     elif started_as_rank():
@@ -117,6 +121,7 @@ class _Predicting:
     scheduling: Scheduling
     unit: str
     json: str | None
+    html: Path | None
     timeline: Path | None
     plan: Path
 
@@ -164,6 +169,7 @@ class _Predicting:
                     backward=True,
                     connection=connection,
                     scheduling=self.scheduling,
+                    timeline=self.html is not None and not on_several_machines(),
                     on_step=lambda done: bar.update(task, completed=done),
                 )
         return found if first else None
@@ -178,6 +184,11 @@ class _Predicting:
             devices = [device.kind for device in report.machine.devices]
             devices = devices[: report.prediction.schedule.k]
             write_timeline(self.timeline, report.timeline, report.model, devices)
+        if self.html is not None:
+            from hgpart.report.page.document import write_page
+            from hgpart.report.page.prediction import prediction_page
+
+            write_page(prediction_page(report), self.html)
         if tables_wanted(self.json, prediction_json(report)):
             print_prediction(report, plain_console(), self.unit)
             lead_on(f"hgpart run {of_plan(self.placing.model, self.plan)} --backward")

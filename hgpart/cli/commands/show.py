@@ -126,7 +126,8 @@ def show(
                 planned, peaks = _planned(module, loaded, scheduling)
     report = replace(report, seconds=stage.all_seconds())
     if html is not None:
-        from hgpart.report.page import plan_page, write_page
+        from hgpart.report.page.document import write_page
+        from hgpart.report.page.plan import plan_page
 
         write_page(plan_page(report, unit, planned), html)
     if graphml is not None or dot is not None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hgpart.files.writing import replacing
-from hgpart.report.page.figures import Figure
-from hgpart.report.page.grids import Grid
-from hgpart.report.page.network import Network
+from hgpart.report.page.drawing.figures import Figure
+from hgpart.report.page.drawing.grids import Grid
+from hgpart.report.page.drawing.network import Network
 
 Drawn = Figure | Grid | Network
 PLOTS, LAYOUT = "bundles/plotly-basic.min.js", "bundles/dagre.min.js"

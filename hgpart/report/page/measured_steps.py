@@ -1,26 +1,27 @@
-"""Timings, Timeline -> sections of a page: what parts did in measured steps, and when."""
+"""Timings, events -> sections of a page: what parts did in measured steps, and when."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from hgpart.execution.events import Doing, Event, Timeline
+from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Timing
 from hgpart.report.page.document import Drawn, plot
-from hgpart.report.page.figures import Figure, part_ticks, shortened
-from hgpart.report.page.looks import COLOURS, GREY, hatch_of, part_colour
-from hgpart.report.page.planned_step import LOOKS, PART_HEIGHT
-from hgpart.schedules.schedule import Direction
+from hgpart.report.page.drawing.figures import Figure, part_ticks, shortened
+from hgpart.report.page.drawing.looks import part_marker
+from hgpart.report.page.drawing.timelines import PART_HEIGHT, milliseconds_of, timeline_figure
 
 WAITING = "rgba(140, 140, 140, 0.35)"
-SHORTEST = 0.002  # of a step, that a wait is drawn as
 
 
 def measured_sections(
-    timings: tuple[Timing, ...], steps: int, timeline: Timeline
+    timings: tuple[Timing, ...], steps: int, timeline: Timeline, planned: Sequence[Event]
 ) -> tuple[list[str], dict[str, Drawn]]:
-    """What each part worked and waited; none where there were no steps."""
+    """What each part worked and waited; none where there were no steps.
+
+    The last step has its plan above it, as long as it is itself: the schedule's own costs are
+    guesses, which say what follows what, but not how fast the devices are.
+    """
     if not steps:
         return [], {}
     figures: dict[str, Drawn] = {"seconds": (bars := seconds_figure(timings, steps))}
@@ -32,11 +33,19 @@ def measured_sections(
         "</section>",
     ]
     if timeline:
-        figures["last-step"] = when = last_step_figure(timeline, len(timings))
+        last = timeline[-1]
+        figures["last-step"] = when = timeline_figure(
+            len(timings), last, stretched(planned, milliseconds_of(last)), "ms, measured"
+        )
+        said = (
+            "The thin row above it is the schedule by its estimates, drawn as long as the measured "
+            f"step ({milliseconds_of(last):,.4g} ms; by the estimates "
+            f"{milliseconds_of(planned):,.4g} ms). "
+        )
         body += [
             "<section><h2>What each part did when</h2>",
-            "<p>The last step, measured: a row is a part, a box what it did of one micro-batch, "
-            "crossed where it waited for a message.</p>",
+            "<p>The last step, measured: a row is a part, in its colour, a box what it did of one "
+            f"micro-batch, a thin line that it waited for a message. {said if planned else ''}</p>",
             plot("last-step", when, "What each part did when in the last step"),
             "</section>",
         ]
@@ -55,8 +64,6 @@ def devices_text(devices: Sequence[str]) -> str:
 def seconds_figure(timings: Sequence[Timing], steps: int) -> Figure:
     """Milliseconds of a step that each part works, and that it waits for messages."""
     parts = list(range(len(timings)))
-    worked = {"color": [part_colour(part) for part in parts]}
-    marker = {**worked, "pattern": {"shape": [hatch_of(part) for part in parts]}}
     data = [
         {
             "type": "bar",
@@ -68,7 +75,7 @@ def seconds_figure(timings: Sequence[Timing], steps: int) -> Figure:
             "hovertemplate": f"part %{{y}} {name}<br>%{{x:.4~g}} ms a step<extra></extra>",
         }
         for name, several, look in (
-            ("works", [one.busy for one in timings], marker),
+            ("works", [one.busy for one in timings], part_marker(parts)),
             ("waits for messages", [one.waiting for one in timings], {"color": WAITING}),
         )
     ]
@@ -76,59 +83,23 @@ def seconds_figure(timings: Sequence[Timing], steps: int) -> Figure:
         "barmode": "stack",
         "xaxis": {"title": {"text": "ms a step, measured"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "part"}, "autorange": "reversed", **part_ticks(len(parts))},
+        "legend": {"traceorder": "normal"},
         "meta": {"legend": "above"},
     }
     return Figure(data, layout, height=PART_HEIGHT * len(parts) + 150)
 
 
-def last_step_figure(timeline: Timeline, k: int) -> Figure:
-    """What each part did when in the last measured step, and when it waited."""
-    events = timeline[-1]
-    origin = min(event.begin for event in events)
-    runs = _joined(event for event in events if event.doing is Doing.RUN)
-    looks = {**LOOKS, Direction.UPDATE: ("update", COLOURS[2], "")}
-    groups = [
-        ([event for event in runs if event.action.direction is direction], *look)
-        for direction, look in looks.items()
-    ]
-    least = SHORTEST * (max(event.end for event in events) - origin)
-    waits = [one for one in events if one.doing is Doing.WAIT and one.end - one.begin >= least]
-    groups.append((waits, "waits for a message", GREY, "x"))
-    layout = {
-        "barmode": "overlay",
-        "bargap": 0.15,
-        "xaxis": {"title": {"text": "ms, measured"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "part"}, "range": [k - 0.5, -0.5], **part_ticks(k)},
-        "meta": {"legend": "above"},
-    }
-    data = [_boxes(*group, origin) for group in groups if group[0]]
-    return Figure(data, layout, height=PART_HEIGHT * k + 150)
+def stretched(events: Sequence[Event], milliseconds: float) -> tuple[Event, ...]:
+    """The same from a common begin on, so that all together take so long.
 
-
-def _joined(events: Iterable[Event]) -> list[Event]:
-    """The chunks of a part's pass as one box, from the first one's begin to the last one's end."""
-    found: list[Event] = []
-    for event in sorted(events, key=lambda one: (one.action.part, one.begin)):
-        before = found[-1] if found else None
-        if before is not None and (*before.action[:3], before.action.chunk + 1) == event.action:
-            found[-1] = before._replace(action=event.action, end=event.end)
-        else:
-            found.append(event)
-    return found
-
-
-def _boxes(
-    events: Sequence[Event], name: str, colour: str, pattern: str, origin: int
-) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "y": [event.action.part for event in events],
-        "base": [shortened((event.begin - origin) / 1e6) for event in events],
-        "x": [shortened((event.end - event.begin) / 1e6) for event in events],
-        "customdata": [event.action.micro_batch for event in events],
-        "marker": {"color": colour, "pattern": {"shape": pattern}, "line": {"width": 0}},
-        "hovertemplate": f"part %{{y}}, {name}<br>micro-batch %{{customdata}}: %{{x:.4~g}} ms from "
-        "%{base:.4~g}<extra></extra>",
-    }
+    >>> from hgpart.execution.events import planned_events
+    >>> from hgpart.schedules.schedule import Action, Direction
+    >>> planned = planned_events([Action(0, Direction.FORWARD, 0, 0)], [(0.0, 2.0)])
+    >>> stretched(planned, 500.0)[0].end
+    500000000
+    """
+    before = milliseconds_of(events)
+    by = milliseconds / before if before else 1.0
+    return tuple(
+        event._replace(begin=round(event.begin * by), end=round(event.end * by)) for event in events
+    )

@@ -39,7 +39,7 @@ function themed({ data, layout }) {
         bordercolor: colour("--line"),
         font: { color: colour("--text") },
       },
-      legend: legends[layout.meta?.legend]?.() ?? {},
+      legend: { ...legends[layout.meta?.legend]?.(), ...layout.legend },
       margin: { t: 48, r: 16, b: 56, l: 72 },
       paper_bgcolor: colour("--page"),
       plot_bgcolor: colour("--page"),

@@ -8,9 +8,10 @@ from html import escape
 from hgpart.recommendation.ranking import Ranked, Recommendation
 from hgpart.report import UNITS
 from hgpart.report.page.document import Drawn, header, page, paragraphs, plot
-from hgpart.report.page.figures import Figure, part_ticks, shortened
-from hgpart.report.page.looks import COLOURS, hatch_of, part_colour
-from hgpart.report.page.tables import Column, cell, head_cell, table
+from hgpart.report.page.drawing.figures import Figure, shortened
+from hgpart.report.page.drawing.looks import COLOURS
+from hgpart.report.page.drawing.memory import memory_figure
+from hgpart.report.page.tables.table import Column, cell, head_cell, table
 from hgpart.report.recommendation.words import answer, reasons, way
 
 MOST_WAYS = 8  # of a chart
@@ -54,8 +55,9 @@ def recommendation_page(
         _ways_table(found, unit),
         "</section>",
     ]
-    if (memory := _memory_figure(found.best, limits, unit)) is not None:
-        figures["memory"] = memory
+    needed = [one for one in found.best.needed_bytes if one is not None]
+    if needed and len(needed) == len(found.best.needed_bytes):
+        figures["memory"] = memory = memory_figure(needed, limits[: len(needed)], unit)
         body += [
             "<section><h2>Memory of the best way</h2>",
             "<p>What each device needs in a step, beside what it may have, where that is known."
@@ -135,48 +137,3 @@ def _ways_table(found: Recommendation, unit: str) -> str:
         cells = "".join(cell(column, record[column.key]) for column in columns)
         rows.append(f"<tr>{head_cell(way(one))}{cells}</tr>")
     return table("ways", "way", columns, rows)
-
-
-def _memory_figure(best: Ranked, limits: Sequence[int | None], unit: str) -> Figure | None:
-    """What each device of a way needs; None where that is not known."""
-    needed = best.needed_bytes
-    if not needed or any(one is None for one in needed):
-        return None
-    size, parts = UNITS[unit], list(range(len(needed)))
-    data = [
-        {
-            "type": "bar",
-            "name": "needs",
-            "x": parts,
-            "y": [(one or 0) / size for one in needed],
-            "marker": {
-                "color": [part_colour(part) for part in parts],
-                "pattern": {"shape": [hatch_of(part) for part in parts]},
-            },
-            "hovertemplate": f"device %{{x}} needs %{{y:,.4~r}} {unit}<extra></extra>",
-        }
-    ]
-    known = limits[: len(needed)]
-    if any(limit is not None for limit in known):
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "may have",
-                "x": parts,
-                "y": [None if limit is None else limit / size for limit in known],
-                "marker": {
-                    "symbol": "line-ew-open",
-                    "size": 40,
-                    "color": COLOURS[1],
-                    "line": {"width": 3},
-                },
-                "hovertemplate": f"device %{{x}} may have %{{y:,.4~r}} {unit}<extra></extra>",
-            }
-        )
-    layout = {
-        "xaxis": {"title": {"text": "device"}, **part_ticks(len(parts))},
-        "yaxis": {"title": {"text": unit}, "rangemode": "tozero", "tickformat": ",~r"},
-        "meta": {"legend": "above"},
-    }
-    return Figure(data, layout, height=400)

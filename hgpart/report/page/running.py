@@ -16,5 +16,7 @@ def run_page(report: RunReport) -> str:
         f"{measured.steps} steps of {measured.batch_size} samples, {passes}",
         devices_text(report.devices),
     ]
-    body, drawn = measured_sections(measured.totals.timings, measured.steps, measured.timeline)
+    body, drawn = measured_sections(
+        measured.totals.timings, measured.steps, measured.timeline, measured.planned
+    )
     return page(f"{report.model}: a run", [header(subject, [run_answer(report)]), *body], drawn)

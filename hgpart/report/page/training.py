@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from hgpart.report.page.document import Drawn, header, page, plot
-from hgpart.report.page.figures import Figure, shortened
-from hgpart.report.page.looks import COLOURS
+from hgpart.report.page.drawing.figures import Figure, shortened
+from hgpart.report.page.drawing.looks import COLOURS
 from hgpart.report.page.measured_steps import devices_text, measured_sections
 from hgpart.report.training import TrainingReport, training_answer
 
@@ -44,7 +44,9 @@ def training_page(report: TrainingReport) -> str:
             plot("accuracies", curve, "Test accuracy against epochs"),
             "</section>",
         ]
-    more, drawn = measured_sections(result.totals.timings, result.steps, result.timeline)
+    more, drawn = measured_sections(
+        result.totals.timings, result.steps, result.timeline, result.planned
+    )
     return page(f"{report.model}: a training", [*body, *more], {**figures, **drawn})
 
 

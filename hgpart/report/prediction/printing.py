@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
 
 from hgpart.report.prediction.record import PredictionReport
@@ -10,6 +12,29 @@ from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, rul
 from hgpart.schedules.drawing import draw_times
 
 SAME = 0.005  # share of a step that nobody need know of
+
+
+def prediction_answer(report: PredictionReport) -> str:
+    """Say what a step should take."""
+    return (
+        f"{1000 * report.seconds:,.1f} ms a step, "
+        f"{report.prediction.samples_per_second:,.1f} samples/s (simulated)"
+    )
+
+
+def prediction_notes(report: PredictionReport) -> Iterator[str]:
+    """Say what one step alone should take, and how far the simulation is from what was measured."""
+    alone = report.prediction.seconds / report.prediction.batches
+    if alone > report.seconds * (1 + SAME):
+        yield (
+            f"One step alone: {1000 * alone:,.1f} ms; as one follows another, parts that are done "
+            "begin the next one"
+        )
+    if report.measured_seconds is not None and report.error is not None:
+        yield (
+            f"Measured: {1000 * report.measured_seconds:,.1f} ms a step; the simulation says "
+            f"{100 * report.error:+.1f} %"
+        )
 
 
 def print_prediction(report: PredictionReport, console: Console, unit: str) -> None:
@@ -23,27 +48,14 @@ def print_prediction(report: PredictionReport, console: Console, unit: str) -> N
         What bytes are printed in, one of `UNITS`.
     """
     prediction, k = report.prediction, report.prediction.schedule.k
-    console.print(
-        f"{1000 * report.seconds:,.1f} ms a step, {prediction.samples_per_second:,.1f} samples/s "
-        "(simulated)",
-        style="bold",
-    )
+    console.print(prediction_answer(report), style="bold")
     divided = in_micro_batches(report.scheduling)
     console.print(
         f"{report.model} on {k} device{'s' * (k > 1)} of {report.machine.name}, steps of "
         f"{prediction.batch_size} samples{divided}, forward and backward"
     )
-    alone = prediction.seconds / report.prediction.batches
-    if alone > report.seconds * (1 + SAME):
-        console.print(
-            f"One step alone: {1000 * alone:,.1f} ms; as one follows another, parts that are done "
-            "begin the next one"
-        )
-    if report.measured_seconds is not None and report.error is not None:
-        console.print(
-            f"Measured: {1000 * report.measured_seconds:,.1f} ms a step; the simulation says "
-            f"{100 * report.error:+.1f} %"
-        )
+    for line in prediction_notes(report):
+        console.print(line)
     console.print()
     _print_parts(report, console, unit)
     console.print()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hgpart.execution.events import Doing, Event, Timeline
+from hgpart.execution.events import Timeline, planned_events
 from hgpart.machines.machine import Machine
 from hgpart.prediction.predict import Prediction
 from hgpart.run.measuring import Measurement
@@ -54,10 +54,4 @@ class PredictionReport:
     @property
     def timeline(self) -> Timeline:
         """Of the step, as of one that was measured."""
-        actions = zip(self.prediction.schedule.order, self.prediction.spans, strict=True)
-        return (
-            tuple(
-                Event(action, Doing.RUN, round(begin * 1e9), round(end * 1e9))
-                for action, (begin, end) in actions
-            ),
-        )
+        return (planned_events(self.prediction.schedule.order, self.prediction.spans),)

@@ -130,6 +130,8 @@ class TrainingResult:
     timeline : Timeline
         Of the last steps, `TIMELINE_STEPS` at most, if it was wanted; else empty. With batches in
         flight it is of those since there were none, as one step.
+    planned : tuple of Event
+        What should have been done when in the last of them, by the schedule's own costs.
     staleness : tuple of tuple of int
         Of each part, in each of these steps: updates by earlier steps that its forward pass was
         without; empty if all steps had all of them.
@@ -144,6 +146,7 @@ class TrainingResult:
     totals: Totals
     options: TrainingOptions
     timeline: Timeline = ()
+    planned: tuple[Event, ...] = ()
     staleness: tuple[tuple[int, ...], ...] = ()
     accuracies: tuple[float, ...] = ()
     learning_rates: tuple[float, ...] = ()
@@ -269,6 +272,7 @@ def _train(
     plateau = Plateau(options.rates["lr"])
     learner.count_anew()
     totals = learner.totals()
+    count = 0  # of steps in a row
     for end in _drains(before, options.steps, every):
         count = end - len(losses)
         batches = _batches(learner, data, range(len(losses), end), options.batch_size)
@@ -295,6 +299,7 @@ def _train(
                     group["lr"] = plateau.rate
     seconds, steps = time.perf_counter() - start, len(losses) - before
     totals = totals + learner.totals()
+    planned = learner.planned(count, options.batch_size) if timeline and count else ()
     tested = len(plateau.accuracies) * every == steps > 0
     return TrainingResult(
         losses=tuple(losses),
@@ -304,6 +309,7 @@ def _train(
         totals=totals,
         options=options,
         timeline=timeline_of(learner, events),
+        planned=planned,
         staleness=tuple(tuple(chain(*of_part)) for of_part in zip(*stale, strict=True)),
         accuracies=tuple(plateau.accuracies),
         learning_rates=tuple(plateau.rates),

@@ -11,9 +11,9 @@ import numpy as np
 
 from hgpart.arrays import Float64, Int32
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.report import UNITS, Report
-from hgpart.report.page.looks import hatch_of, part_colour
-from hgpart.report.partition.record import layer_shares
+from hgpart.report.page.drawing.looks import hatch_of, part_colour
+from hgpart.report.partition.record import Report, layer_shares
+from hgpart.report.tables import UNITS
 
 MOST_BOXES = 320  # that a picture has room for; neighbours in one module are taken together
 MOST_SHARES = 16  # of a box; the smallest of more are drawn as one

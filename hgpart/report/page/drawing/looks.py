@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 # Okabe and Ito's colours for the colour-blind (https://jfly.uni-koeln.de/color/), without the
 # yellow and black that vanish on a light or a dark page.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c")
@@ -33,3 +36,37 @@ def hatch_of(part: int) -> str:
     ('', '/')
     """
     return HATCHES[part // len(COLOURS) % len(HATCHES)]
+
+
+def tinted(colour: str, white: float) -> str:
+    """A colour mixed with so much white; with black, where it is negative.
+
+    >>> tinted("#0072b2", 0.5), tinted("#0072b2", -0.5)
+    ('#80b8d8', '#003959')
+    """
+    end = 255 if white > 0 else 0
+    channels = bytes.fromhex(colour.removeprefix("#"))
+    mixed = (round(one + abs(white) * (end - one)) for one in channels)
+    return "#" + bytes(mixed).hex()
+
+
+def part_marker(parts: Sequence[int], whites: Sequence[float] | None = None) -> dict[str, Any]:
+    """Plotly's marker of bars, each in the look of its part, mixed with so much white."""
+    whites = whites or [0.0] * len(parts)
+    colours = [part_colour(part) for part in parts]
+    marker: dict[str, Any] = {
+        "color": [tinted(*look) for look in zip(colours, whites, strict=True)],
+        "line": {"color": colours, "width": 1},
+    }
+    if any(map(hatch_of, parts)):
+        marker["pattern"] = {
+            "shape": [*map(hatch_of, parts)],
+            "bgcolor": marker["color"],
+            "fgcolor": [
+                colour if white > 0 else "#ffffff"
+                for colour, white in zip(colours, whites, strict=True)
+            ],
+            "fgopacity": 1,
+            "size": 8,
+        }
+    return marker

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.report import UNITS, Report
-from hgpart.report.partition.record import layer_shares
+from hgpart.report.partition.record import Report, layer_shares
 from hgpart.report.partition.slice_shares import SliceShares
+from hgpart.report.tables import UNITS
 
 MOST_CELLS = 2048  # not empty, that a page has room for; more are taken together
 

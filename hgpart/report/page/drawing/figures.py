@@ -12,9 +12,8 @@ import numpy as np
 
 from hgpart.compare.comparison import Comparison
 from hgpart.partition.problem.balance import capacities
-from hgpart.report import Report
-from hgpart.report.page.looks import COLOURS, DASHES, GREY, SYMBOLS, hatch_of, part_colour
-from hgpart.report.partition.record import work_scale
+from hgpart.report.page.drawing.looks import COLOURS, DASHES, GREY, SYMBOLS, part_marker
+from hgpart.report.partition.record import Report, work_scale
 
 MAX_TICKED_PARTS = 40
 MOST_LINES = 8  # of a chart; others wait in the legend
@@ -128,17 +127,13 @@ def load_figure(report: Report) -> Figure:
     parts = list(range(report.k))
     speeds = report.speeds or [1.0] * report.k
     limit = capacities(int(report.evaluation.loads.sum()), speeds, report.eps) / size
-    looks = [(part_colour(part), hatch_of(part)) for part in parts]
     data: list[dict[str, Any]] = [
         {
             "type": "bar",
             "name": "this plan",
             "x": parts,
             "y": (report.evaluation.loads / size).tolist(),
-            "marker": {
-                "color": [colour for colour, _ in looks],
-                "pattern": {"shape": [hatch for _, hatch in looks]},
-            },
+            "marker": part_marker(parts),
             "hovertemplate": f"part %{{x}}, this plan<br>%{{y:,.4~r}} {unit}<extra></extra>",
         },
         {

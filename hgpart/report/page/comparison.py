@@ -1,0 +1,95 @@
+"""Comparison -> its page: the verdict, the table, traffic and load against k; a plan below."""
+
+from __future__ import annotations
+
+from html import escape
+
+from hgpart.compare.comparison import Comparison, verdict
+from hgpart.report import UNITS, Report
+from hgpart.report.page.document import Drawn, header, page, paragraphs, plot
+from hgpart.report.page.drawing.figures import MOST_LINES, lines_figure
+from hgpart.report.page.modelled import all_settings, settings_of, shape_text, slices_text
+from hgpart.report.page.plan import plan_sections
+from hgpart.report.page.tables.comparison import comparison_glossary, comparison_table, k_buttons
+from hgpart.report.partition.printing import answer
+
+
+def comparison_page(comparison: Comparison, plan: Report | None = None, unit: str = "MB") -> str:
+    """The page of a comparison: the verdict, the table, traffic and load against k.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    plan : Report, optional
+        A plan to show below it, as `plan_page` does.
+    unit : str
+        What bytes are shown in, one of `hgpart.report.UNITS`.
+    """
+    subject = [
+        comparison.model,
+        f"input {shape_text(comparison.input_shape)}",
+        *settings_of(comparison),
+        f"epoch of {comparison.dataset_size:,} samples",
+        f"work: {comparison.work_source}",
+        f"seed {comparison.seed}",
+    ]
+    figures = {
+        "step-bytes": lines_figure(
+            comparison, "step_bytes", f"{unit} per training step", UNITS[unit]
+        ),
+        "max-over-average": lines_figure(comparison, "max_over_average", "max/avg load", 1),
+    }
+    hollow = f"Hollow points are beyond eps {comparison.eps:g}: one device has too much to do."
+    body = [
+        header(subject, [verdict(comparison)]),
+        "<section><h2>Every strategy, side by side</h2>",
+        "<p>Less is better in every column. ★ marks the best of its k, for all but load among the "
+        f"splits within max/avg load {1 + comparison.eps:g}; those beyond eps {comparison.eps:g} "
+        "are grey. Click a heading to sort; point "
+        "at a figure for all its digits.</p>",
+        k_buttons(comparison),
+        comparison_table(comparison, unit),
+        comparison_glossary(comparison, unit),
+        "</section>",
+        "<section><h2>Traffic against the number of devices</h2>",
+        "<p>Bytes that all devices together send in a training step: forward, backward and, where "
+        "parameters are replicated, their synchronisation. Lower is better. Of more than "
+        f"{MOST_LINES} lines those of least are drawn: click a name to draw or hide one, twice "
+        f"to see it alone. {hollow}</p>",
+        plot("step-bytes", figures["step-bytes"], "Traffic of each strategy against k"),
+        "</section>",
+        "<section><h2>Load against the number of devices</h2>",
+        "<p>Work of the busiest device over the average: 1 is a perfect balance, 2 means that it "
+        "takes twice as long as it would if all had the same. Lower is better. "
+        f"{hollow}</p>",
+        plot("max-over-average", figures["max-over-average"], "Load of each strategy against k"),
+        "</section>",
+    ]
+    drawn: dict[str, Drawn] = {**figures}
+    if plan is not None:
+        first, *others = answer(plan, unit)
+        parts, more = plan_sections(plan, unit)
+        lines = [*_plan_settings(plan, comparison), *others]
+        body += [f"<section><h2>A plan: {escape(first)}</h2>", *paragraphs(lines), "</section>"]
+        body += parts
+        drawn |= more
+    return page(f"{comparison.model}: strategies compared", body, drawn)
+
+
+def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:
+    """What a plan was made with, and where that differs from the comparison above it."""
+    own = all_settings(plan.modelling)
+    others = all_settings(comparison)
+    differences = [f"{own[name]}, not {others[name]}" for name in own if own[name] != others[name]]
+    if plan.eps not in comparison.epss:
+        asked = ", ".join(f"{eps:g}" for eps in comparison.epss)
+        differences.append(f"eps {plan.eps:g}, not {asked}")
+    made = "another tool" if plan.backend is None else f"{plan.backend}, seed {plan.seed}"
+    slices = slices_text(plan.modelling)
+    lines = [" · ".join(["This plan", *own.values(), *slices, f"eps {plan.eps:g}", f"by {made}"])]
+    if differences:
+        lines.append(
+            "Its figures can't be compared one to one with the strategies' above: it has "
+            f"{'; '.join(differences)}."
+        )
+    return lines

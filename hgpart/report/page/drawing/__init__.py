@@ -1,0 +1,1 @@
+"""Records -> figures, grids and networks, which page.js draws."""

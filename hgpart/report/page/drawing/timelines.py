@@ -1,0 +1,228 @@
+"""Events -> plotly figure: a row a part, a box for what it does, planned over measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from hgpart.execution.events import Doing, Event
+from hgpart.report.page.drawing.figures import MAX_TICKED_PARTS, Figure, part_ticks, shortened
+from hgpart.report.page.drawing.looks import GREY, part_marker, tinted
+from hgpart.schedules.schedule import Action, Direction
+
+# Each in the colour of its part, mixed with white, or darker.
+LOOKS = {
+    Direction.FORWARD: ("forward", 0.0),
+    Direction.BACKWARD: ("backward", 0.6),
+    Direction.MAPS: ("backward, gradients of maps", 0.6),
+    Direction.WEIGHTS: ("backward, gradients of weights", 0.85),
+    Direction.UPDATE: ("update", -0.6),
+}
+SHORTEST = 0.002  # of a step, that a wait or a gap is drawn as
+PART_HEIGHT, BOTH_HEIGHT = 34, 56  # of a row in pixels; with two in it
+NUMBERED = 0.025  # of a step, that a box with a number in it is long
+WAIT_WIDTH = 0.08  # of a row
+# As thin as the waits are drawn.
+WAITS_LEGEND = {
+    "type": "scatter",
+    "mode": "lines",
+    "name": "waits for a message",
+    "x": [None],
+    "y": [None],
+    "line": {"color": GREY, "width": 3},
+}
+
+
+class Lane(NamedTuple):
+    """Where in a part's row something is drawn: from its middle down, and how high."""
+
+    name: str
+    offset: float
+    width: float
+
+
+ALONE = 0.0, 0.85
+PLANNED, MEASURED = Lane("planned", -0.31, 0.2), Lane("measured", 0.1, 0.5)
+
+
+class Box(NamedTuple):
+    """Chunks of one micro-batch, one behind the other without a gap; times are in milliseconds."""
+
+    first: Action
+    last_chunk: int
+    begin: float
+    end: float
+
+    @property
+    def label(self) -> str:
+        """As a drawing in text has it: ``F0.0-3``."""
+        more = f"-{self.last_chunk}" if self.last_chunk > self.first.chunk else ""
+        return f"{self.first}{more}"
+
+
+def timeline_figure(
+    k: int, measured: Sequence[Event], planned: Sequence[Event], axis: str
+) -> Figure:
+    """Draw what parts did when, or are to do, or the one over the other; both begin at 0.
+
+    Parameters
+    ----------
+    k : int
+        Number of parts.
+    measured, planned : sequence of Event
+        Of a step or a stream; one of them may be empty.
+    axis : str
+        What the time is.
+    """
+    both = bool(measured and planned)
+    room = NUMBERED * max(map(milliseconds_of, (measured, planned)))
+    data, shown = list[dict[str, Any]](), set[Direction]()
+    for events, lane in ((planned, PLANNED), (measured, MEASURED)):
+        if events:
+            least = SHORTEST * milliseconds_of(events) if events is measured else 0.0
+            found = boxes(events, least)
+            shown |= {box.first.direction for box in found}
+            data.append(_boxes(found, lane if both else Lane(lane.name, *ALONE), room))
+    data += [_legend(*LOOKS[direction]) for direction in LOOKS if direction in shown]
+    if waits := long_waits(measured, SHORTEST * milliseconds_of(measured)):
+        offset = MEASURED.offset if both else ALONE[0]
+        data += [_waits(waits, _begin(measured), offset), WAITS_LEGEND]
+    layout = {
+        "barmode": "overlay",
+        "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
+        "yaxis": {
+            "range": [k - 0.5, -0.5],
+            "automargin": True,
+            **(
+                _lane_ticks(k)
+                if both and k <= MAX_TICKED_PARTS
+                else {"title": {"text": "part"}, **part_ticks(k)}
+            ),
+        },
+        "legend": {"itemclick": False, "itemdoubleclick": False},
+        "meta": {"legend": "above"},
+    }
+    return Figure(data, layout, height=(BOTH_HEIGHT if both else PART_HEIGHT) * k + 150)
+
+
+def boxes(events: Sequence[Event], least: float = 0.0) -> list[Box]:
+    """What each part does, from one change to the next, without what takes no time.
+
+    A wait or a gap is a change where it is longer than so many milliseconds.
+    """
+    origin, found = _begin(events), list[Box]()
+    waits: dict[int, list[Event]] = {}
+    for wait in long_waits(events, least):
+        waits.setdefault(wait.action.part, []).append(wait)
+    runs = (event for event in events if event.doing is Doing.RUN)
+    for event in sorted(runs, key=lambda one: (one.action.part, one.begin, one.end)):
+        action = event.action
+        for begin, end in between(event, waits.get(action.part, [])):
+            box = Box(action, action.chunk, (begin - origin) / 1e6, (end - origin) / 1e6)
+            before = found[-1] if found else None
+            if (
+                before is not None
+                and before.first[:3] == action[:3]
+                and action.chunk - before.last_chunk in (0, 1)
+                and box.begin - before.end <= least
+            ):
+                found[-1] = before._replace(last_chunk=action.chunk, end=box.end)
+            else:
+                found.append(box)
+    return [box for box in found if box.end > box.begin]
+
+
+def long_waits(events: Sequence[Event], least: float) -> list[Event]:
+    """Waits for messages of so many milliseconds."""
+    waits = (event for event in events if event.doing is Doing.WAIT)
+    return [wait for wait in waits if wait.end - wait.begin > 1e6 * least]
+
+
+def between(run: Event, waits: Sequence[Event]) -> Iterator[tuple[int, int]]:
+    """What remains of an action without the waits in it; all of it, where it has none."""
+    at = run.begin
+    for wait in sorted(waits, key=lambda one: one.begin):
+        if run.begin <= wait.begin and wait.end <= run.end:
+            yield at, wait.begin
+            at = wait.end
+    yield at, run.end
+
+
+def _begin(events: Sequence[Event]) -> int:
+    return min((event.begin for event in events), default=0)
+
+
+def milliseconds_of(events: Sequence[Event]) -> float:
+    """From the first one's begin to the last one's end."""
+    return (max((event.end for event in events), default=0) - _begin(events)) / 1e6
+
+
+def _boxes(found: Sequence[Box], lane: Lane, room: float) -> dict[str, Any]:
+    looks = [LOOKS[box.first.direction] for box in found]
+    parts = [box.first.part for box in found]
+    numbers = {
+        "text": [str(box.first.micro_batch) if box.end - box.begin > room else "" for box in found],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "constraintext": "none",
+    }
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": lane.name,
+        "showlegend": False,
+        "y": [part + lane.offset for part in parts],
+        "width": lane.width,
+        "base": [shortened(box.begin) for box in found],
+        "x": [shortened(box.end - box.begin) for box in found],
+        "customdata": [
+            [box.first.part, name, box.label, f"{box.end:.4g}"]
+            for box, (name, _) in zip(found, looks, strict=True)
+        ],
+        **(numbers if lane.width >= MEASURED.width else {"textposition": "none"}),
+        "marker": part_marker(parts, [white for _, white in looks]),
+        "hovertemplate": f"part %{{customdata[0]}}, {lane.name}: %{{customdata[1]}}<br>"
+        "%{customdata[2]}: from %{base:.4~g} to %{customdata[3]} ms<extra></extra>",
+    }
+
+
+def _waits(waits: Sequence[Event], origin: int, offset: float) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": "waits for a message",
+        "showlegend": False,
+        "y": [wait.action.part + offset for wait in waits],
+        "width": WAIT_WIDTH,
+        "base": [shortened((wait.begin - origin) / 1e6) for wait in waits],
+        "x": [shortened((wait.end - wait.begin) / 1e6) for wait in waits],
+        "customdata": [str(wait.action) for wait in waits],
+        "marker": {"color": GREY},
+        "hovertemplate": "waits for a message of %{customdata}: %{x:.4~g} ms from "
+        "%{base:.4~g}<extra></extra>",
+    }
+
+
+def _legend(name: str, white: float) -> dict[str, Any]:
+    """How boxes of one kind look, in no part's colour."""
+    colour = tinted(GREY, white)
+    return {
+        "type": "bar",
+        "name": name,
+        "x": [None],
+        "y": [None],
+        "marker": {"color": colour, "line": {"color": GREY, "width": 1}},
+    }
+
+
+def _lane_ticks(k: int) -> dict[str, Any]:
+    lanes = PLANNED, MEASURED
+    return {
+        "tickvals": [part + lane.offset for part in range(k) for lane in lanes],
+        "ticktext": [
+            lane.name if lane is PLANNED else f"<b>{part}</b> {lane.name}"
+            for part in range(k)
+            for lane in lanes
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Records -> HTML tables that can be sorted; every cell keeps its exact figure."""
