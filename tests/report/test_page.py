@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 from browser import PLOTS, Page, browse, in_a_browser
-from torch import nn
+from random_reports import NASTY, make_report
 from toy_outlines import EVEN, halves
 
 from hgpart.compare.comparison import (
@@ -26,15 +26,8 @@ from hgpart.compare.comparison import (
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
 from hgpart.compare.strategies import strategies
 from hgpart.errors import OutputError
-from hgpart.hypergraph.metrics import evaluate
-from hgpart.hypergraph.modelling import Modelling
-from hgpart.hypergraph.shares import part_shares
-from hgpart.layers.layering import channel_graph
-from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.problem import Problem
-from hgpart.partitioned_model import evaluate_layerwise
-from hgpart.report import UNITS, Report, as_json
+from hgpart.report import UNITS, as_json
 from hgpart.report.page.comparison import comparison_page
 from hgpart.report.page.document import write_page
 from hgpart.report.page.drawing.figures import MOST_LINES, lines_figure, load_figure
@@ -45,19 +38,16 @@ from hgpart.report.page.drawing.grids import (
     slices_grid,
     traffic_grid,
 )
-from hgpart.report.page.drawing.looks import part_colour
 from hgpart.report.page.drawing.memory import memory_figure
 from hgpart.report.page.drawing.network import MOST_BOXES, MOST_SHARES, OTHERS, grouped, network
 from hgpart.report.page.plan import plan_page
 from hgpart.report.page.planned_step import step_figure
+from hgpart.report.partition.looks import part_colour
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.simulation import times
-from hgpart.tracing.traced_model import example_inputs, trace
-from hgpart.work.figures import flops
 
-NASTY = "</script><script>throw 'x'</script><b title=\"&amp;'\">.py:f"
 KS = (2, 8, 128)
 
 
@@ -93,39 +83,6 @@ def make_comparison(names, ks=KS, epss=(0.1,), model=NASTY):
                     number = 1 + (at * 11) % len(names) + len(names) * round(100 * (eps or 0))
                     rows.append(make_outcome(name, k, eps, number))
     return Comparison(model, (3, 224, 224), "f", 32, None, NASTY, 0, 64000, tuple(rows), epss)
-
-
-def make_report(layers, k, name=NASTY, channels=8, **modelling):
-    """A plan of a chain of layers, scattered at random."""
-    chain = [nn.Conv2d(channels, channels, 1) for _ in range(layers)]
-    model = nn.Sequential()
-    for at, layer in enumerate(chain):
-        model.add_module(f"layer<{at}>&", layer)
-    graph = channel_graph(trace(model, example_inputs(model, (channels, 4, 4))))
-    work, modelling = flops(graph), Modelling(**modelling)
-    blocks, parts = random_parts(Problem(graph, work, modelling, k), 0)
-    found = evaluate(blocks.hypergraph, parts, k)
-    return Report(
-        model=name,
-        input_shape=(channels, 4, 4),
-        graph=graph,
-        work=work,
-        modelling=modelling,
-        k=k,
-        eps=0.1,
-        speeds=None,
-        backend="random",
-        start="random",
-        seed=0,
-        blocks=blocks,
-        parts=parts,
-        feasible=found.imbalance <= 0.1,
-        evaluation=found,
-        lower_bound=0,
-        shares=part_shares(blocks, parts, k),
-        layerwise=evaluate_layerwise(graph, work, modelling, k),
-        seconds={"total": 1.0},
-    )
 
 
 @pytest.fixture(scope="module")

@@ -214,7 +214,8 @@ def test_layers_show_the_share_of_each_part(result):
 
 def test_many_parts_are_named_by_ranges(crowded):
     lines = printed(crowded).splitlines()
-    conv1 = next(line for line in lines if line.startswith("conv1 ")).split(maxsplit=4)
+    table = lines[lines.index("Layers (% of each that each part has)") :]
+    conv1 = next(line for line in table if line.startswith("conv1 ")).split(maxsplit=4)
     holders = np.flatnonzero(crowded.shares.layer_tasks[1])
     assert conv1[:3] == ["conv1", "6", str(len(holders))]
     named = [

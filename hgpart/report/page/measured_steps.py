@@ -8,8 +8,8 @@ from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Timing
 from hgpart.report.page.document import Drawn, plot
 from hgpart.report.page.drawing.figures import Figure, part_ticks, shortened
-from hgpart.report.page.drawing.looks import part_marker
 from hgpart.report.page.drawing.timelines import PART_HEIGHT, milliseconds_of, timeline_figure
+from hgpart.report.partition.looks import part_marker
 
 WAITING = "rgba(140, 140, 140, 0.35)"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from hgpart.report.page.document import Drawn, header, page, plot
 from hgpart.report.page.drawing.figures import Figure, part_ticks, shortened
-from hgpart.report.page.drawing.looks import GREY, part_marker
 from hgpart.report.page.drawing.timelines import PART_HEIGHT, timeline_figure
+from hgpart.report.partition.looks import GREY, part_marker
 from hgpart.report.prediction.printing import prediction_answer, prediction_notes
 from hgpart.report.prediction.record import PredictionReport
 

@@ -9,9 +9,9 @@ from hgpart.recommendation.ranking import Ranked, Recommendation
 from hgpart.report import UNITS
 from hgpart.report.page.document import Drawn, header, page, paragraphs, plot
 from hgpart.report.page.drawing.figures import Figure, shortened
-from hgpart.report.page.drawing.looks import COLOURS
 from hgpart.report.page.drawing.memory import memory_figure
 from hgpart.report.page.tables.table import Column, cell, head_cell, table
+from hgpart.report.partition.looks import COLOURS
 from hgpart.report.recommendation.words import answer, reasons, way
 
 MOST_WAYS = 8  # of a chart

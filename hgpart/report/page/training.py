@@ -8,8 +8,8 @@ import numpy as np
 
 from hgpart.report.page.document import Drawn, header, page, plot
 from hgpart.report.page.drawing.figures import Figure, shortened
-from hgpart.report.page.drawing.looks import COLOURS
 from hgpart.report.page.measured_steps import devices_text, measured_sections
+from hgpart.report.partition.looks import COLOURS
 from hgpart.report.training import TrainingReport, training_answer
 
 MOST_POINTS = 1000  # of a curve; more are means of steps

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hgpart.partition.bounds.lower_bound import relative_gap
+from hgpart.report.partition.bars import print_bars
 from hgpart.report.partition.record import Report, layer_shares, samples_of, work_scale
 from hgpart.report.partition.slice_shares import (
     SliceShares,
@@ -39,6 +40,9 @@ def print_report(report: Report, console: Console, unit: str) -> None:
     """
     for line in answer(report, unit):
         console.print(line)
+    if report.k > 1:
+        console.print()
+        print_bars(report, console)
     work_unit, work_size = work_scale(report)
     for title, table in (
         (f"Load ({work_unit})", _load_table(report, work_size)),

@@ -12,7 +12,7 @@ import numpy as np
 
 from hgpart.compare.comparison import Comparison
 from hgpart.partition.problem.balance import capacities
-from hgpart.report.page.drawing.looks import COLOURS, DASHES, GREY, SYMBOLS, part_marker
+from hgpart.report.partition.looks import COLOURS, DASHES, GREY, SYMBOLS, part_marker
 from hgpart.report.partition.record import Report, work_scale
 
 MAX_TICKED_PARTS = 40

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hgpart.report.page.drawing.figures import Figure, part_ticks
-from hgpart.report.page.drawing.looks import GREY, part_marker
+from hgpart.report.partition.looks import GREY, part_marker
 from hgpart.report.tables import UNITS
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hgpart.arrays import Float64, Int32
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.report.page.drawing.looks import hatch_of, part_colour
+from hgpart.report.partition.looks import hatch_of, part_colour
 from hgpart.report.partition.record import Report, layer_shares
 from hgpart.report.tables import UNITS
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hgpart.execution.events import Doing, Event
 from hgpart.report.page.drawing.figures import MAX_TICKED_PARTS, Figure, part_ticks, shortened
-from hgpart.report.page.drawing.looks import GREY, part_marker, tinted
+from hgpart.report.partition.looks import GREY, part_marker, tinted
 from hgpart.schedules.schedule import Action, Direction
 
 # Each in the colour of its part, mixed with white, or darker.

@@ -8,7 +8,7 @@ from math import inf
 from hgpart.bench.races import Races
 from hgpart.bench.results import Bench
 from hgpart.report.page.drawing.figures import MOST_LINES, Figure
-from hgpart.report.page.drawing.looks import COLOURS, DASHES, SYMBOLS
+from hgpart.report.partition.looks import COLOURS, DASHES, SYMBOLS
 
 BAR_HEIGHT = 30  # of a way, in pixels
 

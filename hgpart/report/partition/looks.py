@@ -50,6 +50,16 @@ def tinted(colour: str, white: float) -> str:
     return "#" + bytes(mixed).hex()
 
 
+def ink_on(colour: str) -> str:
+    """Black or white, whichever can be read on a colour.
+
+    >>> ink_on("#0072b2"), ink_on("#e69f00")
+    ('#ffffff', '#000000')
+    """
+    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
+    return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 95 else "#ffffff"
+
+
 def part_marker(parts: Sequence[int], whites: Sequence[float] | None = None) -> dict[str, Any]:
     """Plotly's marker of bars, each in the look of its part, mixed with so much white."""
     whites = whites or [0.0] * len(parts)
