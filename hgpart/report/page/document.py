@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
@@ -25,14 +25,21 @@ _POLICY = (
 )
 
 
-def header(subject: list[str], lines: list[str]) -> str:
-    """What the page is about, its answer, and what else is said first."""
+def header(
+    subject: list[str], lines: list[str], key_figures: Sequence[tuple[str, str]] = ()
+) -> str:
+    """What the page is about, its answer, figures and what they are, and what else comes first."""
     first, *others = lines
     about = " · ".join(map(escape, subject))
+    key = [
+        f"<div><dt>{escape(meaning)}</dt><dd>{escape(figure)}</dd></div>"
+        for figure, meaning in key_figures
+    ]
     return "\n".join(
         [
             f'<header><p class="subject">{about}</p>',
             f"<h1>{escape(first)}</h1>",
+            *([f'<dl class="key">{"".join(key)}</dl>'] if key else []),
             *paragraphs(others),
             "</header>",
         ]

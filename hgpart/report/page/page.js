@@ -181,6 +181,11 @@ function drawNetwork(figure, { boxes, edges, looks }) {
     for (const [part, share] of parts) {
       const fill = part < 0 ? "none" : `url(#part-${part})`;
       box.append(svg("rect", { x: left, y: y + 1, width: bar * share, height: BAR, fill }));
+      if (part >= 0 && bar * share >= 7 + 6 * `${part}`.length) {
+        const [stroke, , ink] = looks[part];
+        const middle = { x: left + (bar * share) / 2, y: y + BAR - 2, "text-anchor": "middle" };
+        box.append(svg("text", { class: "number", stroke, style: `fill: ${ink}`, ...middle }, part));
+      }
       left += bar * share;
     }
     box.append(svg("rect", { class: "outline", x: x - bar / 2, y: y + 1, width: bar, height: BAR }));

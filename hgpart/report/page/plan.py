@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hgpart.partition.problem.memory import COPIES, MemoryLimits, part_memory
-from hgpart.report import Report
+from hgpart.report import UNITS, Report
 from hgpart.report.page.document import Drawn, graph, grid, header, page, plot
 from hgpart.report.page.drawing.figures import Figure, load_figure
 from hgpart.report.page.drawing.grids import layer_grid, slices_grid, traffic_grid
@@ -13,6 +15,8 @@ from hgpart.report.page.modelled import settings_of, shape_text, slices_text
 from hgpart.report.page.planned_step import step_figure, step_section
 from hgpart.report.page.tables.plan import part_table, step_table, summary_table
 from hgpart.report.partition.printing import answer
+from hgpart.report.partition.step_seconds import step_seconds
+from hgpart.report.tables import even_decimals
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Schedule
 
@@ -42,8 +46,23 @@ def plan_page(
     if planned is not None:
         figures["step"] = step = step_figure(*planned)
         sections += step_section(*planned, step)
-    body = [header(subject, answer(report, unit)), *sections]
-    return page(f"{report.model} on {report.k} devices", body, figures)
+    name = f"{report.model} on {report.k} device{'s' * (report.k > 1)}"
+    lines = [name, *answer(report, unit)]
+    return page(name, [header(subject, lines, [*_key_figures(report, unit)]), *sections], figures)
+
+
+def _key_figures(report: Report, unit: str) -> Iterator[tuple[str, str]]:
+    """What decides whether a plan is any good, and what it is."""
+    found = report.evaluation
+    step = None if report.objective.name == "time" else step_seconds(report)
+    if report.objective.name == "time":
+        yield f"{report.objective_value:.3g} s", "a step, by the search's estimate"
+    elif step is not None and step.seconds:
+        yield f"{step.one_device / step.seconds:.2f} times", "as fast as one device (an estimate)"
+    volume = even_decimals([found.volume / UNITS[unit]])[0]
+    yield f"{volume} {unit}", f"between devices in {report.time}"
+    allowed = f"{100 * report.eps:g} % {'allowed' if report.feasible else 'was asked for'}"
+    yield f"{100 * found.imbalance:.1f} %", f"more work on the busiest than its share ({allowed})"
 
 
 def plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn]]:

@@ -69,13 +69,12 @@ def part_marker(parts: Sequence[int], whites: Sequence[float] | None = None) -> 
         "line": {"color": colours, "width": 1},
     }
     if any(map(hatch_of, parts)):
+        # Lines over each bar's own colour, black or white as it needs; plotly wants one background
+        # by name where colours are several, and does not use it.
         marker["pattern"] = {
             "shape": [*map(hatch_of, parts)],
-            "bgcolor": marker["color"],
-            "fgcolor": [
-                colour if white > 0 else "#ffffff"
-                for colour, white in zip(colours, whites, strict=True)
-            ],
+            "fillmode": "overlay",
+            "bgcolor": "#ffffff",
             "fgopacity": 1,
             "size": 8,
         }

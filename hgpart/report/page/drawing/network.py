@@ -11,7 +11,7 @@ import numpy as np
 
 from hgpart.arrays import Float64, Int32
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.report.partition.looks import hatch_of, part_colour
+from hgpart.report.partition.looks import hatch_of, ink_on, part_colour
 from hgpart.report.partition.record import Report, layer_shares
 from hgpart.report.tables import UNITS
 
@@ -32,12 +32,12 @@ class Network:
     edges : list of tuple
         From box, to box, share of the largest edge's bytes, bytes as text.
     looks : list of tuple
-        Colour and hatching of each part.
+        Colour and hatching of each part, and what can be read on that colour.
     """
 
     boxes: list[tuple[str, float, list[tuple[int, float]], str]]
     edges: list[tuple[int, int, float, str]]
-    looks: list[tuple[str, str]]
+    looks: list[tuple[str, str, str]]
 
 
 def network(report: Report, unit: str) -> Network:
@@ -73,7 +73,10 @@ def network(report: Report, unit: str) -> Network:
             (*pair, round(bytes_ / most_bytes, 4), _bytes(bytes_, unit))
             for pair, bytes_ in edges.items()
         ],
-        looks=[(part_colour(part), hatch_of(part)) for part in range(report.k)],
+        looks=[
+            (part_colour(part), hatch_of(part), ink_on(part_colour(part)))
+            for part in range(report.k)
+        ],
     )
 
 
