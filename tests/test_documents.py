@@ -86,6 +86,8 @@ def test_links_lead_to_files_and_no_placeholder_is_left(name: str) -> None:
     assert re.findall(r"@[A-Z_0-9]+@", TEXTS[name]) == []
     for link in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", TEXTS[name]):
         assert (ROOT / name).parent.joinpath(link).exists(), link
+    for picture in re.findall(r'<img src="([^"]+)"', TEXTS[name]):
+        assert (ROOT / name).parent.joinpath(picture).stat().st_size < 150_000, picture
     for module in re.findall(r"`(\w+\.py)`", TEXTS[name]) if name in EXECUTED else ():
         written = {one.title for one in blocks(TEXTS[name])}
         written |= {one.name for one in (ROOT / "examples").iterdir()}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hgpart.execution.events import Event, Timeline
 from hgpart.execution.totals import Timing
 from hgpart.report.page.document import Drawn, plot
-from hgpart.report.page.drawing.figures import Figure, part_ticks, shortened
+from hgpart.report.page.drawing.figures import TICKS_DOWN, Figure, part_ticks, shortened
 from hgpart.report.page.drawing.timelines import PART_HEIGHT, milliseconds_of, timeline_figure
 from hgpart.report.partition.looks import part_marker
 
@@ -82,7 +82,11 @@ def seconds_figure(timings: Sequence[Timing], steps: int) -> Figure:
     layout = {
         "barmode": "stack",
         "xaxis": {"title": {"text": "ms a step, measured"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "part"}, "autorange": "reversed", **part_ticks(len(parts))},
+        "yaxis": {
+            "title": {"text": "part"},
+            "autorange": "reversed",
+            **part_ticks(len(parts), TICKS_DOWN),
+        },
         "legend": {"traceorder": "normal"},
         "meta": {"legend": "above"},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hgpart.report.page.document import Drawn, header, page, plot
-from hgpart.report.page.drawing.figures import Figure, part_ticks, shortened
+from hgpart.report.page.drawing.figures import TICKS_DOWN, Figure, part_ticks, shortened
 from hgpart.report.page.drawing.timelines import PART_HEIGHT, timeline_figure
 from hgpart.report.partition.looks import GREY, part_marker
 from hgpart.report.prediction.printing import prediction_answer, prediction_notes
@@ -80,7 +80,11 @@ def _seconds_figure(report: PredictionReport) -> Figure:
         )
     layout = {
         "xaxis": {"title": {"text": "ms a step"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "part"}, "autorange": "reversed", **part_ticks(len(parts))},
+        "yaxis": {
+            "title": {"text": "part"},
+            "autorange": "reversed",
+            **part_ticks(len(parts), TICKS_DOWN),
+        },
         "meta": {"legend": "above"},
     }
     return Figure(data, layout, height=PART_HEIGHT * len(parts) + 150)

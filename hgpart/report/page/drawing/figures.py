@@ -15,7 +15,8 @@ from hgpart.partition.problem.balance import capacities
 from hgpart.report.partition.looks import COLOURS, DASHES, GREY, SYMBOLS, part_marker
 from hgpart.report.partition.record import Report, work_scale
 
-MAX_TICKED_PARTS = 40
+# Numbers that there is room for side by side at 400 pixels, and below each other.
+TICKS_ACROSS, TICKS_DOWN = 16, 40
 MOST_LINES = 8  # of a chart; others wait in the legend
 LINEAR_RANGE = 4  # loads that differ less are not drawn on a logarithmic axis
 
@@ -175,6 +176,6 @@ def shortened(value: float) -> float | None:
     return None if np.isnan(value) else float(f"{value:.6g}")
 
 
-def part_ticks(k: int) -> dict[str, Any]:
+def part_ticks(k: int, most: int = TICKS_ACROSS) -> dict[str, Any]:
     """A tick for each part, while there is room."""
-    return {"dtick": 1, "tick0": 0} if k <= MAX_TICKED_PARTS else {"tickmode": "auto"}
+    return {"dtick": 1, "tick0": 0} if k <= most else {"tickmode": "auto", "nticks": most}

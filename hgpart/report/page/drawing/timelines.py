@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hgpart.execution.events import Doing, Event
-from hgpart.report.page.drawing.figures import MAX_TICKED_PARTS, Figure, part_ticks, shortened
+from hgpart.report.page.drawing.figures import TICKS_DOWN, Figure, part_ticks, shortened
 from hgpart.report.partition.looks import GREY, part_marker, tinted
 from hgpart.schedules.schedule import Action, Direction
 
@@ -95,8 +95,8 @@ def timeline_figure(
             "automargin": True,
             **(
                 _lane_ticks(k)
-                if both and k <= MAX_TICKED_PARTS
-                else {"title": {"text": "part"}, **part_ticks(k)}
+                if both and k <= TICKS_DOWN
+                else {"title": {"text": "part"}, **part_ticks(k, TICKS_DOWN)}
             ),
         },
         "legend": {"itemclick": False, "itemdoubleclick": False},
