@@ -136,7 +136,7 @@ const BAR = 13; // height of a box
 const LETTER = 6.2; // width, about
 const THICKEST = 12;
 
-const LONGEST = 24; // letters
+const LONGEST = 18; // letters
 
 // The end of a long name says most: as many of its last modules as there is room for.
 function shortName(name) {
