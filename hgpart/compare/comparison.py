@@ -451,6 +451,9 @@ def _row(record: JsonObject) -> Row:
         largest_activation_bytes=record.whole("largest_activation_bytes"),
         seconds=amount("seconds"),
         smallest_batch=record.whole("smallest_batch", 1, LARGEST),
+        step_seconds=(
+            None if record.fields.get("step_seconds") is None else amount("step_seconds")
+        ),
     )
 
 

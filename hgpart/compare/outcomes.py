@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
+from hgpart.compare.step_seconds import step_seconds
 from hgpart.compare.step_traffic import Flow, step_flows, together
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.hypergraph import Hypergraph
-from hgpart.hypergraph.metrics import imbalance
+from hgpart.hypergraph.metrics import imbalance, traffic
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
@@ -80,6 +81,8 @@ class Outcome:
         To find it.
     smallest_batch : int
         Fewest samples of a step that the strategy can do with: one for each slice of the batch.
+    step_seconds : float or None
+        About what a step takes, as `hgpart.compare.step_seconds` estimates it.
     """
 
     strategy: str
@@ -97,6 +100,7 @@ class Outcome:
     largest_activation_bytes: int
     seconds: float
     smallest_batch: int = 1
+    step_seconds: float | None = None
 
     @property
     def step_bytes(self) -> int:
@@ -198,14 +202,19 @@ def outcome_of_parts(
     volume = together(flows.values()).volume
     others = sum(flow.volume for name, flow in flows.items() if not name.startswith("maps"))
     per_step = _whatever_the_batch(model, parts, k) + others
+    between = traffic(model.hypergraph, parts, k)
     if ring:  # each device hands on shares of the gradients, then of the sums
         shares_of_ring = _in_ring(model.parameter_nets.of_parts(model.weights, parts, k), k)
         flows = {**flows, "gradients": shares_of_ring, "weights": shares_of_ring}
+        every = np.arange(k, dtype=np.int32)
+        between = traffic(model.map_nets.of_parts(model.weights, parts, k), every, k)
+        between[every, np.roll(every, -1)] += shares_of_ring.sent  # to the next one
     step = together(flows.values())
     in_forward = ("maps forward", "statistics")  # these there and back: half of a step's
     shares = part_shares(model, parts, k)
     loads = np.zeros(k, dtype=np.int64)
     np.add.at(loads, parts, model.weights)
+    takes = step_seconds(task.graph, task.work, modelling, between, shares.layer_work)
     return Outcome(
         strategy=strategy.name,
         k=k,
@@ -222,6 +231,7 @@ def outcome_of_parts(
         largest_activation_bytes=int(shares.activation_bytes.max()),
         seconds=0.0,
         smallest_batch=modelling.slices,
+        step_seconds=None if takes is None else takes.seconds,
     )
 
 

@@ -49,8 +49,9 @@ from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve
+from hgpart.report import Report
 from hgpart.tracing.traced_model import example_inputs, trace
-from hgpart.work.figures import Work, flops
+from hgpart.work.figures import Work, flops, whole_work
 
 STRATEGY = Strategy("any", "a test", True, lambda task: None)
 COPIES = ("data-parallel", "parameter-server", "one-weird-trick")
@@ -508,6 +509,26 @@ def test_a_named_strategy_makes_the_partition_that_is_compared() -> None:
         partition_by("layerwize", graph, flops(graph), 2)
     with pytest.raises(ArgumentError, match=r"^k is 0, expected a whole number"):
         partition_by("layerwise", graph, flops(graph), 0)
+
+
+def test_the_estimate_of_a_step_is_that_of_the_partition() -> None:
+    graph = full_size_graph("alexnet")
+    for name in ("layerwise", "sliced-native"):
+        task = Task(graph, flops(graph), Modelling(), 2, 0.2, 0, slices=2)
+        found, row = partition_by(strategy_named(name), task), run(name, graph, 2, eps=0.2)
+        one = Report.of(found, graph, task.work, "alexnet", (3, 224, 224), found.evaluation, {})
+        assert one.step_seconds.seconds == row.step_seconds
+
+
+def test_a_ring_takes_less_than_one_device_that_sums_all() -> None:
+    """Both compute alike; each device's gradients, there and back, are all that is sent."""
+    graph = full_size_graph("alexnet")
+    ring, server = (run(name, graph, 4) for name in ("data-parallel", "parameter-server"))
+    ring_bytes, server_bytes = (row.largest_device_bytes for row in (ring, server))
+    computes = 3 * 32 * whole_work(flops(graph), graph) / 5e10 / 4
+    assert computes < ring.step_seconds < server.step_seconds
+    ratio = (ring.step_seconds - computes) / (server.step_seconds - computes)
+    assert ratio == pytest.approx(ring_bytes / server_bytes, rel=0.01)
 
 
 def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:

@@ -68,6 +68,7 @@ def make_outcome(strategy, k, eps, number):
         largest_parameters=10**5 * number + 1,
         largest_activation_bytes=10**8 + number,
         seconds=0.0123456789 * number,
+        step_seconds=None if strategy == "random" else 0.5 * number / k,
     )
 
 
@@ -107,7 +108,7 @@ def check_comparison_table(page, comparison):
     for (name, figures), row in zip(shown, rows, strict=True):
         assert name == row["strategy"]
         assert figures == {key: row[key] for key in figures}
-        assert "why" in row or len(figures) == 14
+        assert "why" in row or len(figures) == 15
 
 
 # ------------------------------------------------------------------ what is written
@@ -289,7 +290,7 @@ def test_every_plot_is_an_image_with_a_name(comparison, report):
     html = comparison_page(comparison, report)
     plots = re.findall(r'<div class="plot"[^>]*>', html)
     plots += re.findall(r'<figure class="network"[^>]*>', html)
-    assert len(plots) == 5
+    assert len(plots) == 6
     assert all(re.search(r'role="img" aria-label="[^"]+"', plot) for plot in plots)
 
 
@@ -367,6 +368,40 @@ def test_a_logarithmic_axis_has_no_zero():
     figure = lines_figure(comparison, "messages", "messages", 1)
     assert figure.layout["yaxis"]["type"] == "log"
     assert figure.data[0]["y"] == [None, 3, 300]
+
+
+def test_bytes_and_seconds_stand_against_eps_where_there_are_several(comparison):
+    drawn = drawn_on(comparison_page(comparison))["figures"]
+    assert set(drawn) == {"step-bytes", "step-seconds", "max-over-average"}
+    several = make_comparison(["coarse-native", "fine-native", "random"], epss=(0.2, 0.03, 0.1))
+    drawn = drawn_on(comparison_page(several))["figures"]
+    for name, attribute, size in (
+        ("bytes-eps", "step_bytes", 10**6),
+        ("seconds-eps", "step_seconds", 1),
+    ):
+        assert drawn[name]["layout"]["xaxis"]["ticktext"] == ["0.03", "0.1", "0.2"]
+        assert [line["name"] for line in drawn[name]["data"]] == ["coarse-native", "fine-native"]
+        for line in drawn[name]["data"]:
+            assert line["x"] == [0.03, 0.1, 0.2]
+            assert line["y"] == [
+                getattr(row, attribute) / size
+                for eps in line["x"]
+                for row in several.outcomes
+                if (row.strategy, row.k, row.eps) == (line["name"], 8, eps)
+            ]
+        plotly.graph_objects.Figure(drawn[name]["data"], drawn[name]["layout"])
+
+
+def test_seconds_stand_against_k_where_they_are_known(comparison):
+    drawn = drawn_on(comparison_page(comparison))["figures"]["step-seconds"]["data"]
+    lines = {line["name"]: line["y"] for line in drawn}
+    assert lines["random"] == [None] * len(KS)
+    assert lines["data-parallel"] == [
+        row.step_seconds for row in comparison.outcomes if row.strategy == "data-parallel"
+    ]
+    rows = tuple(dataclasses.replace(row, step_seconds=None) for row in comparison.outcomes)
+    page = comparison_page(dataclasses.replace(comparison, rows=rows))
+    assert "step-seconds" not in drawn_on(page)["figures"]
 
 
 def test_a_chart_begins_with_eight_lines(comparison):

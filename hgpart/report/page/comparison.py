@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from html import escape
 
-from hgpart.compare.comparison import Comparison, verdict
+from hgpart.compare.comparison import VERDICT_K, Comparison, verdict
+from hgpart.compare.step_seconds import ASSUMED, LINKS
 from hgpart.report import UNITS, Report
 from hgpart.report.page.document import Drawn, header, page, paragraphs, plot
-from hgpart.report.page.drawing.figures import MOST_LINES, lines_figure
+from hgpart.report.page.drawing.figures import MOST_LINES, Figure, eps_figure, lines_figure
 from hgpart.report.page.modelled import all_settings, settings_of, shape_text, slices_text
 from hgpart.report.page.plan import plan_sections
 from hgpart.report.page.tables.comparison import comparison_glossary, comparison_table, k_buttons
@@ -39,6 +40,8 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
         ),
         "max-over-average": lines_figure(comparison, "max_over_average", "max/avg load", 1),
     }
+    against_eps = _against_eps(comparison, unit, figures)
+    seconds = _seconds(comparison, figures)
     hollow = f"Hollow points are beyond eps {comparison.eps:g}: one device has too much to do."
     body = [
         header(subject, [verdict(comparison)]),
@@ -58,12 +61,14 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
         f"to see it alone. {hollow}</p>",
         plot("step-bytes", figures["step-bytes"], "Traffic of each strategy against k"),
         "</section>",
+        *seconds,
         "<section><h2>Load against the number of devices</h2>",
         "<p>Work of the busiest device over the average: 1 is a perfect balance, 2 means that it "
         "takes twice as long as it would if all had the same. Lower is better. "
         f"{hollow}</p>",
         plot("max-over-average", figures["max-over-average"], "Load of each strategy against k"),
         "</section>",
+        *against_eps,
     ]
     drawn: dict[str, Drawn] = {**figures}
     if plan is not None:
@@ -74,6 +79,45 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
         body += parts
         drawn |= more
     return page(f"{comparison.model}: strategies compared", body, drawn)
+
+
+def _seconds(comparison: Comparison, figures: dict[str, Figure]) -> list[str]:
+    """Estimated seconds against k, where there are any."""
+    if not any(row.step_seconds for row in comparison.steps):
+        return []
+    title = "s per training step, about"
+    assumed = ASSUMED if comparison.work_source == "flops" else LINKS
+    figures["step-seconds"] = figure = lines_figure(comparison, "step_seconds", title, 1)
+    return [
+        "<section><h2>Seconds against the number of devices</h2>",
+        "<p>About what a training step takes: an estimate by the busiest device's work and bytes, "
+        f"for {assumed}, in as many micro-batches as are best. Lower is better. hgpart recommend "
+        "simulates, by what your machine was measured to do.</p>",
+        plot("step-seconds", figure, "Estimated seconds of each strategy against k"),
+        "</section>",
+    ]
+
+
+def _against_eps(comparison: Comparison, unit: str, figures: dict[str, Figure]) -> list[str]:
+    """Bytes and seconds against the imbalance that was allowed, where several were asked for."""
+    ks = {row.k for row in comparison.steps if row.eps is not None}
+    if len(comparison.epss) < 2 or not ks:
+        return []
+    k = VERDICT_K if VERDICT_K in ks else max(ks)
+    body = [
+        "<section><h2>Traffic and seconds against eps</h2>",
+        f"<p>With {k} devices: what a larger imbalance saves, of the strategies that take one. "
+        f"Hollow points are beyond eps {comparison.eps:g}.</p>",
+    ]
+    figures["bytes-eps"] = one = eps_figure(
+        comparison, "step_bytes", f"{unit} per training step", UNITS[unit], k
+    )
+    body.append(plot("bytes-eps", one, "Traffic of each strategy against eps"))
+    if any(row.step_seconds for row in comparison.steps if row.k == k and row.eps is not None):
+        title = "s per training step, about"
+        figures["seconds-eps"] = other = eps_figure(comparison, "step_seconds", title, 1, k)
+        body.append(plot("seconds-eps", other, "Estimated seconds of each strategy against eps"))
+    return [*body, "</section>"]
 
 
 def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:

@@ -15,7 +15,6 @@ from hgpart.report.page.modelled import settings_of, shape_text, slices_text
 from hgpart.report.page.planned_step import step_figure, step_section
 from hgpart.report.page.tables.plan import part_table, step_table, summary_table
 from hgpart.report.partition.printing import answer
-from hgpart.report.partition.step_seconds import step_seconds
 from hgpart.report.tables import even_decimals
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Schedule
@@ -54,7 +53,7 @@ def plan_page(
 def _key_figures(report: Report, unit: str) -> Iterator[tuple[str, str]]:
     """What decides whether a plan is any good, and what it is."""
     found = report.evaluation
-    step = None if report.objective.name == "time" else step_seconds(report)
+    step = None if report.objective.name == "time" else report.step_seconds
     if report.objective.name == "time":
         yield f"{report.objective_value:.3g} s", "a step, by the search's estimate"
     elif step is not None and step.seconds:

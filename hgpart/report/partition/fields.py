@@ -15,7 +15,6 @@ from hgpart.report.partition.record import Report
 from hgpart.report.partition.slice_shares import (
     SliceShares,
 )
-from hgpart.report.partition.step_seconds import step_seconds
 
 
 def as_json(report: Report) -> str:
@@ -45,7 +44,7 @@ def as_csv(report: Report) -> str:
 
 def _fields(report: Report) -> dict[str, Any]:
     found, layerwise, modelling = report.evaluation, report.layerwise, report.modelling
-    seconds = step_seconds(report)
+    seconds = report.step_seconds
     return {
         "hgpart_version": version("hgpart"),
         "model": report.model,

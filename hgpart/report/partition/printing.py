@@ -19,7 +19,6 @@ from hgpart.report.partition.slice_shares import (
     way_divided,
     who_has,
 )
-from hgpart.report.partition.step_seconds import step_seconds
 from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table, table_lines
 
 MAX_GRID_PARTS = 16  # a column each for up to so many parts
@@ -116,7 +115,7 @@ def _per(report: Report) -> str:
 
 def _seconds_line(report: Report) -> list[str]:
     """About how long a step takes, and whether that pays."""
-    if report.objective.name == "time" or (found := step_seconds(report)) is None:
+    if report.objective.name == "time" or (found := report.step_seconds) is None:
         return []
     what = "training step" if report.modelling.training else "forward pass"
     times = found.one_device / found.seconds if found.seconds else 1.0

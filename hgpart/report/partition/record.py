@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
+from hgpart.compare.step_seconds import StepSeconds, step_seconds
 from hgpart.compare.step_traffic import Flow, step_flows, together
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.metrics import Evaluation, communication_volume
@@ -175,6 +176,14 @@ class Report:
     def gap(self) -> float:
         """Share of the objective that a better partition within eps might do without."""
         return relative_gap(self.objective_value, self.objective.least(self.lower_bound, self.k))
+
+    @cached_property
+    def step_seconds(self) -> StepSeconds | None:
+        """About what a step takes; None for one device, or where devices differ."""
+        if self.speeds is not None:
+            return None
+        traffic, layer_work = self.evaluation.traffic, self.shares.layer_work
+        return step_seconds(self.graph, self.work, self.modelling, traffic, layer_work)
 
     @property
     def says_little(self) -> bool:

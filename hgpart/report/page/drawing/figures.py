@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hgpart.compare.comparison import Comparison
+from hgpart.compare.outcomes import Outcome
 from hgpart.partition.problem.balance import capacities
 from hgpart.report.partition.looks import COLOURS, DASHES, GREY, SYMBOLS, part_marker
 from hgpart.report.partition.record import Report, work_scale
@@ -46,59 +47,106 @@ def lines_figure(comparison: Comparison, attribute: str, title: str, size: float
     are not within the smallest eps are hollow. Of more than eight lines those with the least at the
     largest k are drawn, and the others wait in the legend.
     """
-    names = list(dict.fromkeys(row.strategy for row in comparison.rows))
     epss = sorted({row.eps for row in comparison.rows if row.eps is not None})
-    lines: dict[tuple[str, float | None], list[tuple[int, float | None, bool]]] = {}
+    lines: dict[Line, list[Point]] = {}
     for row in comparison.steps:
-        # None where it is 0, which a logarithmic axis does not have.
-        value = getattr(row, attribute) / size or None
-        point = row.k, value, not comparison.is_balanced(row)
-        lines.setdefault((row.strategy, row.eps), []).append(point)
-    data = []
-    drawn = _least(lines)
-    for (name, eps), points in lines.items():
-        at = names.index(name)
-        dash = at // len(COLOURS) + (0 if eps is None else epss.index(eps))
-        label = name if eps is None or len(epss) == 1 else f"{name}, eps {eps:g}"
-        points.sort(key=lambda point: point[0])
+        label = row.strategy
+        if row.eps is not None and len(epss) > 1:
+            label += f", eps {row.eps:g}"
+        dash = 0 if row.eps is None else epss.index(row.eps)
+        point = Point(row.k, _value(row, attribute, size), not comparison.is_balanced(row))
+        lines.setdefault(Line(row.strategy, label, dash), []).append(point)
+    ks = sorted({row.k for row in comparison.rows})
+    axis = {
+        "type": "log",
+        "title": {"text": "devices (k)"},
+        "tickvals": ks,
+        "ticktext": [*map(str, ks)],
+    }
+    return _lines(comparison, lines, "k", axis, title)
+
+
+def eps_figure(comparison: Comparison, attribute: str, title: str, size: float, k: int) -> Figure:
+    """The same of one k against eps, of the strategies that take one."""
+    lines: dict[Line, list[Point]] = {}
+    for row in comparison.steps:
+        if row.eps is not None and row.k == k:
+            point = Point(row.eps, _value(row, attribute, size), not comparison.is_balanced(row))
+            lines.setdefault(Line(row.strategy, row.strategy, 0), []).append(point)
+    ticks = sorted({point.at for points in lines.values() for point in points})
+    axis = {
+        "title": {"text": "eps (imbalance allowed)"},
+        "tickvals": ticks,
+        "ticktext": [f"{eps:g}" for eps in ticks],
+    }
+    return _lines(comparison, lines, "eps", axis, title)
+
+
+class Line(NamedTuple):
+    """A strategy, what it is called in the legend, and which dash it has."""
+
+    strategy: str
+    label: str
+    dash: int
+
+
+class Point(NamedTuple):
+    """Where on the axis, the figure, if there is one, and whether it is beyond the smallest eps."""
+
+    at: float
+    value: float | None
+    beyond: bool
+
+
+def _value(row: Outcome, attribute: str, size: float) -> float | None:
+    """None where it is 0, which a logarithmic axis does not have, too."""
+    value: float | None = getattr(row, attribute)
+    return value / size if value else None
+
+
+def _lines(
+    comparison: Comparison,
+    lines: Mapping[Line, list[Point]],
+    letter: str,
+    axis: dict[str, Any],
+    title: str,
+) -> Figure:
+    names = list(dict.fromkeys(row.strategy for row in comparison.rows))
+    data, drawn = [], _least(lines)
+    for line, unsorted in lines.items():
+        at = names.index(line.strategy)
+        points = sorted(unsorted, key=lambda point: point.at)
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "name": escape(label),
-                "visible": True if (name, eps) in drawn else "legendonly",
-                "x": [k for k, _, _ in points],
-                "y": [value for _, value, _ in points],
+                "name": escape(line.label),
+                "visible": True if line in drawn else "legendonly",
+                "x": [point.at for point in points],
+                "y": [point.value for point in points],
                 "customdata": [
-                    f"<br>beyond eps {comparison.eps:g}" if beyond else ""
-                    for _, _, beyond in points
+                    f"<br>beyond eps {comparison.eps:g}" if point.beyond else "" for point in points
                 ],
                 "line": {
                     "color": COLOURS[at % len(COLOURS)],
-                    "dash": DASHES[dash % len(DASHES)],
+                    "dash": DASHES[(at // len(COLOURS) + line.dash) % len(DASHES)],
                     "width": 2,
                 },
                 "marker": {
                     "symbol": [
-                        SYMBOLS[at % len(SYMBOLS)] + ("-open" if beyond else "")
-                        for _, _, beyond in points
+                        SYMBOLS[at % len(SYMBOLS)] + ("-open" if point.beyond else "")
+                        for point in points
                     ],
                     "size": 9,
                 },
-                "hovertemplate": f"<b>{escape(label)}</b><br>k = %{{x}}<br>"
+                "hovertemplate": f"<b>{escape(line.label)}</b><br>{letter} = %{{x}}<br>"
                 f"%{{y:,.4~r}} {escape(title)}%{{customdata}}<extra></extra>",
             }
         )
-    values = [value for points in lines.values() for _, value, _ in points if value]
+    values = [point.value for points in lines.values() for point in points if point.value]
     linear = max(values, default=1) < LINEAR_RANGE * min(values, default=1)
-    ks = sorted({row.k for row in comparison.rows})
     layout = {
-        "xaxis": {
-            "type": "log",
-            "title": {"text": "devices (k)"},
-            "tickvals": ks,
-            "ticktext": list(map(str, ks)),
-        },
+        "xaxis": axis,
         "yaxis": {
             "type": "linear" if linear else "log",
             "title": {"text": escape(title)},
@@ -111,12 +159,12 @@ def lines_figure(comparison: Comparison, attribute: str, title: str, size: float
     return Figure(data, layout, height=540)
 
 
-def _least(lines: Mapping[Any, list[tuple[int, float | None, bool]]]) -> set[Any]:
-    """As many as a chart has room for, with the least at the largest k that they have."""
+def _least(lines: Mapping[Line, list[Point]]) -> set[Line]:
+    """As many as a chart has room for, with the least at the end of the axis that they have."""
 
-    def last(line: Any) -> tuple[int, float]:
-        k, value, _ = max(lines[line], key=lambda point: point[0])
-        return -k, math.inf if value is None else value
+    def last(line: Line) -> tuple[float, float]:
+        point = max(lines[line], key=lambda one: one.at)
+        return -point.at, math.inf if point.value is None else point.value
 
     return set(sorted(lines, key=last)[:MOST_LINES])
 

@@ -16,6 +16,7 @@ from hgpart.compare.comparison import (
     winners,
 )
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
+from hgpart.compare.step_seconds import LINKS
 from hgpart.compare.strategies import strategies_by_name
 from hgpart.report.page.tables.table import Column, cell, head_cell, table
 from hgpart.report.tables import UNITS
@@ -75,6 +76,13 @@ def comparison_columns(comparison: Comparison, unit: str) -> list[Column]:
             size,
         ),
         Column("messages", "messages", "Number of messages in a step."),
+        Column(
+            "step_seconds",
+            "a step, about",
+            f"An estimate, for {LINKS}: what the busiest device computes, sends and receives, in "
+            "micro-batches. hgpart predict and recommend simulate.",
+            "s",
+        ),
         Column(
             "largest_parameters",
             "most parameters",
