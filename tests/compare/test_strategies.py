@@ -513,10 +513,10 @@ def test_a_named_strategy_makes_the_partition_that_is_compared() -> None:
 
 def test_the_estimate_of_a_step_is_that_of_the_partition() -> None:
     graph = full_size_graph("alexnet")
-    for name in ("layerwise", "sliced-native"):
-        task = Task(graph, flops(graph), Modelling(), 2, 0.2, 0, slices=2)
-        found, row = partition_by(strategy_named(name), task), run(name, graph, 2, eps=0.2)
-        one = Report.of(found, graph, task.work, "alexnet", (3, 224, 224), found.evaluation, {})
+    work = flops(graph)
+    for name in ("layerwise", "filterwise-horizontal"):
+        found, row = partition_by(name, graph, work, 2, 0.2), run(name, graph, 2, eps=0.2)
+        one = Report.of(found, graph, work, "alexnet", (3, 224, 224), found.evaluation, {})
         assert one.step_seconds.seconds == row.step_seconds
 
 
