@@ -62,11 +62,12 @@ def ink_on(colour: str) -> str:
 
 def part_marker(parts: Sequence[int], whites: Sequence[float] | None = None) -> dict[str, Any]:
     """Plotly's marker of bars, each in the look of its part, mixed with so much white."""
+    faint = whites is not None  # numbers stand in these
     whites = whites or [0.0] * len(parts)
     colours = [part_colour(part) for part in parts]
     marker: dict[str, Any] = {
         "color": [tinted(*look) for look in zip(colours, whites, strict=True)],
-        "line": {"color": colours, "width": 1},
+        "line": {"color": [tinted(colour, -0.3) for colour in colours], "width": 1},
     }
     if any(map(hatch_of, parts)):
         # Lines over each bar's own colour, black or white as it needs; plotly wants one background
@@ -75,7 +76,7 @@ def part_marker(parts: Sequence[int], whites: Sequence[float] | None = None) -> 
             "shape": [*map(hatch_of, parts)],
             "fillmode": "overlay",
             "bgcolor": "#ffffff",
-            "fgopacity": 1,
+            "fgopacity": 0.4 if faint else 1,
             "size": 8,
         }
     return marker
