@@ -648,7 +648,11 @@ def test_a_large_plan_in_a_narrow_window(theme, background, large, tmp_path):
         + """
         const body = getComputedStyle(document.body).backgroundColor;
         const root = document.documentElement;
-        return { plots, grids, boxes, body, overflow: root.scrollWidth - root.clientWidth };
+        const summary = document.getElementById("summary-table");
+        const cut = summary.scrollWidth - summary.parentNode.clientWidth;
+        const overflow = root.scrollWidth - root.clientWidth;
+        const numbers = document.querySelectorAll(".network .number").length;
+        return { plots, grids, boxes, body, cut, overflow, numbers };
         """
     )
     seen, problems, page = browse(
@@ -660,6 +664,8 @@ def test_a_large_plan_in_a_narrow_window(theme, background, large, tmp_path):
     )
     assert problems == []
     assert seen["overflow"] <= 0  # what is wide scrolls by itself
+    assert seen["cut"] <= 0
+    assert seen["numbers"] >= 200  # shares with room for it say whose they are
     assert len(page.figures("parts-table")) == 128
     assert {plot["background"] for plot in seen["plots"].values()} == {background}
     red, green, blue = (int(background[at : at + 2], 16) for at in (1, 3, 5))
