@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import nn
 
 from hgpart.errors import ArgumentError, PlanError
@@ -28,6 +27,7 @@ from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.plan import make_plan, save_plan
 from hgpart.summary import Summary
+from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import Work, flops
 
@@ -91,17 +91,18 @@ class PartitionedModel:
         Raises
         ------
         ArgumentError
-            If the model has not one input, a tensor: a plan file has the shape of that.
+            If the model is called with anything but one tensor: a plan file has the shape of that.
         OutputError
             If the file can't be written.
         """
-        inputs = self.traced.example
-        if len(inputs) != 1 or not isinstance(inputs[0], torch.Tensor):
+        arguments = self.traced.arguments
+        if not arguments.is_one_tensor:
+            given = ", ".join(arguments.given)
             raise ArgumentError(
-                f"{self.name} has {len(inputs)} inputs: a plan file is accepted for one tensor, "
-                "place the result itself"
+                f"{self.name} is called with {given}: a plan file is accepted for a call with one "
+                "tensor, place the result itself"
             )
-        shape = inputs[0].shape[1:]
+        shape = arguments.tensors[0].shape[1:]
         plan = make_plan(self.partition, self.graph, self.work, model or self.name, shape)
         save_plan(plan, path)
 
@@ -139,7 +140,7 @@ def evaluate_layerwise(
 
 def partition_model(
     model: nn.Module,
-    example: torch.Tensor | Sequence[Any],
+    example: Inputs,
     k: int,
     eps: float | None = None,
     *,

@@ -100,11 +100,7 @@ class _Layering:
         self._output()
 
     def _input(self, node: fx.Node) -> None:
-        value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor):
-            self.layers.values[node] = value
-            return
-        shape = concrete(value.shape)
+        shape = concrete(node.meta["val"].shape)
         layer = self.layers.begin(INPUT, node, shape[1] if len(shape) > 1 else 1, single=True)
         layer.map_elements, layer.fixed_elements = self.layers.elements(node, 1)
         layer.partial_elements = layer.map_elements

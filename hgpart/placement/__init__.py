@@ -25,7 +25,6 @@ say how operators are cut), `steps`, and `slices` (what a part holds of the mode
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -43,6 +42,7 @@ from hgpart.placement.placement import Placement
 from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.state.batch_statistics import check_norms
 from hgpart.plan import Plan, another_model, restore
+from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 
 __all__ = ["Placement", "Transfer", "place"]
@@ -54,7 +54,7 @@ def place(
     devices: Sequence[torch.device | str] | torch.device | str | None = None,
     *,
     k: int | None = None,
-    example: torch.Tensor | Sequence[Any] | None = None,
+    example: Inputs | None = None,
     parts: Iterable[int] | None = None,
     norms: str = "micro-batch",
 ) -> Placement:
@@ -70,8 +70,9 @@ def place(
     devices : sequence of k devices, or one for all parts, optional
         As in ``["cuda:0", "cuda:1", "cpu"]`` or ``"cuda"``; the CPU for every part when left out.
     k : int, optional
-    example : tensor or sequence of inputs, optional
-        As `partition_model` takes it.
+    example : tensor, sequence or mapping, optional
+        What the model is called with, as `trace` takes it: the placement is called with tensors in
+        the same places, and all else as it is here.
     parts : iterable of int, optional
         The parts that this process holds; all when left out.
     norms : {"micro-batch", "batch"}

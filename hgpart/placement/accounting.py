@@ -365,10 +365,8 @@ def _of_share(placement: Placement, samples: int) -> dict[str, Any]:
     values: dict[str, Any] = {"batch_size": samples}
     shapes = placement.blueprint.input_shapes(samples)
     for name, example, shape in zip(placement.inputs, traced.example, shapes, strict=True):
-        values[name] = example
-        if shape is not None:
-            dtype = placement.dtype if example.is_floating_point() else example.dtype
-            values[name] = torch.empty(shape, dtype=dtype, device="meta")
+        dtype = placement.dtype if example.is_floating_point() else example.dtype
+        values[name] = torch.empty(shape, dtype=dtype, device="meta")
     with FakeTensorMode():  # draws no numbers: the random state stays
         return {**values, **placement.draw(samples)}
 

@@ -21,6 +21,7 @@ from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.state.original_state import has_hooks
 from hgpart.schedules import check_recompute
 from hgpart.schedules.schedule import Schedule
+from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.batches import evenly
 from hgpart.tracing.traced_nodes import first_tensor
 
@@ -147,9 +148,9 @@ class StreamedBatches:
 
     def __init__(
         self,
-        batches: Iterable[tuple[Sequence[Any], Any]],
+        batches: Iterable[tuple[Inputs, Any]],
         count: int,
-        begun: Callable[[Sequence[Any], Any], tuple[Mapping[str, Any], Callable[[int], Score]]],
+        begun: Callable[[Inputs, Any], tuple[Mapping[str, Any], Callable[[int], Score]]],
         parts: int,
     ) -> None:
         self._batches, self._count, self._begun, self._parts = batches, count, begun, parts
@@ -374,11 +375,9 @@ def dimension_of_samples(name: str, node: fx.Node) -> int | None:
 
 
 def _pieces(
-    name: str, node: fx.Node, value: Any, accepted: Sequence[Sequence[int]]
+    name: str, node: fx.Node, value: torch.Tensor, accepted: Sequence[Sequence[int]]
 ) -> Sequence[Any]:
     """None where a value has no samples of a share."""
-    if not isinstance(value, torch.Tensor):
-        return [value] * len(accepted[0])
     dim = dimension_of_samples(name, node)
     if dim is None:
         return [value] * len(accepted[0])

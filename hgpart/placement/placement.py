@@ -78,7 +78,8 @@ from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.summary import Summary
-from hgpart.tracing.traced_model import TracedModel, trace
+from hgpart.tracing.arguments import Arguments, Inputs, as_called
+from hgpart.tracing.traced_model import TracedModel, trace_call
 from hgpart.work.figures import Work
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class Placement(nn.Module):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the model's inputs, in order."""
+        """Names of the tensors among the model's inputs, in order."""
         return self.blueprint.traced.inputs
 
     @property
@@ -257,14 +258,18 @@ class Placement(nn.Module):
 
     def shares_read(self, part: int) -> tuple[int, ...]:
         """Which shares a part needs inputs of."""
-        operands = {
-            node.target for node in self.programs[part].module.graph.find_nodes(op="placeholder")
-        }
+        operands = self._operands_of(part)
         return tuple(
             at
             for at, one in enumerate(self.blueprints)
             if not operands.isdisjoint(f"{one.prefix}{name}" for name in self.inputs)
         )
+
+    def _operands_of(self, part: int) -> set[Any]:
+        """Names of what the program of a part is given."""
+        return {
+            node.target for node in self.programs[part].module.graph.find_nodes(op="placeholder")
+        }
 
     def _shares_needed(self, part: int) -> list[int]:
         return sorted({*self.shares_read(part), *self.shares_of_result(part)})
@@ -291,7 +296,7 @@ class Placement(nn.Module):
         if self._now.draws is None:
             return {}
         drawn = self._now.draws(batch_size)
-        masks = (mask.to(self.dtype) if _is_float(mask) else mask for mask in drawn)
+        masks = (mask.to(self.dtype) if mask.is_floating_point() else mask for mask in drawn)
         return dict(zip(self.blueprint.draws.values(), masks, strict=True))
 
     def check_gradients(self) -> None:
@@ -303,8 +308,8 @@ class Placement(nn.Module):
                 "are passes without gradients, in evaluation under torch.no_grad()"
             )
 
-    def check_batch(self, batch_size: int, inputs: Sequence[Any]) -> None:
-        """Check what a pass begins with; a process that reads no inputs may have None for them.
+    def check_batch(self, batch_size: int, inputs: Sequence[torch.Tensor | None]) -> None:
+        """Check what a pass begins with; a process may have None for tensors that it does not read.
 
         Raises
         ------
@@ -315,16 +320,15 @@ class Placement(nn.Module):
             does not have; in slices of the batch also those of parameters that have hooks, or were
             frozen when they were placed.
         """
-        self.check_alike((batch_size,), inputs)
+        self.check_alike((batch_size,))
         self._check_pass(inputs)
         self._check_inputs(batch_size, inputs)
 
-    def check_alike(self, sizes: Sequence[int], inputs: Sequence[Any]) -> None:
+    def check_alike(self, sizes: Sequence[int]) -> None:
         """What of `check_batch`, for micro-batches of some sizes, all processes find alike.
 
         Whatever of the model's state and of the inputs each of them has.
         """
-        self._check_count(inputs)
         for size in set(sizes):
             self.check_samples(size)
         if torch.is_grad_enabled() and self.blueprint.trainable:
@@ -332,15 +336,14 @@ class Placement(nn.Module):
         if self.has_norms_of_batch:
             self._check_norms_of_batch()
 
-    def _check_pass(self, inputs: Sequence[Any]) -> None:
+    def _check_pass(self, inputs: Sequence[torch.Tensor | None]) -> None:
         """What of `check_batch` goes by what this process has, but for the shapes of inputs."""
         if unfilled := self._state.unfilled:
             raise PlacementError(
                 f"{min(unfilled)} has no value ({len(unfilled)} in all): the model was on the meta "
                 "device, load a state_dict first"
             )
-        needed = any(isinstance(one, torch.Tensor) and one.requires_grad for one in inputs)
-        if torch.is_grad_enabled() and needed:
+        if _gradients_wanted(inputs):
             self.check_gradients()
         if torch.is_grad_enabled() and len(self.shares) > 1:
             self._check_parameters()
@@ -385,15 +388,16 @@ class Placement(nn.Module):
             self.blueprint.input_shapes(size)
             self.blueprint.check_norms(batch_size if self.has_norms_of_batch else size)
 
-    def _check_inputs(self, batch_size: int, inputs: Sequence[Any]) -> None:
-        traced, shapes = self.blueprint.traced, self.blueprint.input_shapes(batch_size)
-        for value, example, shape in zip(inputs, traced.example, shapes, strict=True):
-            if not isinstance(value, torch.Tensor) or shape is None:
+    def _check_inputs(self, batch_size: int, inputs: Sequence[torch.Tensor | None]) -> None:
+        arguments, shapes = self.arguments, self.blueprint.input_shapes(batch_size)
+        expected = zip(arguments.names, inputs, arguments.tensors, shapes, strict=True)
+        for name, value, example, shape in expected:
+            if value is None:
                 continue
             dtype = self.dtype if example.is_floating_point() else example.dtype
             if tuple(value.shape) != shape or value.dtype != dtype:
                 raise PlacementError(
-                    f"input of shape {tuple(value.shape)} and type {value.dtype}: accepted is "
+                    f"{name} of shape {tuple(value.shape)} and type {value.dtype}: accepted is "
                     f"{shape} and {dtype} in a batch of {batch_size}"
                 )
 
@@ -459,17 +463,24 @@ class Placement(nn.Module):
 
     # -------------------------------------------------------------- as an nn.Module
 
-    def forward(self, *inputs: Any) -> Any:
-        """What the model returns."""
-        batch_size = self._batch_size(inputs)
-        self.check_batch(batch_size, inputs)
-        whole = {**dict(zip(self.inputs, inputs, strict=True)), **self.draw(batch_size)}
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """What the model returns, called as the model is.
+
+        Raises
+        ------
+        ArgumentError
+            If the model's forward does not take these inputs, there is anything but tensors where
+            it was traced with some, or another flag or number than it was traced with.
+        PlacementError
+            As in `check_batch`.
+        """
+        tensors = self.arguments.tensors_of(inputs, named)
+        batch_size = self._batch_size(tensors)
+        self.check_batch(batch_size, tensors)
+        whole = {**dict(zip(self.inputs, tensors, strict=True)), **self.draw(batch_size)}
         blueprints, sizes = self.blueprints, sizes_of(self.shares, batch_size)
         values = named_by_share(blueprints, divided_values(self.blueprint, whole, [sizes])[0])
-        wanted = torch.is_grad_enabled() and any(
-            value.requires_grad for value in inputs if isinstance(value, torch.Tensor)
-        )
-        self._last = self.training, wanted
+        self._last = self.training, _gradients_wanted(tensors)
         with self.batch():
             results = self.runtime.run(values)
         return self.whole_result(self.by_share(results))
@@ -485,7 +496,7 @@ class Placement(nn.Module):
 
     def step(
         self,
-        inputs: Sequence[Any],
+        inputs: Inputs,
         targets: Any = None,
         loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
         schedule: Schedule | None = None,
@@ -497,8 +508,9 @@ class Placement(nn.Module):
 
         Parameters
         ----------
-        inputs : sequence
-            Of the model.
+        inputs : tensor, sequence or mapping
+            What the model is called with: its one input, inputs by position, or inputs by the names
+            of its forward. Tensors with a dimension for samples are divided among micro-batches.
         targets : tensors or None in any structure, optional
             Divided among the micro-batches by their first dimension.
         loss_fn : callable, optional
@@ -518,19 +530,19 @@ class Placement(nn.Module):
         Raises
         ------
         ArgumentError
-            If there are more micro-batches than samples, targets for other samples or that are no
-            tensors, a loss that is no tensor of one element, or a schedule that is none. In grad
-            mode, if there is no loss, it has no gradients, or the schedule no backward passes.
+            If the inputs are not the model's, as where it is called; if there are more
+            micro-batches than samples, targets for other samples or that are no tensors, a loss
+            that is no tensor of one element, or a schedule that is none. In grad mode, if there is
+            no loss, it has no gradients, or the schedule no backward passes.
         PlanError
             If the schedule is for another placement, or for its other mode.
         PlacementError
-            As in `check_batch`, for each micro-batch; if there are other inputs than the model's,
-            or one requires a gradient.
+            As in `check_batch`, for each micro-batch; if an input requires a gradient.
         """
         schedule = schedule_for_mode(schedule or self.plain_schedule(), loss_fn is not None)
-        batch_size = self._batch_size(inputs)
-        sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
-        batches = self.divided(inputs, sizes)
+        tensors = self.tensors_of(inputs)
+        sizes = micro_batch_sizes(self._batch_size(tensors), schedule.micro_batches)
+        batches = self.divided(tensors, sizes)
         self._last = self.training, False
         score = partial(self.score, targets, loss_fn, sizes)
         with self.batch():
@@ -568,7 +580,7 @@ class Placement(nn.Module):
 
     def stream(
         self,
-        batches: Iterable[tuple[Sequence[Any], Any]],
+        batches: Iterable[tuple[Inputs, Any]],
         loss_fn: Callable[[Any, Any], torch.Tensor],
         update: Callable[[int], object],
         schedule: Schedule,
@@ -590,8 +602,8 @@ class Placement(nn.Module):
         Parameters
         ----------
         batches : iterable of (inputs, targets)
-            As many as the schedule has; each is asked for, and its random masks are drawn, when
-            the first part begins it.
+            As many as the schedule has, inputs as `step` has them; each is asked for, and its
+            random masks are drawn, when the first part begins it.
         loss_fn : callable
             (what the model returns, targets) -> a tensor of one element.
         update : callable
@@ -635,11 +647,10 @@ class Placement(nn.Module):
                     losses.append(_total([several.popleft() for several in waiting.values()]))
                     on_loss(losses[-1])
 
-        def begun(
-            inputs: Sequence[Any], targets: Any
-        ) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
-            sizes = (self._batch_size(inputs),)
-            (values,) = self.divided(inputs, sizes)
+        def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
+            tensors = self.tensors_of(inputs)
+            sizes = (self._batch_size(tensors),)
+            (values,) = self.divided(tensors, sizes)
             return values, partial(self.score, targets, loss_fn, sizes)
 
         source = StreamedBatches(batches, schedule.micro_batches, begun, len(waiting))
@@ -691,17 +702,33 @@ class Placement(nn.Module):
             self._state.join()
         self.copies.check_fixed()
 
-    def divided(
-        self, inputs: Sequence[Any], sizes: Sequence[int], part: int | None = None
-    ) -> list[dict[str, Any]]:
-        """The values of placeholders for each micro-batch, inputs that are None left out.
+    @property
+    def arguments(self) -> Arguments:
+        """What the model was traced with, and so is called with."""
+        return self.blueprint.traced.arguments
 
-        For a part alone, inputs may be of the samples that it needs, or reads.
+    def tensors_of(self, inputs: Inputs) -> list[torch.Tensor]:
+        """The tensors among inputs that the model is called with.
+
+        Raises
+        ------
+        ArgumentError
+            As where it is called.
         """
-        self._check_count(inputs)
-        if torch.is_grad_enabled() and any(
-            value.requires_grad for value in inputs if isinstance(value, torch.Tensor)
-        ):
+        return self.arguments.tensors_of(*as_called(inputs))
+
+    def divided(
+        self,
+        inputs: Sequence[torch.Tensor | None],
+        sizes: Sequence[int],
+        part: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The values of placeholders for each micro-batch, of the tensors among the inputs.
+
+        For a part alone, inputs may be of the samples that it needs, or reads, and None where it
+        reads none.
+        """
+        if _gradients_wanted(inputs):
             raise PlacementError(
                 "an input requires a gradient, which a step does not compute: accepted are steps "
                 "without, and calling the placement"
@@ -709,12 +736,17 @@ class Placement(nn.Module):
         return self.batches(inputs, sizes, part)
 
     def batches(
-        self, inputs: Sequence[Any], sizes: Sequence[int], part: int | None = None
+        self,
+        inputs: Sequence[torch.Tensor | None],
+        sizes: Sequence[int],
+        part: int | None = None,
     ) -> list[dict[str, Any]]:
         """The same, where inputs may require gradients."""
-        self.check_alike(sizes, inputs)
+        self.check_alike(sizes)
         self._check_pass(inputs)
-        values = {
+        if part is not None:
+            self._check_there(inputs, part)
+        values: dict[str, Any] = {
             name: value
             for name, value in zip(self.inputs, inputs, strict=True)
             if value is not None
@@ -728,19 +760,19 @@ class Placement(nn.Module):
                 self._check_inputs(own["batch_size"], [own.get(name) for name in self.inputs])
         return [named_by_share(self.blueprints, batch) for batch in by_share]
 
-    def _check_count(self, inputs: Sequence[Any]) -> None:
-        if isinstance(inputs, torch.Tensor):
-            raise PlacementError(
-                f"inputs are a tensor of shape {tuple(inputs.shape)}: accepted is a sequence of "
-                f"{len(self.inputs)}, as in [images]"
-            )
-        if len(inputs) != len(self.inputs):
-            raise PlacementError(f"{len(inputs)} inputs: accepted are {len(self.inputs)}")
+    def _check_there(self, inputs: Sequence[torch.Tensor | None], part: int) -> None:
+        """Raise a PlacementError if a part reads what is not there."""
+        read = self._operands_of(part)
+        for name, said, value in zip(self.inputs, self.arguments.names, inputs, strict=True):
+            reads = any(f"{one.prefix}{name}" in read for one in self.blueprints)
+            if value is None and reads:
+                raise PlacementError(
+                    f"part {part} reads {said}, which is None: accepted is a tensor"
+                )
 
-    def _batch_size(self, inputs: Sequence[Any]) -> int:
-        self._check_count(inputs)
+    def _batch_size(self, inputs: Sequence[torch.Tensor]) -> int:
         for value in inputs:
-            if isinstance(value, torch.Tensor) and value.dim():
+            if value.dim():
                 return len(value)
         raise PlacementError("no input has samples: accepted are inputs with a batch among them")
 
@@ -835,7 +867,7 @@ class Placement(nn.Module):
     def _other_mode(self, mode: bool) -> tuple[Programs, set[str]]:
         """What the parts do in another mode, and the buffers that more of them hold for it."""
         first = self.blueprint
-        traced = _traced(self._skeleton[0], first.traced.example, self.dtype, mode)
+        traced = _traced(self._skeleton[0], self.arguments, self.dtype, mode)
         graph = channel_graph(traced)
         facts, carried = NodeFacts(traced, graph), []
         for one in self.blueprints:
@@ -1082,11 +1114,13 @@ class Placement(nn.Module):
 
 
 def _traced(
-    model: nn.Module, example: Sequence[Any], dtype: torch.dtype, training: bool
+    model: nn.Module, arguments: Arguments, dtype: torch.dtype, training: bool
 ) -> TracedModel:
     """Trace a model in another mode and float type than it was."""
-    inputs = [value.to(dtype) if _is_float(value) else value for value in example]
-    return trace(model.to(dtype).train(training), inputs)
+    tensors = [
+        value.to(dtype) if value.is_floating_point() else value for value in arguments.tensors
+    ]
+    return trace_call(model.to(dtype).train(training), arguments.with_tensors(tensors))
 
 
 def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -1098,5 +1132,6 @@ def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
     return total.to(first.dtype)
 
 
-def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+def _gradients_wanted(inputs: Sequence[torch.Tensor | None]) -> bool:
+    """Whether gradients of inputs are to be computed."""
+    return torch.is_grad_enabled() and any(one.requires_grad for one in inputs if one is not None)

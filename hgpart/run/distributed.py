@@ -39,6 +39,7 @@ from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Direction, Schedule
+from hgpart.tracing.arguments import Inputs, as_called
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,18 +128,20 @@ class DistributedModel(nn.Module):
         """Whether this rank gets the result, or some samples' where the batch is in slices."""
         return self.connection.rank in self.placement.output_parts
 
-    def forward(self, *inputs: Tensor | None, batch_size: int | None = None) -> Any:
+    def forward(self, *inputs: Any, batch_size: int | None = None, **named: Any) -> Any:
         """Compute this rank's share of one batch.
 
         Parameters
         ----------
-        inputs : tensors, or None
-            As the model takes them. A rank that does not read them may have None, or tensors on
-            the meta device; with a batch size, others may have them of their own samples alone: see
-            `Placement.samples_needed` and `Placement.samples_read`.
+        inputs, named
+            As the model takes them. In place of tensors, a rank that does not read them may have
+            None, or tensors on the meta device, or nothing at all; with a batch size, others may
+            have them of their own samples alone: see `Placement.samples_needed` and
+            `Placement.samples_read`.
         batch_size : int, optional
             Of all ranks' samples. Where no input says it, and where the batch is in slices: inputs
-            may be of this rank's own samples alone.
+            may be of this rank's own samples alone. A model's own argument of this name is given by
+            position.
 
         Returns
         -------
@@ -150,14 +153,16 @@ class DistributedModel(nn.Module):
         Raises
         ------
         ArgumentError
-            If the batch size is not known.
+            If the batch size is not known, or the inputs are not the model's, as where a
+            `Placement` is called.
         RunError
             If another rank is gone.
         """
         self._pass = None
-        batch, rank = self._whole_size(inputs, batch_size), self.connection.rank
-        here = self._here(inputs)
-        self.placement.check_alike((batch,), here)
+        given = self.placement.arguments.tensors_here(inputs, named)
+        batch, rank = self._whole_size(given, batch_size), self.connection.rank
+        here = self._here(given)
+        self.placement.check_alike((batch,))
         schedule = self._whole_batch()
         there = schedule.forward_only
         with self._whole_pass():
@@ -211,7 +216,7 @@ class DistributedModel(nn.Module):
 
     def step(
         self,
-        inputs: Sequence[Tensor | None],
+        inputs: Inputs,
         targets: Any = None,
         loss_fn: Callable[[Any, Any], Tensor] | None = None,
         schedule: Schedule | None = None,
@@ -222,8 +227,8 @@ class DistributedModel(nn.Module):
 
         Parameters
         ----------
-        inputs : sequence of Tensor or None
-            As in `forward`.
+        inputs : tensor, sequence or mapping
+            As in `Placement.step`, and in place of tensors as in `forward`.
         targets : tensors in any structure, optional
             Looked at by the ranks that make the result; of the whole batch, or of their own samples
             alone: see `Placement.samples_needed` and `Placement.samples_of_result`.
@@ -249,10 +254,11 @@ class DistributedModel(nn.Module):
         """
         self._pass = None
         schedule = schedule_for_mode(schedule or self._whole_batch(), loss_fn is not None)
-        batch, rank = self._whole_size(inputs, batch_size), self.connection.rank
+        given = self._given(inputs)
+        batch, rank = self._whole_size(given, batch_size), self.connection.rank
         sizes = micro_batch_sizes(batch, schedule.micro_batches)
-        here = self._here(inputs)
-        self.placement.check_alike(sizes, here)
+        here = self._here(given)
+        self.placement.check_alike(sizes)
         with self._whole_pass():
             batches, score = self.placement.divided(here, sizes, rank), None
             if self.makes_result:
@@ -358,7 +364,7 @@ class DistributedModel(nn.Module):
 
     def stream(
         self,
-        batches: Iterable[tuple[Sequence[Tensor | None], Any]],
+        batches: Iterable[tuple[Inputs, Any]],
         loss_fn: Callable[[Any, Any], Tensor],
         update: Callable[[int], object],
         schedule: Schedule,
@@ -372,7 +378,7 @@ class DistributedModel(nn.Module):
         Parameters
         ----------
         batches : iterable of (inputs, targets)
-            Inputs as in `forward`; targets are looked at by the ranks that make the result.
+            Inputs as in `step`; targets are looked at by the ranks that make the result.
         loss_fn : callable
         update : callable
             Told this rank when it is to change its parameters by their `grad`.
@@ -410,13 +416,12 @@ class DistributedModel(nn.Module):
                 losses.append(loss)
             on_loss(loss)
 
-        def begun(
-            inputs: Sequence[Tensor | None], targets: Any
-        ) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
-            size = batch_size if several else self._batch_size(inputs, batch_size)
+        def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
+            given = self._given(inputs)
+            size = batch_size if several else self._batch_size(given, batch_size)
             if size != batch_size:
                 raise ArgumentError(f"a batch of {size}: accepted are batches of {batch_size}")
-            (values,) = placement.divided(self._here(inputs), (batch_size,), rank)
+            (values,) = placement.divided(self._here(given), (batch_size,), rank)
             return values, partial(placement.score, targets, loss_fn, (batch_size,), alone=True)
 
         rank, makes_result = self.connection.rank, self.makes_result
@@ -449,6 +454,10 @@ class DistributedModel(nn.Module):
                 wire.finish()
         return losses if makes_result else None
 
+    def _given(self, inputs: Inputs) -> list[Tensor | None]:
+        """The tensors among the inputs, None where there is none in the place of one."""
+        return self.placement.arguments.tensors_here(*as_called(inputs))
+
     def _whole_size(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> int:
         if batch_size is None and len(self.placement.shares) > 1:
             raise ArgumentError(
@@ -466,8 +475,7 @@ class DistributedModel(nn.Module):
     def _here(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The inputs whose values are here, and needed."""
         reads = self.reads_inputs
-        there = [None if not reads or value is None or value.is_meta else value for value in inputs]
-        return there or [None] * len(self.placement.inputs)
+        return [None if not reads or value is None or value.is_meta else value for value in inputs]
 
     def _whole_batch(self) -> Schedule:
         """What all ranks do with a batch at once, in the present mode."""

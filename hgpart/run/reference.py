@@ -17,10 +17,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hgpart.tracing.arguments import Inputs, as_called
+
 
 def accumulated(
     model: nn.Module,
-    inputs: Sequence[Any],
+    inputs: Inputs,
     targets: Tensor,
     loss_fn: Callable[[Any, Tensor], Tensor],
     sizes: Sequence[int],
@@ -36,15 +38,16 @@ def accumulated(
     Where each micro-batch is in `shares`, one of `sizes` each, they are those of the first; unless
     the model is given all shares `together`, and they only have a loss each.
     """
+    args, kwargs = call = as_called(inputs)
     if len(sizes) == 1:
-        _backward(loss_fn(model(*inputs), targets))
+        _backward(loss_fn(model(*args, **kwargs), targets))
         return
     scored = [[size] for size in sizes]
     if together:
         scored = [[*sizes[at : at + shares]] for at in range(0, len(sizes), shares)]
         sizes, shares = [sum(each) for each in scored], 1
     with _as_it_was(model), torch.no_grad(), _Note() as note:
-        model(*inputs)
+        model(*args, **kwargs)
     given = list[_Given]()
     counters: dict[str, Tensor] = {}
     for number, (start, size) in enumerate(zip(accumulate(sizes, initial=0), sizes, strict=False)):
@@ -53,7 +56,9 @@ def accumulated(
             with _Repeat(note.drawn, start, size, sum(sizes)), ExitStack() as modes:
                 if norms == "batch":
                     given.append(modes.enter_context(_Given()))
-                result = model(*(_some(one, some, sum(sizes)) for one in inputs))
+                of_some = partial(_some, samples=some, batch_size=sum(sizes))
+                args, kwargs = pytree.tree_map(of_some, call)
+                result = model(*args, **kwargs)
             losses, samples = [], targets[some]
             firsts = accumulate(scored[number], initial=0)
             for first, each in zip(firsts, scored[number], strict=False):

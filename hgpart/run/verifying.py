@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from hgpart.run.learner import held_by_parts
 from hgpart.run.reference import accumulated
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
+from hgpart.tracing.arguments import Inputs, as_called
 
 # The parts add the same terms in another order, so results differ by rounding: by the type's
 # epsilon (2e-16, 1e-7), times what the layers make of it. These leave room for a factor of half
@@ -118,7 +118,7 @@ class Verification:
 def verify(
     model: nn.Module,
     placement: Placement,
-    inputs: Sequence[Any],
+    inputs: Inputs,
     seed: int = 0,
     tolerance: float | None = None,
     scheduling: Scheduling | None = None,
@@ -135,8 +135,8 @@ def verify(
         The original, with the weights and in the mode of the placement.
     placement : Placement
         All its parts in this process.
-    inputs : sequence
-        A batch: the model's inputs.
+    inputs : tensor, sequence or mapping
+        A batch, as `Placement.step` takes it.
     seed : int
         Of the masks, and of the random gradients of the results.
     tolerance : float, optional
@@ -149,7 +149,8 @@ def verify(
     Raises
     ------
     ArgumentError
-        If the two are not in the same mode, or there is no tolerance for the model's type.
+        If the two are not in the same mode, there is no tolerance for the model's type, or the
+        inputs are not the model's.
     PlacementError
         As in `Placement.check_batch`, for each micro-batch.
     RunError
@@ -161,20 +162,21 @@ def verify(
             f"the model is in {modes[model.training]} mode, the placement in "
             f"{modes[placement.training]} mode: accepted are two in one mode"
         )
-    dtype = float_type([*model.parameters(), *inputs])
+    # Where a tensor lies in memory decides in which order a model draws a mask for it.
+    args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, as_called(inputs))
+    inputs, tensors = kwargs or args, placement.arguments.tensors_of(args, kwargs)
+    dtype = float_type([*model.parameters(), *tensors])
     if tolerance is None:
         if dtype not in TOLERANCES:
             raise ArgumentError(f"{dtype}: accepted without a tolerance are float64 and float32")
         tolerance = TOLERANCES[dtype]
-    # Where a tensor lies in memory decides in which order a model draws a mask for it.
-    inputs = [one.contiguous() if isinstance(one, Tensor) else one for one in inputs]
-    batch_size = next(len(value) for value in inputs if isinstance(value, Tensor))
+    batch_size = len(tensors[0])
     shares = placement.shares
     if scheduling is None and len(shares) > 1:
         scheduling = Scheduling("sequential")
     sizes = (batch_size,) if scheduling is None else scheduling.sizes(batch_size)
     for size in set(sizes):
-        placement.check_batch(size, [None] * len(inputs))
+        placement.check_batch(size, [None] * len(tensors))
     with torch.random.fork_rng(devices=[]):
         if scheduling is None:
             expected = _passes(model, inputs, seed)
@@ -217,12 +219,13 @@ def verify(
     )
 
 
-def _passes(model: nn.Module, inputs: Sequence[Any], seed: int) -> dict[str, Tensor]:
+def _passes(model: nn.Module, inputs: Inputs, seed: int) -> dict[str, Tensor]:
     """Forward, and backward from random gradients; the results by where they stand."""
+    args, kwargs = as_called(inputs)
     model.zero_grad()
     torch.manual_seed(seed)
     with torch.enable_grad():
-        results = _named(model(*inputs))
+        results = _named(model(*args, **kwargs))
     torch.manual_seed(seed)
     learning = [
         (result, torch.randn(result.shape, dtype=torch.float64).to(result))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hgpart.arrays import Float64
 from hgpart.execution.engine import PartRun
@@ -189,9 +189,6 @@ def _batch(placement: Placement, samples: int, device: torch.device) -> Mapping[
     nodes = {node.name: node for node in traced.graph_module.graph.nodes}
     inputs = [nodes[name].meta["val"] for name in traced.inputs]
     made = [
-        drawn([at_batch(size, samples) for size in one.shape], one.dtype, device)
-        if isinstance(one, Tensor)
-        else one
-        for one in inputs
+        drawn([at_batch(size, samples) for size in one.shape], one.dtype, device) for one in inputs
     ]
     return placement.batches(made, [samples])[0]

@@ -53,6 +53,6 @@ def has_dynamic_batch(traced: TracedModel) -> bool:
     shapes = [
         node.meta["val"].shape
         for node in traced.graph_module.graph.nodes
-        if node.name in traced.inputs and isinstance(node.meta["val"], torch.Tensor)
+        if node.name in traced.inputs
     ]
     return any(at_batch(size, 2) != at_batch(size, 3) for shape in shapes for size in shape)

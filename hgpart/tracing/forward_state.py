@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 
 from hgpart.errors import TraceError
 from hgpart.operators.table import operator_of
+from hgpart.tracing.arguments import Arguments
 from hgpart.tracing.repeated_passes import SEEDS, compare_passes
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -41,11 +42,11 @@ _LARGEST = 2**20  # bytes of an attribute that is compared by its content
 @contextmanager
 def watched(
     model: nn.Module,
-    inputs: Sequence[Any],
+    arguments: Arguments,
     tell: Callable[[str], None],
     lost: Callable[[str], None],
 ) -> Iterator[None]:
-    """Watch the forward pass of a model that is exported inside the block, once, with its inputs.
+    """Watch the forward pass of a model that is exported inside the block, once, so called.
 
     `tell` is told what the graph can't hold, `lost` what becomes of gradients that it can't.
     """
@@ -67,7 +68,7 @@ def watched(
         if not torch.equal(seeded, torch.get_rng_state()):
             watch.tell(SEEDS)
         if not watch.has_told:  # what is not in the model has no name
-            compare_passes(model, inputs, watch.is_given, tell, lost)
+            compare_passes(model, arguments, watch.is_given, tell, lost)
     finally:
         watch.restore()
         torch.set_rng_state(seeded)

@@ -32,6 +32,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hgpart.operators.table import record_of
+from hgpart.tracing.arguments import Arguments
 
 aten = torch.ops.aten
 
@@ -46,7 +47,7 @@ _TORCHS = (Tensor, nn.Parameter)
 
 def compare_passes(
     model: nn.Module,
-    inputs: Sequence[Any],
+    arguments: Arguments,
     is_given: Callable[[Tensor], bool],
     tell: Callable[[str], None],
     lost: Callable[[str], None],
@@ -62,11 +63,11 @@ def compare_passes(
     for on_meta in (True, False):
         passes = _Passes(model, is_given, tell, lost, on_meta)
         with passes.watching():
-            first = passes.run(inputs)
+            first = passes.run(arguments)
             if isinstance(first, type):
                 continue
-            second = passes.run(inputs)
-            if first != second and second != passes.run(inputs):
+            second = passes.run(arguments)
+            if first != second and second != passes.run(arguments):
                 tell(f"{_said(passes.changed())} computes something else")
             return
 
@@ -151,7 +152,7 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             registry.clear()
             registry.update(before)
 
-    def run(self, inputs: Sequence[Any]) -> Any:
+    def run(self, arguments: Arguments) -> Any:
         """Run the model once; returns what it computes, equal if another pass does the same."""
         self.made.append({})
         for registry, _, replaced in self.registries:
@@ -160,18 +161,17 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for one in replaced.values():
                 if one is not None:
                     self.written.pop(_storage(one), None)
-        given = []
-        for at, one in enumerate(inputs):
-            given.append(self._fresh(one) if isinstance(one, Tensor) else one)
-            if isinstance(one, Tensor):
-                number = self._number(("input", at), ())
-                self.of_inputs.add(number)
-                self.known[id(given[-1])] = (given[-1], number, len(self.made))
+        given = [self._fresh(one) for one in arguments.tensors]
+        for at, one in enumerate(given):
+            number = self._number(("input", at), ())
+            self.of_inputs.add(number)
+            self.known[id(one)] = (one, number, len(self.made))
+        args, kwargs = arguments.with_tensors(given).call
         self.running.clear()
         torch.default_generator.set_state(self.drawn)
         try:
             with self.fake or nullcontext(), self:
-                results = self.model(*given)
+                results = self.model(*args, **kwargs)
         except (Exception, SystemExit) as error:
             return type(error)
         operands: list[int] = []

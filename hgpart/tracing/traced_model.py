@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export.graph_signature import OutputKind
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.operators.table import operator_of
 from hgpart.tracing import autograd_functions, forward_state
+from hgpart.tracing.arguments import Arguments, Inputs, arguments_of
 from hgpart.tracing.constant_sizes import settle_sizes
 from hgpart.tracing.stand_ins import stand_ins, stood_for
 
@@ -68,7 +69,7 @@ class TracedModel:
         Placeholder name -> the tensor itself, of buffers and constants that are not on the meta
         device; also of operators on these whose size depends on their values, by their names.
     inputs : tuple of str
-        Placeholder names of the model's inputs, in order.
+        Placeholder names of the tensors among the model's inputs, in order.
     updated : frozenset of str
         Placeholders of the buffers that a training step changes (running statistics).
     updates : mapping
@@ -77,8 +78,8 @@ class TracedModel:
         The nodes that the model returns (new batch-norm statistics are not among them).
     structure : ResultStructure
         Called with the values of `results`, it returns what the model returns.
-    example : tuple
-        The inputs that were traced; tensors are on the meta device.
+    arguments : Arguments
+        What the model was called with; tensors are on the meta device.
     batch_size : int
         Samples in the example that was traced.
     training : bool
@@ -99,11 +100,16 @@ class TracedModel:
     updates: Mapping[str, fx.Node]
     results: tuple[fx.Node, ...]
     structure: ResultStructure
-    example: tuple[Any, ...]
+    arguments: Arguments
     batch_size: int
     training: bool
     unheld: tuple[str, ...] = ()
     lost_gradients: tuple[str, ...] = ()
+
+    @property
+    def example(self) -> tuple[torch.Tensor, ...]:
+        """The tensors among the inputs that were traced, without data."""
+        return self.arguments.tensors
 
 
 def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.Tensor, ...]:
@@ -128,32 +134,48 @@ def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.
     return (torch.zeros((EXAMPLE_BATCH, *input_shape), dtype=like.dtype, device=like.device),)
 
 
-def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedModel:
+def trace(model: nn.Module, example: Inputs) -> TracedModel:
     """Trace `model` with torch.export, in its own mode, and make the graph functional.
 
     Parameters
     ----------
     model : nn.Module
         On any device; on ``meta`` nothing is allocated. Its mode (train or eval) is kept.
-    example : tensor or sequence of inputs
-        Only shapes, dtypes and the device matter. The first dimension of the first tensor is the
-        batch, and so is that of every other tensor that is as large there; a tensor of another
-        first size stays as large as it is. The batch stays dynamic where the model allows it: of
-        one sample, which torch.export takes for a constant, two are made.
+    example : tensor, sequence or mapping
+        What the model is called with: its one input, inputs by position, or inputs by the names
+        of its forward. Of tensors, which may be in lists and dicts, only shapes, dtypes and the
+        device matter; all else, as flags and numbers, is fixed, and so is what is left out. The
+        first dimension of the first tensor is the batch, and so is that of every other tensor
+        that is as large there; a tensor of another first size stays as large as it is. The batch
+        stays dynamic where the model allows it: of one sample, which torch.export takes for a
+        constant, two are made.
 
     Raises
     ------
+    ArgumentError
+        If the model's forward does not take the example, or there is no batch in it.
     TraceError
         If torch.export can't trace the model, or its code ends the process; says where and why.
         If it returns no tensor, or changes an input in place.
+
+    >>> class Masked(nn.Module):
+    ...     def forward(self, image, *, mask=None, scale=1.0):
+    ...         return image * scale if mask is None else image * scale * mask
+    >>> image = torch.zeros(2, 3, 8, 8)
+    >>> trace(Masked(), {"image": image, "mask": image[:, :1], "scale": 2.0}).inputs
+    ('image', 'mask')
     """
-    inputs = (example,) if isinstance(example, torch.Tensor) else tuple(example)
-    batches = [value for value in inputs if isinstance(value, torch.Tensor)]
-    if not batches or any(value.dim() == 0 for value in batches):
+    return trace_call(model, arguments_of(model, example))
+
+
+def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
+    """The same of a call of the model, as of one that was traced before."""
+    given = _apart(model, arguments.tensors)
+    if not given or any(value.dim() == 0 for value in given):
         raise ArgumentError("the example holds no batch: give at least one tensor with a batch")
-    with _quiet(), stand_ins(model, inputs) as values:
-        exported = _export(model, values, batches[0].shape[0])
-    program, inputs = exported.program, exported.inputs
+    with _quiet(), stand_ins(model, given) as values:
+        exported = _export(model, arguments.with_tensors(values), given[0].shape[0])
+    program, arguments = exported.program, exported.arguments
     signature = program.graph_signature
     made: dict[OutputKind, list[tuple[str | None, fx.Node]]] = {kind: [] for kind in OutputKind}
     output = next(node for node in program.graph.nodes if node.op == "output")
@@ -183,6 +205,7 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
     parameters = dict(signature.inputs_to_parameters)
     for placeholder in _merge_shared(program.graph, parameters, model):
         del parameters[placeholder]
+    without_data = [stood_for(value).detach().to("meta") for value in arguments.tensors]
     return TracedModel(
         graph_module=program.graph_module,
         parameters=parameters,
@@ -199,16 +222,17 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
                 if not tensors[name].is_meta
             },
         },
-        inputs=tuple(str(name) for name in signature.user_inputs),
+        inputs=tuple(
+            spec.arg.name
+            for spec in signature.input_specs
+            if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+        ),
         updated=frozenset(updates),
         updates=updates,
         results=results,
         structure=ResultStructure(returned, program.call_spec.out_spec),
-        example=tuple(
-            stood_for(value).detach().to("meta") if isinstance(value, torch.Tensor) else value
-            for value in inputs
-        ),
-        batch_size=next(value.shape[0] for value in inputs if isinstance(value, torch.Tensor)),
+        arguments=arguments.with_tensors(without_data),
+        batch_size=arguments.tensors[0].shape[0],
         training=model.training,
         unheld=(
             *exported.unheld,
@@ -216,6 +240,18 @@ def trace(model: nn.Module, example: torch.Tensor | Sequence[Any]) -> TracedMode
         ),
         lost_gradients=exported.lost_gradients,
     )
+
+
+def _apart(model: nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same tensors, each another object: torch.export takes one that comes twice for one."""
+    taken = {id(one) for one in (*model.parameters(), *model.buffers())}
+    found = []
+    for tensor in tensors:
+        if id(tensor) in taken:
+            tensor = tensor.detach().requires_grad_(tensor.requires_grad)
+        taken.add(id(tensor))
+        found.append(tensor)
+    return found
 
 
 def _merge_shared(graph: fx.Graph, parameters: Mapping[str, str], model: nn.Module) -> list[str]:
@@ -240,48 +276,51 @@ class _Exported:
     """What torch.export makes of a model and its inputs, and what `TracedModel` says of that."""
 
     program: torch.export.ExportedProgram
-    inputs: tuple[Any, ...]
+    arguments: Arguments
     unheld: tuple[str, ...]
     lost_gradients: tuple[str, ...]
 
 
-def _export(model: nn.Module, inputs: tuple[Any, ...], batch_size: int) -> _Exported:
+def _export(model: nn.Module, arguments: Arguments, batch_size: int) -> _Exported:
     """Export a model for any batch or, if that can't be, for the one given."""
-    several = tuple(
-        torch.cat([value] * EXAMPLE_BATCH) if batch_size == 1 and _is_batch(value, 1) else value
-        for value in inputs
+    several = arguments.with_tensors(
+        [
+            torch.cat([value] * EXAMPLE_BATCH) if batch_size == 1 and _is_batch(value, 1) else value
+            for value in arguments.tensors
+        ]
     )
     dynamic: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
-    for value in several:
+    for value in several.tensors:
         if _is_batch(value, max(batch_size, EXAMPLE_BATCH)):
             dynamic[value] = {0: torch.export.Dim.AUTO}
     with suppress(Exception, SystemExit):
-        shapes = dynamic.dynamic_shapes(model, several)  # as its forward takes them, as *x too
+        shapes = dynamic.dynamic_shapes(model, *several.call)  # as forward takes them, as *x too
         exported = _exported(model, several, shapes)
         if batch_size > 1 or _takes_any_batch(exported.program):
             return exported
     # Models that compute with the batch size in Python trace only with a fixed one.
     try:
-        return _exported(model, inputs, None)
+        return _exported(model, arguments, None)
     except (Exception, SystemExit) as error:
-        raise TraceError(_explain(model, inputs, error)) from error
+        raise TraceError(_explain(model, arguments, error)) from error
 
 
-def _exported(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> _Exported:
+def _exported(model: nn.Module, arguments: Arguments, shapes: Any) -> _Exported:
     unheld: dict[str, None] = {}
     lost: dict[str, None] = {}
     with (
         torch.inference_mode(False),
         torch.enable_grad(),  # so that what the model says of gradients is to be seen
-        forward_state.watched(model, inputs, unheld.setdefault, lost.setdefault),
+        forward_state.watched(model, arguments, unheld.setdefault, lost.setdefault),
         autograd_functions.functions_kept(model, lost.setdefault),
     ):
-        program = torch.export.export(model, inputs, dynamic_shapes=shapes)
-    return _Exported(_functional(program), inputs, tuple(unheld), tuple(lost))
+        args, kwargs = arguments.call
+        program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
+    return _Exported(_functional(program), arguments, tuple(unheld), tuple(lost))
 
 
-def _is_batch(value: Any, batch_size: int) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] == batch_size
+def _is_batch(value: torch.Tensor, batch_size: int) -> bool:
+    return value.dim() > 0 and value.shape[0] == batch_size
 
 
 def _takes_any_batch(program: torch.export.ExportedProgram) -> bool:
@@ -377,7 +416,7 @@ def _detach_what_has_no_grad(graph: fx.Graph) -> None:
             result.replace_all_uses_with(detached, lambda user, made=detached: user is not made)
 
 
-def _explain(model: nn.Module, inputs: tuple[Any, ...], error: BaseException) -> str:
+def _explain(model: nn.Module, arguments: Arguments, error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -388,9 +427,7 @@ def _explain(model: nn.Module, inputs: tuple[Any, ...], error: BaseException) ->
     why = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     if isinstance(error, SystemExit):
         why = f"its code ends the process: sys.exit({text})"
-    shapes = ", ".join(
-        "x".join(map(str, value.shape)) for value in inputs if isinstance(value, torch.Tensor)
-    )
+    shapes = ", ".join("x".join(map(str, value.shape)) for value in arguments.tensors)
     return f"can't trace {type(model).__name__} with input {shapes}{where}: {why}"
 
 

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from hgpart import Modelling, place
 from hgpart.errors import PlacementError
+from hgpart.tracing.arguments import arguments_of
 from hgpart.tracing.repeated_passes import compare_passes
 from hgpart.tracing.traced_model import trace
 
@@ -58,7 +59,9 @@ def told(model: nn.Module) -> tuple[list[str], list[str]]:
     """What further passes tell of a model, and what of its gradients."""
     said: dict[str, None] = {}
     lost: dict[str, None] = {}
-    compare_passes(model, [IMAGES], lambda _: False, said.setdefault, lost.setdefault)
+    compare_passes(
+        model, arguments_of(model, IMAGES), lambda _: False, said.setdefault, lost.setdefault
+    )
     return [*said], [*lost]
 
 

@@ -36,7 +36,6 @@ from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
     first_tensor,
     is_norms_statistic,
-    is_tensor,
     live_nodes,
     results_read,
 )
@@ -133,8 +132,8 @@ class Blueprint:
         named = self.traced.parameters.items()
         return {name: self.facts.shape(self.nodes[placeholder]) for placeholder, name in named}
 
-    def input_shapes(self, batch_size: int) -> tuple[tuple[int, ...] | None, ...]:
-        """Shapes of the model's inputs in a batch; None for what is no tensor.
+    def input_shapes(self, batch_size: int) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the tensors among the model's inputs in a batch.
 
         Raises
         ------
@@ -150,15 +149,12 @@ class Blueprint:
                 )
             values = (self.nodes[name].meta["val"] for name in traced.inputs)
             self._input_shapes[batch_size] = tuple(
-                tuple(at_batch(size, batch_size) for size in value.shape)
-                if is_tensor(value)
-                else None
-                for value in values
+                tuple(at_batch(size, batch_size) for size in value.shape) for value in values
             )
         return self._input_shapes[batch_size]
 
     @cached_property
-    def _input_shapes(self) -> dict[int, tuple[tuple[int, ...] | None, ...]]:
+    def _input_shapes(self) -> dict[int, tuple[tuple[int, ...], ...]]:
         """By batch size, as symbols take their time in each step."""
         return {}
 

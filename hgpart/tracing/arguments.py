@@ -1,0 +1,220 @@
+"""A call of a model <-> its tensors, and what else it was given, by the names of its forward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from hgpart.errors import ArgumentError
+
+Inputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
+"""One tensor, what is given by position, or what is given by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """What a model was given in one call, and what that says of others.
+
+    Attributes
+    ----------
+    model : str
+        The name of its class.
+    signature : inspect.Signature
+        Of its forward, without types.
+    given : mapping
+        Name of an argument -> what was given; those left out have the values that forward gives
+        them. What `*rest` takes is one argument, what `**rest` takes is one for each name.
+    """
+
+    model: str
+    signature: inspect.Signature
+    given: Mapping[str, Any]
+
+    # -------------------------------------------------------------- the call itself
+
+    @property
+    def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the model is to be called with, by position and by name."""
+        bound = inspect.BoundArguments(self.signature, {})
+        known = self.signature.parameters
+        bound.arguments.update({name: self.given[name] for name in known if name in self.given})
+        others = {name: value for name, value in self.given.items() if name not in known}
+        return bound.args, {**bound.kwargs, **others}
+
+    @cached_property
+    def leaves(self) -> tuple[Any, ...]:
+        """All that was given, one after the other: tensors, and what else lists and dicts hold."""
+        return tuple(pytree.tree_leaves(list(self.given.values())))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors among it."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, Tensor))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What messages call each of the tensors, as ``mask`` or ``images[0]``."""
+        return tuple(
+            name + pytree.keystr(path)
+            for name, value in self.given.items()
+            for path, leaf in pytree.tree_leaves_with_path(value)
+            if isinstance(leaf, Tensor)
+        )
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Arguments:
+        """The same call with other tensors."""
+        remaining = iter(tensors)
+        given = pytree.tree_map_only(Tensor, lambda _: next(remaining), dict(self.given))
+        return replace(self, given=given)
+
+    @property
+    def is_one_tensor(self) -> bool:
+        """Whether a call with one tensor, by position, is the same."""
+        if len(self.tensors) != 1:
+            return False
+        try:
+            self.tensors_of(self.tensors, {})
+        except ArgumentError:
+            return False
+        return True
+
+    # -------------------------------------------------------------- other calls
+
+    def tensors_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+        """The tensors of another call, in the same order.
+
+        Raises
+        ------
+        ArgumentError
+            If forward does not take it, or it has anything but tensors in the place of tensors, or
+            something else than this call in any other place.
+        """
+        given = _bound(self.model, self.signature, args, kwargs)
+        return [one for one in self._matched(given, may_lack=False) if one is not None]
+
+    def tensors_here(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor | None]:
+        """The same where there may be None in place of tensors, or nothing at all."""
+        if not args and not kwargs:
+            return [None] * len(self.tensors)
+        return self._matched(_bound(self.model, self.signature, args, kwargs), may_lack=True)
+
+    def _matched(self, given: Mapping[str, Any], *, may_lack: bool) -> list[Tensor | None]:
+        found: list[Tensor | None] = []
+        for name in {**self.given, **given}:
+            expected, structure = pytree.tree_flatten(self._value(self.given, name))
+            values, received = pytree.tree_flatten(self._value(given, name))
+            if may_lack and values == [None] and _holds_tensors(expected):
+                values, received = [None] * len(expected), structure
+            matches = received == structure and all(
+                isinstance(value, Tensor) or (may_lack and value is None)
+                if isinstance(one, Tensor) and name in self.given
+                else _is_same(value, one)
+                for value, one in zip(values, expected, strict=True)
+            )
+            if not matches:
+                raise self._refused(name, given)
+            if name in self.given:
+                tensors = zip(values, expected, strict=True)
+                found += [value for value, one in tensors if isinstance(one, Tensor)]
+        return found
+
+    def _value(self, given: Mapping[str, Any], name: str) -> Any:
+        """What an argument is in a call, which may have left it out."""
+        if name in given:
+            return given[name]
+        parameter = self.signature.parameters.get(name)
+        if parameter is None:
+            return _LEFT_OUT
+        return () if parameter.kind is parameter.VAR_POSITIONAL else parameter.default
+
+    def _refused(self, name: str, given: Mapping[str, Any]) -> ArgumentError:
+        received, traced = (_said(self._value(one, name)) for one in (given, self.given))
+        return ArgumentError(
+            f"{name} is {received}: accepted is {traced}, as {self.model} was traced with"
+        )
+
+
+class _LeftOut:
+    """Stands for an argument of no name in forward's own, in calls that have none such."""
+
+    def __repr__(self) -> str:
+        return "left out"
+
+
+_LEFT_OUT = _LeftOut()
+
+
+def arguments_of(model: nn.Module, inputs: Inputs) -> Arguments:
+    """How a model is called with an example of its inputs.
+
+    >>> class Masked(nn.Module):
+    ...     def forward(self, image, *, mask=None, scale=1.0): ...
+    >>> found = arguments_of(Masked(), {"mask": torch.ones(2, 1), "image": torch.ones(2, 3)})
+    >>> found.names, found.call[1].keys()
+    (('image', 'mask'), dict_keys(['mask']))
+
+    Raises
+    ------
+    ArgumentError
+        If forward does not take it.
+    """
+    signature = inspect.signature(model.forward)
+    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    signature = signature.replace(parameters=bare, return_annotation=signature.empty)
+    name = type(model).__name__
+    return Arguments(name, signature, _bound(name, signature, *as_called(inputs)))
+
+
+def as_called(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What inputs in any of their forms are by position, and by name."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (inputs,) if isinstance(inputs, Tensor) else tuple(inputs), {}
+
+
+def _bound(
+    model: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is given, by the names of forward's arguments, in their order."""
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{error}: accepted are inputs for {model}.forward{signature}"
+        ) from None
+    found = dict(bound.arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found.update(found.pop(name, {}))
+    return found
+
+
+def _holds_tensors(leaves: Sequence[Any]) -> bool:
+    return any(isinstance(one, Tensor) for one in leaves)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether two values that are no inputs are one to a model."""
+    if value is other:
+        return True
+    if type(value) is not type(other) or isinstance(value, Tensor):
+        return False
+    return isinstance(value, Hashable) and bool(value == other)
+
+
+class _Tensor:
+    """Stands for a tensor in a message."""
+
+    def __repr__(self) -> str:
+        return "a tensor"
+
+
+def _said(value: Any) -> str:
+    return repr(pytree.tree_map_only(Tensor, lambda _: _Tensor(), value))
