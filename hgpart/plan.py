@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
-from hgpart.errors import ArgumentError, PlanError, TraceError
+from hgpart.errors import ArgumentError, HgpartError, PlanError
 from hgpart.files.json_files import JsonObject, quoted, read_json
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.blocks import Blocks
@@ -186,7 +186,7 @@ def make_plan(
     )
 
 
-def another_model(plan: Plan, error: TraceError) -> PlanError:
+def another_model(plan: Plan, error: HgpartError) -> PlanError:
     """Error for a model that can't be traced with the plan's shape of a sample."""
     shape = "x".join(map(str, plan.input_shape))
     return PlanError(

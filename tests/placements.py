@@ -27,6 +27,7 @@ from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement.accounting import peak_bytes
 from hgpart.run.measuring import mean_square
 from hgpart.schedules.schedule import Schedule
+from hgpart.tracing.arguments import Inputs, as_called
 from hgpart.tracing.traced_model import TracedModel, trace
 from hgpart.work.figures import flops
 
@@ -126,15 +127,16 @@ def _cuts(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def check_equal(
-    model: nn.Module, inputs: Sequence[torch.Tensor], plan: PartitionedModel, seed: int = 0
+    model: nn.Module, inputs: Inputs, plan: PartitionedModel, seed: int = 0
 ) -> Placement:
     """Assert that the placed model is the model, and that its table is what happens."""
     original = copy.deepcopy(model)
     placed = place(model, plan)
+    args, kwargs = as_called(inputs)
     torch.manual_seed(seed)
-    expected = _tensors(original(*inputs))
+    expected = tensors(original(*args, **kwargs))
     torch.manual_seed(seed)
-    found = _tensors(placed(*inputs))
+    found = tensors(placed(*args, **kwargs))
     assert [one.requires_grad for one in found] == [one.requires_grad for one in expected]
     for wanted, one in zip(expected, found, strict=True):
         assert wanted.dtype == one.dtype
@@ -154,11 +156,11 @@ def check_equal(
         {name: one for name, one in original.state_dict().items() if one.is_floating_point()},
         placed.state_dict().items(),
     )
-    _check_traffic(placed, len(inputs[0]), learns=bool(chosen))
+    _check_traffic(placed, len(placed.tensors_of(inputs)[0]), learns=bool(chosen))
     return placed
 
 
-def _tensors(results: object) -> list[torch.Tensor]:
+def tensors(results: object) -> list[torch.Tensor]:
     if isinstance(results, torch.Tensor):
         return [results]
     assert isinstance(results, (tuple, list))

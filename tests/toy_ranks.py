@@ -39,6 +39,7 @@ from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.outline import Chunk, Outline, Sent
 from hgpart.schedules.rules import RULES
+from hgpart.tracing.arguments import arguments_of
 
 WIDTHS = (5, 8, 6, 7, 4)
 RESULT = len(WIDTHS) - 1
@@ -75,6 +76,7 @@ class Toy(nn.Module):
     """What `DistributedModel` needs of a placement, for one part."""
 
     inputs = ("x",)
+    arguments = arguments_of(nn.Identity(), torch.zeros(2, WIDTHS[0]))
     norms, has_norms_of_batch = "micro-batch", False
     check_stream = Placement.check_stream
     output_part = 0
@@ -149,7 +151,7 @@ class Toy(nn.Module):
             for at in range(RESULT)
         }
 
-    def check_alike(self, sizes, inputs):
+    def check_alike(self, sizes):
         pass
 
     def divided(self, inputs, sizes, part=None):

@@ -150,7 +150,7 @@ def _traced_as_planned(model: nn.Module, plan: Plan) -> TracedModel:
     """Trace a model with the plan's shape of a sample: of another model that is what fails."""
     try:
         return trace(model, example_inputs(model, plan.input_shape))
-    except TraceError as error:
+    except (ArgumentError, TraceError) as error:
         raise another_model(plan, error) from error
 
 

@@ -116,7 +116,7 @@ def show(
         named = model or loaded.model
         try:
             module, _, _, graph = traced_model(stage, named, loaded.input_shape)
-        except TraceError as error:
+        except (ArgumentError, TraceError) as error:
             raise another_model(loaded, error) from error
         with stage("evaluate"):
             report = replace(plan_report(loaded, graph), model=named)

@@ -1,0 +1,101 @@
+"""A program for the processes of a test: keyword inputs, beside one process with all parts.
+
+    python input_ranks.py FOLDER
+
+Each rank trains its part, and by itself all parts in threads, which other tests hold to the model;
+it writes to a file of its own for each of `WAYS` what differs, or ok.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import sys
+from pathlib import Path
+
+import placements
+import torch
+from masked_models import Masked, example
+from torch.nn.functional import mse_loss
+
+from hgpart import Modelling, place
+from hgpart.errors import HgpartError
+from hgpart.run.distributed import DistributedModel
+from hgpart.run.processes.connection import Connection, connect
+from hgpart.run.scheduling import schedule, schedule_among
+
+SECONDS = 120  # that all may take
+SAMPLES = 7
+TARGETS = torch.zeros(SAMPLES, 4, dtype=torch.float64)
+WAYS = ("called", "steps", "slices", "refused")
+
+
+def main(folder: str) -> None:
+    signal.alarm(SECONDS)  # ends this process, and the launcher the others
+    rank, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    with connect(k, timeout=60) as connection:
+        found = [differences(connection, way) or "ok" for way in WAYS]
+    Path(folder, str(rank)).write_text("\n".join(found))
+
+
+def differences(connection: Connection, way: str) -> str:
+    torch.manual_seed(1)
+    model, inputs = Masked().double(), example(SAMPLES, "mask", "gains", "scale", seed=2)
+    traced, graph = placements.traced_model(model, inputs)
+    modelling = Modelling(batch_size=SAMPLES, slices=2 if way == "slices" else 1)
+    plan = placements.of_single_tasks(traced, graph, modelling, connection.k, seed=3)
+    threads = place(copy.deepcopy(model), plan)
+    placed = DistributedModel(place(model, plan, parts=[connection.rank]), connection)
+    if way == "refused":
+        return refused(placed, inputs)
+    if way == "called":
+        loss = mse_loss(threads(**inputs), TARGETS)
+        loss.backward()
+        image = inputs.pop("image")
+        given = (image,) if placed.reads_inputs else (None,)
+        result = placed(*given, **inputs, batch_size=SAMPLES)
+        placed.backward(None if result is None else mse_loss(result, TARGETS))
+    else:
+        loss = threads.step(inputs, TARGETS, mse_loss, schedule(threads, "1f1b", 3))
+        order = schedule_among(placed, "1f1b", 3)
+        given = inputs if placed.reads_inputs else []
+        placed.step(given, TARGETS, mse_loss, order, batch_size=SAMPLES)
+    rank, sent = connection.rank, threads.runtime.last.traffic
+    if placed.traffic.backward_bytes[rank].tolist() != sent.backward_bytes[rank].tolist():
+        return "other bytes"
+    whole = dict(threads.held(rank))
+    for held, tensor in placed.placement.held(rank):
+        other = next(value for one, value in whole.items() if one.key == held.key)
+        if not torch.equal(tensor, other):
+            return f"{held.name} differs"
+        if tensor.requires_grad and not torch.equal(tensor.grad, other.grad):
+            return f"the gradient of {held.name} differs"
+    return ""
+
+
+def refused(placed: DistributedModel, inputs: dict[str, object]) -> str:
+    """What all ranks are refused leaves them together; what one is, all hear."""
+    said = []
+    for changed in ({"masks": None}, {"scale": 3.0}):
+        try:
+            placed.step({**inputs, **changed}, TARGETS, mse_loss)
+        except HgpartError as error:
+            said.append(str(error))
+    placed.step(inputs, TARGETS, mse_loss)
+    try:
+        placed.step({**inputs, "mask": None}, TARGETS, mse_loss)
+    except HgpartError as error:
+        said.append(str(error))
+    expected = (
+        "got an unexpected keyword argument 'masks': accepted are inputs for Masked.forward(",
+        "scale is 3.0: accepted is 0.5, as Masked was traced with",
+        "reads mask, which is None: accepted is a tensor",
+    )
+    if len(said) != 3 or any(part not in one for part, one in zip(expected, said, strict=True)):
+        return f"said {said}"
+    return ""
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
