@@ -165,7 +165,7 @@ def partition_model(
     `grain` goes before that of the `modelling`. `on_stage` is told the name of each stage as it
     begins.
 
-    >>> import hgpart
+    >>> import hgpart, torch
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
     >>> result = hgpart.partition_model(model, torch.zeros(2, 3, 16, 16), k=2)
     >>> result.partition.feasible, result.partition.evaluation.imbalance <= 0.1
