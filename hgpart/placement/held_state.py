@@ -19,11 +19,11 @@ from hgpart.placement.mode_programs import Programs, make_on
 from hgpart.placement.shares.exchanges import Holding, Key, window
 from hgpart.placement.state.original_state import Original
 
-_Key = tuple[int, Key]  # part, Slice.key; of a constant the mode as well
+_Key = tuple[int, Key]  # part, Slice.key; of a constant the form as well
 
 
 class HeldState:
-    """The tensors of the parts that a process holds, of all modes.
+    """The tensors of the parts that a process holds, of all modes and sizes of inputs.
 
     Attributes
     ----------
@@ -218,11 +218,11 @@ def assembled(held: Iterable[tuple[Slice, torch.Tensor]]) -> dict[str, torch.Ten
 def _keys(programs: Programs, part: int) -> Iterator[tuple[str, Slice, _Key, bool]]:
     """Attribute, slice and key of all that a part's program has, and whether it is a copy.
 
-    Constants of the code of one mode are not the other's.
+    Constants of the code in one form are not another's.
     """
     traced = programs.blueprint.traced
     copies = programs.copies.get(part, frozenset())
     for name, held in programs.slices[part].items():
-        key = (*held.key, *([traced.training] if held.name in traced.constants else []))
+        key = (*held.key, *([traced.form] if held.name in traced.constants else []))
         is_copy = name in copies
         yield name, held, (part, ("copy", *key) if is_copy else key), is_copy

@@ -1,9 +1,10 @@
-"""Partition of the graph of one mode -> that of the other mode (training, evaluation)."""
+"""Partition of a graph -> that of the graph in another mode, or for other sizes of inputs."""
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from hgpart.arrays import Int32, Int64
+from hgpart.errors import PlacementError
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.layers.channel_graph import ChannelGraph, Layer
@@ -93,6 +95,24 @@ def carried_over(
         bound=0,
     )
     return found, carried
+
+
+def check_same_layers(graph: ChannelGraph, other: ChannelGraph, sizes: str) -> None:
+    """Raise a PlacementError unless a model has the same layers, but for sizes of maps."""
+    for one, layer in zip_longest(graph.layers, other.layers):
+        if one is None or layer is None or _facts(one) != _facts(layer):
+            name = (one or layer).name
+            raise PlacementError(
+                f"inputs of {sizes}, with which layer {name} is not as the model was placed: "
+                "accepted are sizes for which it has the same layers, channels and parameters"
+            )
+
+
+def _facts(layer: Layer) -> object:
+    """What of a layer does not depend on the sizes of maps."""
+    reads = [(one.channels.tolist(), one.groups, one.partial) for one in layer.reads]
+    parameters = layer.parameters, layer.weights, layer.parameter_names
+    return layer.name, layer.kind, layer.tasks, layer.channels, layer.tied_to, parameters, reads
 
 
 @dataclass(frozen=True)

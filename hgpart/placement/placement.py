@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from hgpart.errors import PlacementError
+from hgpart.errors import PlacementError, TraceError
 from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score
@@ -62,10 +62,10 @@ from hgpart.placement.mode_programs import (
     with_input_gradients,
     with_unused,
 )
-from hgpart.placement.modes import carried_over, skeleton
+from hgpart.placement.modes import carried_over, check_same_layers, skeleton
 from hgpart.placement.shares.batch_shares import joined, sizes_of
 from hgpart.placement.shares.copies import Copies
-from hgpart.placement.shares.copies_by_mode import CopiesByMode
+from hgpart.placement.shares.copies_by_form import CopiesByForm
 from hgpart.placement.shares.exchanges import Holding, exchanges
 from hgpart.placement.shares.in_flight import CopiesInFlight
 from hgpart.placement.shares.messages import buckets_of
@@ -79,6 +79,7 @@ from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.summary import Summary
 from hgpart.tracing.arguments import Arguments, Inputs, as_called
+from hgpart.tracing.forms import Form, Sizes, said_of, sizes_of_inputs
 from hgpart.tracing.traced_model import TracedModel, trace_call
 from hgpart.work.figures import Work
 
@@ -128,12 +129,13 @@ class Placement(nn.Module):
         programs = build_programs(blueprints, owners_blueprint(blueprints), held)
         self._state = HeldState(original_state(model, blueprint.used_state))
         unused = never_used(programs, self._state.original)
-        self._modes = {self.training: with_unused(programs, self._state.original, unused)}
-        self._runtimes: dict[tuple[bool, bool], LocalRuntime] = {}
-        self._plain: dict[bool, Schedule] = {}  # of the whole batch at once, by mode
-        self.copies_by_mode = CopiesByMode()
-        self._partitions: dict[bool, Partition] = {}  # by mode
-        self._last = (self.training, False)  # mode and whether gradients of inputs were wanted
+        self._placed_for = self._sizes = blueprint.traced.form.sizes  # of inputs, and the present
+        self._forms = {self.form: with_unused(programs, self._state.original, unused)}
+        self._runtimes: dict[tuple[Form, bool], LocalRuntime] = {}
+        self._plain: dict[Form, Schedule] = {}  # of the whole batch at once
+        self.copies_by_form = CopiesByForm()
+        self._partitions: dict[Form, Partition] = {}
+        self._last = (self.form, False)  # form and whether gradients of inputs were wanted
         self._hooked = tuple(hooked(model))
         self.dtype = float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
         self.parts = nn.ModuleDict()
@@ -147,12 +149,17 @@ class Placement(nn.Module):
     # -------------------------------------------------------------- the submodules
 
     @property
+    def form(self) -> Form:
+        """The present mode, and the present sizes of the inputs: all else is of these."""
+        return Form(self.training, self._sizes)
+
+    @property
     def _now(self) -> Programs:
-        return self._modes[self.training]
+        return self._forms[self.form]
 
     @property
     def blueprint(self) -> Blueprint:
-        """What the programs of the present mode were made from."""
+        """What the programs of the present form were made from."""
         return self._now.blueprint
 
     @property
@@ -162,11 +169,14 @@ class Placement(nn.Module):
 
     @property
     def partition(self) -> Partition:
-        """The plan's; in the other mode than the plan's, the same of that mode's layers."""
-        if self.training not in self._partitions:
+        """The plan's; in another form than the plan's, the same of that form's layers.
+
+        Its volume is that of the present sizes; work stays the plan's.
+        """
+        if self.form not in self._partitions:
             shares = [(one.share, one.partition) for one in self.blueprints]
-            self._partitions[self.training] = joined(shares, self.work)
-        return self._partitions[self.training]
+            self._partitions[self.form] = joined(shares, self.work)
+        return self._partitions[self.form]
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -190,7 +200,7 @@ class Placement(nn.Module):
 
     @property
     def programs(self) -> Mapping[int, PartProgram]:
-        """What the parts that this process holds do, in the present mode."""
+        """What the parts that this process holds do, in the present form."""
         return self._now.programs
 
     def submodule(self, part: int) -> fx.GraphModule:
@@ -398,7 +408,7 @@ class Placement(nn.Module):
             if tuple(value.shape) != shape or value.dtype != dtype:
                 raise PlacementError(
                     f"{name} of shape {tuple(value.shape)} and type {value.dtype}: accepted is "
-                    f"{shape} and {dtype} in a batch of {batch_size}"
+                    f"{shape} and {dtype} in a batch of {batch_size}, other sizes by for_inputs"
                 )
 
     def report(self, batch_size: int | None = None) -> PlacementReport:
@@ -466,21 +476,24 @@ class Placement(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """What the model returns, called as the model is.
 
+        Inputs of other sizes than before are as `for_inputs` has them.
+
         Raises
         ------
         ArgumentError
             If the model's forward does not take these inputs, there is anything but tensors where
             it was traced with some, or another flag or number than it was traced with.
         PlacementError
-            As in `check_batch`.
+            As in `check_batch`, and in `for_inputs`.
         """
         tensors = self.arguments.tensors_of(inputs, named)
+        self.for_sizes(sizes_of_inputs(tensors))
         batch_size = self._batch_size(tensors)
         self.check_batch(batch_size, tensors)
         whole = {**dict(zip(self.inputs, tensors, strict=True)), **self.draw(batch_size)}
         blueprints, sizes = self.blueprints, sizes_of(self.shares, batch_size)
         values = named_by_share(blueprints, divided_values(self.blueprint, whole, [sizes])[0])
-        self._last = self.training, _gradients_wanted(tensors)
+        self._last = self.form, _gradients_wanted(tensors)
         with self.batch():
             results = self.runtime.run(values)
         return self.whole_result(self.by_share(results))
@@ -519,7 +532,8 @@ class Placement(nn.Module):
             mean that leaves out or weighs samples (`ignore_index`, class weights) is one of each
             micro-batch. Needed in grad mode.
         schedule : Schedule, optional
-            Of `hgpart.schedule`; the whole batch at once when left out.
+            Of `hgpart.schedule`; the whole batch at once when left out. One is for all sizes of
+            inputs, where parts do the same steps in each of them.
 
         Returns
         -------
@@ -537,13 +551,15 @@ class Placement(nn.Module):
         PlanError
             If the schedule is for another placement, or for its other mode.
         PlacementError
-            As in `check_batch`, for each micro-batch; if an input requires a gradient.
+            As in `for_inputs`, and in `check_batch` for each micro-batch; if an input requires a
+            gradient.
         """
-        schedule = schedule_for_mode(schedule or self.plain_schedule(), loss_fn is not None)
         tensors = self.tensors_of(inputs)
+        self.for_sizes(sizes_of_inputs(tensors))
+        schedule = schedule_for_mode(schedule or self.plain_schedule(), loss_fn is not None)
         sizes = micro_batch_sizes(self._batch_size(tensors), schedule.micro_batches)
         batches = self.divided(tensors, sizes)
-        self._last = self.training, False
+        self._last = self.form, False
         score = partial(self.score, targets, loss_fn, sizes)
         with self.batch():
             scores = self.runtime.step(schedule, batches, score)
@@ -602,8 +618,8 @@ class Placement(nn.Module):
         Parameters
         ----------
         batches : iterable of (inputs, targets)
-            As many as the schedule has, inputs as `step` has them; each is asked for, and its
-            random masks are drawn, when the first part begins it.
+            As many as the schedule has, inputs as `step` has them, but of the present sizes; each
+            is asked for, and its random masks are drawn, when the first part begins it.
         loss_fn : callable
             (what the model returns, targets) -> a tensor of one element.
         update : callable
@@ -635,7 +651,7 @@ class Placement(nn.Module):
         """
         self.check_stream(schedule, stash)
         check_modules_of_stream(self.submodule(part) for part in self.programs)
-        self._last = self.training, False
+        self._last = self.form, False
         waiting = {part: deque[torch.Tensor]() for part in sorted({*self.output_parts})}
         losses: list[torch.Tensor] = []
         telling = Lock()
@@ -778,17 +794,17 @@ class Placement(nn.Module):
 
     def plain_schedule(self) -> Schedule:
         """What a step goes by where none is asked for: the whole batch at once."""
-        if self.training not in self._plain:
+        if self.form not in self._plain:
             outlines = [outline(self.programs[part], {}) for part in sorted(self.programs)]
-            self._plain[self.training] = make_schedule(outlines, "sequential", 1, Costs())
-        return self._plain[self.training]
+            self._plain[self.form] = make_schedule(outlines, "sequential", 1, Costs())
+        return self._plain[self.form]
 
     @property
     def runtime(self) -> LocalRuntime:
         """Ran all parts in this process; its `last` says what travelled, and who waited."""
         if self._last not in self._runtimes:
-            training, input_gradients = self._last
-            programs = self._modes[training]
+            form, input_gradients = self._last
+            programs = self._forms[form]
             if input_gradients:
                 programs = with_input_gradients(programs)
             begin = self._begin_copies if len(self.shares) > 1 else None
@@ -797,25 +813,25 @@ class Placement(nn.Module):
         return self._runtimes[self._last]
 
     def _begin_copies(self, sent: Sequence[Traffic]) -> Copies:
-        """Begin a pass in the present mode and grad mode; adds to what each part sent."""
+        """Begin a pass in the present form and grad mode; adds to what each part sent."""
         copies = self.copies
-        copies.begin(self.copies_by_mode.due(self.training), sent)
+        copies.begin(self.copies_by_form.due(self.form), sent)
         return copies
 
     @property
     def copies(self) -> Copies:
-        """What parts have of each other's state in the present mode; see `share_state`."""
+        """What parts have of each other's state in the present form; see `share_state`."""
         if self._has_all and not self.shares_state:
             self.share_state({part: self.holding(part) for part in self.programs})
-        return self.copies_by_mode[self.training]
+        return self.copies_by_form[self.form]
 
     @property
     def shares_state(self) -> bool:
-        """Whether it is known what parts have of each other's state in the present mode."""
-        return self.training in self.copies_by_mode
+        """Whether it is known what parts have of each other's state in the present form."""
+        return self.form in self.copies_by_form
 
     def holding(self, part: int) -> Holding:
-        """What a part holds of the model's state in the present mode: its own, and copies."""
+        """What a part holds of the model's state in the present form: its own, and copies."""
         return self._state.holding(self._now, part)
 
     def share_state(self, holdings: Mapping[int, Holding]) -> None:
@@ -832,7 +848,7 @@ class Placement(nn.Module):
         passing = {*layers, *(traced.buffers[name] for name in traced.updated)}
         fixed = {name: state for name, state in every.items() if name not in passing}
         beside = {name: state for name, state in every.items() if name not in layers}
-        self.copies_by_mode[self.training] = Copies(
+        self.copies_by_form[self.form] = Copies(
             self._state.tensor,
             self._held,
             weights=exchanges(holdings, layers),
@@ -843,7 +859,7 @@ class Placement(nn.Module):
         )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile the steps of the present mode with torch.compile, whose arguments these are."""
+        """Compile the steps of the present form with torch.compile, whose arguments these are."""
         for program in self.programs.values():
             for step in program.module.children():
                 if isinstance(step, fx.GraphModule):
@@ -851,32 +867,82 @@ class Placement(nn.Module):
 
     def train(self, mode: bool = True) -> Placement:
         """Switch to training or evaluation, as the model itself does."""
-        if mode not in self._modes:
-            made, new = self._other_mode(mode)
-            state = self._state.gathered(new)
-            self._let_go(new)
-            beside = self._state.parameters_beside(made)
-            self._modes[mode] = with_unused(made, self._state.original, beside)
-            for programs in self._modes.values():
-                self._state.fill(programs, self.devices, state)
+        self._make(Form(mode, self._sizes))
         super().train(mode)
-        self._last = mode, False
+        self._last = self.form, False
         self._show()
         return self
 
-    def _other_mode(self, mode: bool) -> tuple[Programs, set[str]]:
-        """What the parts do in another mode, and the buffers that more of them hold for it."""
-        first = self.blueprint
-        traced = _traced(self._skeleton[0], self.arguments, self.dtype, mode)
+    def for_inputs(self, inputs: Inputs) -> Placement:
+        """Switch to inputs of the sizes of these, as `train` switches to a mode.
+
+        The same parts have the same filters and parameters; what they send, `partition`,
+        `expected` and `report` are then of these sizes. The first time in a mode the model is
+        traced once more. To call the placement or its `step` is to switch; a `stream` goes on with
+        the present sizes, and so do processes, where `DistributedModel.for_inputs` switches.
+
+        Parameters
+        ----------
+        inputs : tensor, sequence or mapping
+            As `step` takes them; on the meta device, too.
+
+        Raises
+        ------
+        ArgumentError
+            As where the placement is called.
+        PlacementError
+            If the model does not take inputs of these sizes, or not with the same layers, channels
+            and parameters.
+
+        >>> import hgpart
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3))
+        >>> placed = hgpart.place(model, k=2, example=torch.zeros(2, 3, 8, 8))
+        >>> before = placed.expected(32).volume
+        >>> placed.for_inputs(torch.zeros(2, 3, 16, 16)).expected(32).volume > before
+        True
+        """
+        return self.for_sizes(sizes_of_inputs(self.tensors_of(inputs)))
+
+    def for_sizes(self, sizes: Sizes) -> Placement:
+        """The same of the sizes themselves."""
+        if sizes != self._sizes:
+            self._make(Form(self.training, sizes))
+            self._sizes = sizes
+            self._last = self.form, False
+            self._show()
+        return self
+
+    def _make(self, form: Form) -> None:
+        """Make programs of a form, if there are none: of another mode's, or another size's."""
+        if form in self._forms:
+            return
+        base = Form(not form.training, self._placed_for)
+        if form.sizes != self._placed_for:
+            base = Form(form.training, self._placed_for)
+            self._make(base)
+        made, new = self._in_form(form, self._forms[base])
+        state = self._state.gathered(new)
+        self._let_go(new)
+        beside = self._state.parameters_beside(made)
+        self._forms[form] = with_unused(made, self._state.original, beside)
+        for programs in self._forms.values():
+            self._state.fill(programs, self.devices, state)
+
+    def _in_form(self, form: Form, base: Programs) -> tuple[Programs, set[str]]:
+        """What the parts do in another form, and the buffers that more of them hold for it."""
+        first = base.blueprint
+        traced = self._traced(form)
         graph = channel_graph(traced)
+        if form.training == first.traced.training:
+            check_same_layers(first.graph, graph, said_of(form.sizes))
         facts, carried = NodeFacts(traced, graph), []
-        for one in self.blueprints:
+        for one in base.blueprints:
             partition, work = carried_over(one.partition, one.work, one.graph, graph)
             carried.append((one.share, partition))
         blueprints = share_blueprints(facts, carried, work, first.trainable, first.norms)
         owners = None
         if len(blueprints) > 1:
-            owners, _ = carried_over(self._now.owners.partition, self.work, first.graph, graph)
+            owners, _ = carried_over(base.owners.partition, first.work, first.graph, graph)
         made = build_programs(blueprints, owners_blueprint(blueprints, owners), self._held)
         new = {
             held.name
@@ -894,13 +960,35 @@ class Placement(nn.Module):
         if divided := new & (fixed if self._has_all else changing):
             raise PlacementError(
                 f"{min(divided)} is divided in another way in "
-                f"{'training' if mode else 'evaluation'}: place the model in that mode"
+                f"{'training' if form.training else 'evaluation'} with inputs of "
+                f"{said_of(form.sizes)}: place the model so"
             )
         return made, new
 
+    def _traced(self, form: Form) -> TracedModel:
+        """Trace the model in another form than it was, and in the present float type."""
+        tensors = [
+            torch.empty(
+                (len(one), *size),
+                dtype=self.dtype if one.is_floating_point() else one.dtype,
+                device="meta",
+            )
+            for one, size in zip(self.arguments.tensors, form.sizes, strict=True)
+        ]
+        model = self._skeleton[0].to(self.dtype).train(form.training)
+        try:
+            return trace_call(model, self.arguments.with_tensors(tensors))
+        except TraceError as error:
+            if form.sizes == self._placed_for:
+                raise
+            raise PlacementError(
+                f"inputs of {said_of(form.sizes)}: accepted are {said_of(self._placed_for)}, and "
+                f"others that the model takes: {error}"
+            ) from error
+
     def _let_go(self, names: set[str]) -> None:
-        """Forget copies that part 0 held because the other mode had no use for them."""
-        for mode, programs in self._modes.items():
+        """Forget copies that part 0 held because other forms had no use for them."""
+        for form, programs in self._forms.items():
             kept = {}
             for attribute, held in programs.slices.get(0, {}).items():
                 if attribute.startswith(f"{UNUSED}.") and held.name in names:
@@ -908,32 +996,32 @@ class Placement(nn.Module):
                 else:
                     kept[attribute] = held
             if kept:
-                self._modes[mode] = replace(programs, slices={**programs.slices, 0: kept})
+                self._forms[form] = replace(programs, slices={**programs.slices, 0: kept})
 
     @property
     def _has_all(self) -> bool:
         return len(self._held) == self.k
 
     def _show(self) -> None:
-        """Make the submodules of the present mode those of the module."""
+        """Make the submodules of the present form those of the module."""
         for part, program in self.programs.items():
             self.parts[str(part)] = program.module
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Placement:
-        """Move all parts, of both modes; what moves is `fn`'s to say, as in `.double()`."""
+        """Move all parts, of all forms; what moves is `fn`'s to say, as in `.double()`."""
         devices = tuple(fn(torch.empty(0, device=device)).device for device in self.devices)
         dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
-        for programs in self._modes.values():
+        for programs in self._forms.values():
             for program in programs.programs.values():
                 program.module._apply(fn)  # type: ignore[no-untyped-call]
             self._state.follow(programs)
         if dtype != self.dtype:
-            for mode, programs in self._modes.items():
-                self._modes[mode] = in_dtype(programs, self.dtype, dtype)
+            for form, programs in self._forms.items():
+                self._forms[form] = in_dtype(programs, self.dtype, dtype)
         self.devices, self.dtype = devices, dtype
         self._runtimes.clear()
-        self.copies_by_mode.moved()
-        for programs in self._modes.values():
+        self.copies_by_form.moved()
+        for programs in self._forms.values():
             self._state.fill(programs, devices, {})
         self._show()
         return self
@@ -1066,13 +1154,13 @@ class Placement(nn.Module):
                 raise PlacementError(f"{name} is a {type(value).__name__}, expected a tensor")
             if tuple(value.shape) != one.shape:
                 raise PlacementError(f"{name} has shape {tuple(value.shape)}, expected {one.shape}")
-        for programs in self._modes.values():
+        for programs in self._forms.values():
             check_values(programs.blueprint.traced, programs.blueprint.graph, state_dict)
         with torch.no_grad():
             for name in values.keys() & state_dict.keys():  # which the other mode is traced with
                 values[name].copy_(state_dict[name])
             self._state.load(state_dict)
-        self.copies_by_mode.changed()
+        self.copies_by_form.changed()
         return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
 
     def _load_from_state_dict(
@@ -1111,16 +1199,6 @@ class Placement(nn.Module):
         """
         with opened_weights(path) as state:
             self.load_state_dict(state)
-
-
-def _traced(
-    model: nn.Module, arguments: Arguments, dtype: torch.dtype, training: bool
-) -> TracedModel:
-    """Trace a model in another mode and float type than it was."""
-    tensors = [
-        value.to(dtype) if value.is_floating_point() else value for value in arguments.tensors
-    ]
-    return trace_call(model.to(dtype).train(training), arguments.with_tensors(tensors))
 
 
 def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -40,6 +40,7 @@ from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Direction, Schedule
 from hgpart.tracing.arguments import Inputs, as_called
+from hgpart.tracing.forms import said_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +109,12 @@ class DistributedModel(nn.Module):
         self.peak_bytes: tuple[int, ...] = ()
         self._pass: _Pass | None = None
         self._plain: WeakKeyDictionary[PartProgram, Schedule] = WeakKeyDictionary()
-        self._routes: WeakKeyDictionary[Schedule, Routes] = WeakKeyDictionary()
-        self._uses: WeakKeyDictionary[Schedule, Mapping[nn.Module, int]] = WeakKeyDictionary()
+        self._routes: WeakKeyDictionary[PartProgram, WeakKeyDictionary[Schedule, Routes]] = (
+            WeakKeyDictionary()
+        )
+        self._uses: WeakKeyDictionary[
+            PartProgram, WeakKeyDictionary[Schedule, Mapping[nn.Module, int]]
+        ] = WeakKeyDictionary()
         self._failed = False
 
     @property
@@ -329,17 +334,18 @@ class DistributedModel(nn.Module):
             placement.share_state(dict(enumerate(holdings)))
         sent = Traffic.none(connection.k)
         state = StatePost(connection, placement.copies, sent)
-        state.begin(placement.copies_by_mode.due(placement.training))
+        state.begin(placement.copies_by_form.due(placement.form))
         return state
 
     def _uses_of(self, schedule: Schedule, program: PartProgram) -> Mapping[nn.Module, int]:
         """How often steps of this rank add to gradients."""
-        if schedule not in self._uses:
+        known = self._uses.setdefault(program, WeakKeyDictionary())
+        if schedule not in known:
             later = (Direction.BACKWARD, Direction.WEIGHTS)
             actions = schedule.sequences[self.connection.rank]
             chunks = (action.chunk for action in actions if action.direction in later)
-            self._uses[schedule] = uses_of_steps(program, chunks)
-        return self._uses[schedule]
+            known[schedule] = uses_of_steps(program, chunks)
+        return known[schedule]
 
     @contextmanager
     def _whole_pass(self) -> Iterator[None]:
@@ -454,6 +460,35 @@ class DistributedModel(nn.Module):
                 wire.finish()
         return losses if makes_result else None
 
+    def for_inputs(self, inputs: Inputs = ()) -> DistributedModel:
+        """Switch all ranks to inputs of other sizes; see `Placement.for_inputs`.
+
+        Parameters
+        ----------
+        inputs : tensor, sequence or mapping
+            As in `step`; only their sizes matter. A rank that has none may leave them out.
+
+        Raises
+        ------
+        ArgumentError
+            If no rank has a tensor of the inputs, or two have it of different sizes.
+        PlacementError
+            As `Placement.for_inputs`.
+        """
+        own = [None if one is None else tuple(one.shape[1:]) for one in self._given(inputs)]
+        of_all = self.connection.gather(own)
+        sizes = []
+        for name, found in zip(
+            self.placement.arguments.names, zip(*of_all, strict=True), strict=True
+        ):
+            known = {*found} - {None}
+            if len(known) != 1:
+                said = " and ".join(sorted(said_of([one]) for one in known)) or "no size"
+                raise ArgumentError(f"{name} has {said} on the ranks: accepted is one size")
+            sizes.append(known.pop())
+        self.placement.for_sizes(tuple(sizes))
+        return self
+
     def _given(self, inputs: Inputs) -> list[Tensor | None]:
         """The tensors among the inputs, None where there is none in the place of one."""
         return self.placement.arguments.tensors_here(*as_called(inputs))
@@ -489,10 +524,11 @@ class DistributedModel(nn.Module):
         self, schedule: Schedule, sizes: tuple[int, ...], program: PartProgram | None = None
     ) -> Post:
         rank, program = self.connection.rank, program or self.program
-        if schedule not in self._routes:
+        known = self._routes.setdefault(program, WeakKeyDictionary())
+        if schedule not in known:
             check_fits(schedule, {rank: program}, self.connection.k)
-            self._routes[schedule] = routes(schedule, rank)
-        return Post(self.connection, program.transfers, self._routes[schedule], sizes)
+            known[schedule] = routes(schedule, rank)
+        return Post(self.connection, program.transfers, known[schedule], sizes)
 
     def _begun(
         self,

@@ -165,6 +165,7 @@ def verify(
     # Where a tensor lies in memory decides in which order a model draws a mask for it.
     args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, as_called(inputs))
     inputs, tensors = kwargs or args, placement.arguments.tensors_of(args, kwargs)
+    placement.for_inputs(inputs)
     dtype = float_type([*model.parameters(), *tensors])
     if tolerance is None:
         if dtype not in TOLERANCES:

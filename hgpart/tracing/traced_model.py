@@ -26,6 +26,7 @@ from hgpart.operators.table import operator_of
 from hgpart.tracing import autograd_functions, forward_state
 from hgpart.tracing.arguments import Arguments, Inputs, arguments_of
 from hgpart.tracing.constant_sizes import settle_sizes
+from hgpart.tracing.forms import Form, sizes_of_inputs
 from hgpart.tracing.stand_ins import stand_ins, stood_for
 
 LARGEST_TENSOR = 2**63 - 1  # bytes
@@ -110,6 +111,11 @@ class TracedModel:
     def example(self) -> tuple[torch.Tensor, ...]:
         """The tensors among the inputs that were traced, without data."""
         return self.arguments.tensors
+
+    @property
+    def form(self) -> Form:
+        """The mode, and the sizes of inputs, that the graph is for."""
+        return Form(self.training, sizes_of_inputs(self.example))
 
 
 def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.Tensor, ...]:
