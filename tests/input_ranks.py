@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import placements
 import torch
@@ -28,7 +29,7 @@ from hgpart.run.scheduling import schedule, schedule_among
 SECONDS = 120  # that all may take
 SAMPLES = 7
 TARGETS = torch.zeros(SAMPLES, 4, dtype=torch.float64)
-WAYS = ("called", "steps", "slices", "refused")
+WAYS = ("called", "steps", "slices", "sizes", "sizes of slices", "refused")
 
 
 def main(folder: str) -> None:
@@ -43,12 +44,14 @@ def differences(connection: Connection, way: str) -> str:
     torch.manual_seed(1)
     model, inputs = Masked().double(), example(SAMPLES, "mask", "gains", "scale", seed=2)
     traced, graph = placements.traced_model(model, inputs)
-    modelling = Modelling(batch_size=SAMPLES, slices=2 if way == "slices" else 1)
+    modelling = Modelling(batch_size=SAMPLES, slices=2 if way.endswith("slices") else 1)
     plan = placements.of_single_tasks(traced, graph, modelling, connection.k, seed=3)
     threads = place(copy.deepcopy(model), plan)
     placed = DistributedModel(place(model, plan, parts=[connection.rank]), connection)
+    image = torch.randn(SAMPLES, 3, 12, 10, dtype=torch.float64)
+    larger = {**inputs, "image": image, "mask": image[:, :1]}
     if way == "refused":
-        return refused(placed, inputs)
+        return refused(placed, inputs, larger)
     if way == "called":
         loss = mse_loss(threads(**inputs), TARGETS)
         loss.backward()
@@ -57,10 +60,12 @@ def differences(connection: Connection, way: str) -> str:
         result = placed(*given, **inputs, batch_size=SAMPLES)
         placed.backward(None if result is None else mse_loss(result, TARGETS))
     else:
-        loss = threads.step(inputs, TARGETS, mse_loss, schedule(threads, "1f1b", 3))
         order = schedule_among(placed, "1f1b", 3)
-        given = inputs if placed.reads_inputs else []
-        placed.step(given, TARGETS, mse_loss, order, batch_size=SAMPLES)
+        for each in (larger, inputs, larger) if way.startswith("sizes") else (inputs,):
+            threads.step(each, TARGETS, mse_loss, schedule(threads, "1f1b", 3))
+            given = each if placed.reads_inputs else ()
+            placed.for_inputs(given)
+            placed.step(given, TARGETS, mse_loss, order, batch_size=SAMPLES)
     rank, sent = connection.rank, threads.runtime.last.traffic
     if placed.traffic.backward_bytes[rank].tolist() != sent.backward_bytes[rank].tolist():
         return "other bytes"
@@ -74,12 +79,17 @@ def differences(connection: Connection, way: str) -> str:
     return ""
 
 
-def refused(placed: DistributedModel, inputs: dict[str, object]) -> str:
+def refused(placed: DistributedModel, inputs: dict[str, Any], larger: dict[str, Any]) -> str:
     """What all ranks are refused leaves them together; what one is, all hear."""
     said = []
     for changed in ({"masks": None}, {"scale": 3.0}):
         try:
             placed.step({**inputs, **changed}, TARGETS, mse_loss)
+        except HgpartError as error:
+            said.append(str(error))
+    for given in ((), larger if placed.connection.rank else inputs):
+        try:
+            placed.for_inputs(given)
         except HgpartError as error:
             said.append(str(error))
     placed.step(inputs, TARGETS, mse_loss)
@@ -90,9 +100,11 @@ def refused(placed: DistributedModel, inputs: dict[str, object]) -> str:
     expected = (
         "got an unexpected keyword argument 'masks': accepted are inputs for Masked.forward(",
         "scale is 3.0: accepted is 0.5, as Masked was traced with",
+        "image has no size on the ranks: accepted is one size",
+        "image has 3x12x10 and 3x8x8 on the ranks: accepted is one size",
         "reads mask, which is None: accepted is a tensor",
     )
-    if len(said) != 3 or any(part not in one for part, one in zip(expected, said, strict=True)):
+    if len(said) != 5 or any(part not in one for part, one in zip(expected, said, strict=True)):
         return f"said {said}"
     return ""
 

@@ -130,8 +130,13 @@ def check_equal(
     model: nn.Module, inputs: Inputs, plan: PartitionedModel, seed: int = 0
 ) -> Placement:
     """Assert that the placed model is the model, and that its table is what happens."""
-    original = copy.deepcopy(model)
     placed = place(model, plan)
+    check_as(copy.deepcopy(model), placed, inputs, seed)
+    return placed
+
+
+def check_as(original: nn.Module, placed: Placement, inputs: Inputs, seed: int = 0) -> None:
+    """Assert the same of a model that is placed, of whose state the original has a copy."""
     args, kwargs = as_called(inputs)
     torch.manual_seed(seed)
     expected = tensors(original(*args, **kwargs))
@@ -157,7 +162,6 @@ def check_equal(
         placed.state_dict().items(),
     )
     _check_traffic(placed, len(placed.tensors_of(inputs)[0]), learns=bool(chosen))
-    return placed
 
 
 def tensors(results: object) -> list[torch.Tensor]:

@@ -101,7 +101,7 @@ def check_same_layers(graph: ChannelGraph, other: ChannelGraph, sizes: str) -> N
     """Raise a PlacementError unless a model has the same layers, but for sizes of maps."""
     for one, layer in zip_longest(graph.layers, other.layers):
         if one is None or layer is None or _facts(one) != _facts(layer):
-            name = (one or layer).name
+            name = (layer or one).name
             raise PlacementError(
                 f"inputs of {sizes}, with which layer {name} is not as the model was placed: "
                 "accepted are sizes for which it has the same layers, channels and parameters"

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from hgpart.errors import PlacementError
 from hgpart.execution.program import receive, send
 from hgpart.execution.transfers import Transfer
 from hgpart.placement.placement import Placement
+from hgpart.tracing.forms import said_of
 
 BATCH_SIZE = "batch_size"  # an operand of programs
 
@@ -23,7 +24,9 @@ def part_as_function(placement: Placement, part: int) -> fx.GraphModule:
     Arguments are the model's inputs, if the part reads them, and what arrives, in the order of the
     transfers. It returns a tuple of what departs in that order, and behind that the results of the
     model, if the part has them. The steps, and so parameters and buffers, are the placement's own,
-    of its present mode: it can be called, and exported by `torch.export.export`.
+    of its present mode: it can be called, and exported by `torch.export.export`. Inputs are tensors
+    of the present sizes, by the names of the model's forward; what was fixed when it was traced is
+    no argument.
 
     Raises
     ------
@@ -137,6 +140,9 @@ def _function(
         ]
         for transfer in arriving
     }
+    for name, size in zip(placement.inputs, placement.form.sizes, strict=True):
+        if name in inputs:
+            graph.call_function(check_size, (inputs[name], name, size))
     values: dict[fx.Node, Any] = {}
     results: list[fx.Node] = []
     for node in module.graph.nodes:
@@ -165,6 +171,16 @@ def _function(
         made = (*departing, *results)
     graph.output(made)
     return fx.GraphModule(module, graph, class_name=f"Part{part}")
+
+
+def check_size(tensor: Tensor, name: str, size: Sequence[int]) -> None:
+    """Raise a PlacementError if an input has another size than a part's graph is for."""
+    given, accepted = tuple(tensor.shape[1:]), tuple(size)
+    if given != accepted:
+        raise PlacementError(
+            f"{name} of {said_of([given])} for a part as a function: accepted is "
+            f"{said_of([accepted])}, or a part that was taken after Placement.for_inputs"
+        )
 
 
 def _batch_size(

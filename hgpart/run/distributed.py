@@ -476,11 +476,9 @@ class DistributedModel(nn.Module):
             As `Placement.for_inputs`.
         """
         own = [None if one is None else tuple(one.shape[1:]) for one in self._given(inputs)]
-        of_all = self.connection.gather(own)
+        by_input = zip(*self.connection.gather(own), strict=True)
         sizes = []
-        for name, found in zip(
-            self.placement.arguments.names, zip(*of_all, strict=True), strict=True
-        ):
+        for name, found in zip(self.placement.arguments.names, by_input, strict=True):
             known = {*found} - {None}
             if len(known) != 1:
                 said = " and ".join(sorted(said_of([one]) for one in known)) or "no size"
