@@ -487,8 +487,8 @@ class Placement(nn.Module):
             As in `check_batch`, and in `for_inputs`.
         """
         tensors = self.arguments.tensors_of(inputs, named)
-        self.for_sizes(sizes_of_inputs(tensors))
         batch_size = self._batch_size(tensors)
+        self.for_sizes(sizes_of_inputs(tensors))
         self.check_batch(batch_size, tensors)
         whole = {**dict(zip(self.inputs, tensors, strict=True)), **self.draw(batch_size)}
         blueprints, sizes = self.blueprints, sizes_of(self.shares, batch_size)
@@ -555,9 +555,10 @@ class Placement(nn.Module):
             gradient.
         """
         tensors = self.tensors_of(inputs)
+        batch_size = self._batch_size(tensors)
         self.for_sizes(sizes_of_inputs(tensors))
         schedule = schedule_for_mode(schedule or self.plain_schedule(), loss_fn is not None)
-        sizes = micro_batch_sizes(self._batch_size(tensors), schedule.micro_batches)
+        sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
         batches = self.divided(tensors, sizes)
         self._last = self.form, False
         score = partial(self.score, targets, loss_fn, sizes)

@@ -41,4 +41,4 @@ def said_of(sizes: Sequence[tuple[int, ...]]) -> str:
     >>> said_of(((3, 32, 32), (1, 8)))
     '3x32x32, 1x8'
     """
-    return ", ".join("x".join(map(str, one)) for one in sizes)
+    return ", ".join("x".join(map(str, one)) or "no dimensions" for one in sizes)
