@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from hgpart.errors import ArgumentError, PlanError
+from hgpart.errors import PlanError
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import evaluate_parts
 from hgpart.hypergraph.metrics import Evaluation
@@ -95,14 +95,7 @@ class PartitionedModel:
         OutputError
             If the file can't be written.
         """
-        arguments = self.traced.arguments
-        if not arguments.is_one_tensor:
-            given = ", ".join(arguments.given)
-            raise ArgumentError(
-                f"{self.name} is called with {given}: a plan file is accepted for a call with one "
-                "tensor, place the result itself"
-            )
-        shape = arguments.tensors[0].shape[1:]
+        shape = self.traced.arguments.sample_shape()
         plan = make_plan(self.partition, self.graph, self.work, model or self.name, shape)
         save_plan(plan, path)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-import torch
 from torch import nn
 
 from hgpart.cores import threads_of_each
@@ -15,13 +13,14 @@ from hgpart.machines.machine import Machine
 from hgpart.recommendation.measured_here import machine_here, times_here
 from hgpart.recommendation.ranking import Recommendation
 from hgpart.recommendation.ways import TIME_LIMIT, check_asked, rank_ways
+from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.traced_model import trace
 from hgpart.work.layer_times import LayerTimes
 
 
 def recommend(
     model: nn.Module,
-    example: torch.Tensor | Sequence[Any],
+    example: Inputs,
     devices: int | None = None,
     *,
     batch_size: int = 32,
@@ -45,8 +44,8 @@ def recommend(
     ----------
     model : nn.Module
         In training mode.
-    example : tensor or sequence of inputs
-        As in `trace`.
+    example : tensor, sequence or mapping
+        As in `trace`; one tensor, as plans have no other inputs.
     devices : int, optional
         That may be used; all of the machine's when left out.
     batch_size : int

@@ -105,7 +105,7 @@ def rank_ways(
             f"times of {len(times.layers)} layers: accepted are those of the model's "
             f"{len(graph.layers)}"
         )
-    shape = tuple(traced.example[0].shape[1:])
+    shape = traced.arguments.sample_shape()
     work = _picoseconds(training_work(times, graph, batch_size))
     subject = Subject(name, shape, traced, graph, work, batch_size, k, 0.0, seed, EFFORT)
     asked = _Asked(model, subject, times, machine, goal, limits_of(machine, memory))

@@ -74,16 +74,23 @@ class Arguments:
         given = pytree.tree_map_only(Tensor, lambda _: next(remaining), dict(self.given))
         return replace(self, given=given)
 
-    @property
-    def is_one_tensor(self) -> bool:
-        """Whether a call with one tensor, by position, is the same."""
-        if len(self.tensors) != 1:
-            return False
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of a call that is one with one tensor, by position: the shape of a sample of it.
+
+        Raises
+        ------
+        ArgumentError
+            If it is another: a plan file has nothing but such a shape to call the model by.
+        """
         try:
-            self.tensors_of(self.tensors, {})
-        except ArgumentError:
-            return False
-        return True
+            (tensor,) = self.tensors_of(self.tensors, {})
+        except (ArgumentError, ValueError):
+            given = ", ".join(self.given)
+            raise ArgumentError(
+                f"{self.model} is called with {given}: accepted for a plan file is a call with one "
+                "tensor alone"
+            ) from None
+        return tuple(tensor.shape[1:])
 
     # -------------------------------------------------------------- other calls
 

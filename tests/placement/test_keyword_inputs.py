@@ -45,18 +45,7 @@ def masked(names, samples=3):
 def test_any_partition_called_by_name(names, grain, k, seed):
     model, inputs, traced, graph = masked(tuple(sorted(names)))
     plan = placements.of_single_tasks(traced, graph, Modelling(grain=grain), k, seed)
-    placed = placements.check_equal(model, inputs, plan, seed)
-    image = inputs["image"]
-    others = {name: value for name, value in inputs.items() if name != "image"}
-    placed.eval()
-    wanted = copy.deepcopy(model)
-    wanted.load_state_dict(placed.state_dict())
-    for found, expected in zip(
-        placements.tensors(placed(image, **others)),
-        placements.tensors(wanted.eval()(image, **others)),
-        strict=True,
-    ):
-        torch.testing.assert_close(found, expected)
+    placements.check_equal(model, inputs, plan, seed)
 
 
 @pytest.mark.parametrize("slices", [1, 2])
@@ -123,7 +112,7 @@ def test_a_plan_file_is_of_one_tensor(tmp_path):
     """It would be called with other numbers by who reads it."""
     model, inputs = Masked(), {"image": torch.zeros(2, 3, 8, 8), "scale": 2.0}
     found = hgpart.partition_model(model, inputs, k=2)
-    with pytest.raises(ArgumentError, match="Masked is called with image, scale: a plan file is"):
+    with pytest.raises(ArgumentError, match="Masked is called with image, scale: accepted for"):
         found.save(tmp_path / "plan.json")
     hgpart.partition_model(model, inputs["image"], k=2).save(tmp_path / "plan.json")
     placed = hgpart.place(model, hgpart.load_plan(tmp_path / "plan.json"))

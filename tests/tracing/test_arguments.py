@@ -138,7 +138,12 @@ def test_some_may_be_elsewhere() -> None:
     ],
 )
 def test_a_call_that_is_one_tensor_by_position(example: Any, alone: bool) -> None:
-    assert arguments_of(Masked(), example).is_one_tensor == alone
+    found = arguments_of(Masked(), example)
+    if alone:
+        assert found.sample_shape() == (3, 4, 4)
+        return
+    with pytest.raises(ArgumentError, match=r"^Masked is called with image, .*: accepted for a pl"):
+        found.sample_shape()
 
 
 def test_a_trace_has_the_tensors_in_that_order() -> None:
