@@ -921,13 +921,14 @@ class Placement(nn.Module):
         if form.sizes != self._placed_for:
             base = Form(form.training, self._placed_for)
             self._make(base)
-        made, new = self._in_form(form, self._forms[base])
-        state = self._state.gathered(new)
-        self._let_go(new)
-        beside = self._state.parameters_beside(made)
-        self._forms[form] = with_unused(made, self._state.original, beside)
-        for programs in self._forms.values():
-            self._state.fill(programs, self.devices, state)
+        with torch.inference_mode(False):  # a call may come here in whatever mode
+            made, new = self._in_form(form, self._forms[base])
+            state = self._state.gathered(new)
+            self._let_go(new)
+            beside = self._state.parameters_beside(made)
+            self._forms[form] = with_unused(made, self._state.original, beside)
+            for programs in self._forms.values():
+                self._state.fill(programs, self.devices, state)
 
     def _in_form(self, form: Form, base: Programs) -> tuple[Programs, set[str]]:
         """What the parts do in another form, and the buffers that more of them hold for it."""

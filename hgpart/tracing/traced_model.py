@@ -179,7 +179,12 @@ def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
     given = _apart(model, arguments.tensors)
     if not given or any(value.dim() == 0 for value in given):
         raise ArgumentError("the example holds no batch: give at least one tensor with a batch")
-    with _quiet(), stand_ins(model, given) as values:
+    with (
+        _quiet(),
+        torch.autocast("cpu", enabled=False),  # its casts would be in the graph for good
+        torch.autocast("cuda", enabled=False),
+        stand_ins(model, given) as values,
+    ):
         exported = _export(model, arguments.with_tensors(values), given[0].shape[0])
     program, arguments = exported.program, exported.arguments
     signature = program.graph_signature

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from functools import cache
+from functools import cache, partial
 
 import partitioned_models as models
 import placements
@@ -179,6 +179,28 @@ def test_other_types_move_all_sizes():
     for side in (12, 8, 9):
         (images,) = resized(inputs, side, side)
         torch.testing.assert_close(placed(images.float()), model(images.float()))
+
+
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, torch.no_grad, partial(torch.autocast, "cpu", torch.bfloat16)]
+)
+def test_what_a_size_is_first_called_in_is_not_kept(mode):
+    """The casts of autocast are not in its graph, and its constants learn afterwards."""
+    model = Sized()
+    placed = hgpart.place(model, k=2, example=torch.zeros(2, 3, 8, 8))
+    image = torch.randn(2, 3, 12, 12)
+    with mode():
+        placed(image)
+    placed.load_state_dict(model.state_dict())
+    found = []
+    for one in (placed, model):
+        torch.manual_seed(1)
+        result, _ = one(image)
+        result.square().sum().backward()
+        found.append(result)
+    torch.testing.assert_close(*found)
+    for name, _, tensor in placements.held(placed):
+        assert tensor.grad is not None or name.startswith("norm."), name
 
 
 def test_bytes_of_another_size_are_known_before():
