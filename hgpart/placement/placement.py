@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from hgpart.errors import PlacementError, TraceError
+from hgpart.errors import PlacementError
 from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score
@@ -26,10 +26,8 @@ from hgpart.execution.threads.local_wires import LocalWires
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
-from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
 from hgpart.placement.building.blueprint import UNUSED, Blueprint
-from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import (
     expected,
@@ -58,11 +56,11 @@ from hgpart.placement.mode_programs import (
     in_dtype,
     never_used,
     owners_blueprint,
-    share_blueprints,
     with_input_gradients,
     with_unused,
 )
-from hgpart.placement.modes import carried_over, check_same_layers, skeleton
+from hgpart.placement.modes import skeleton
+from hgpart.placement.other_forms import programs_of, retraced
 from hgpart.placement.shares.batch_shares import joined, sizes_of
 from hgpart.placement.shares.copies import Copies
 from hgpart.placement.shares.copies_by_form import CopiesByForm
@@ -80,7 +78,6 @@ from hgpart.schedules.schedule import Schedule
 from hgpart.summary import Summary
 from hgpart.tracing.arguments import Arguments, Inputs, as_called
 from hgpart.tracing.forms import Form, Sizes, said_of, sizes_of_inputs
-from hgpart.tracing.traced_model import TracedModel, trace_call
 from hgpart.work.figures import Work
 
 if TYPE_CHECKING:
@@ -932,20 +929,9 @@ class Placement(nn.Module):
 
     def _in_form(self, form: Form, base: Programs) -> tuple[Programs, set[str]]:
         """What the parts do in another form, and the buffers that more of them hold for it."""
-        first = base.blueprint
-        traced = self._traced(form)
-        graph = channel_graph(traced)
-        if form.training == first.traced.training:
-            check_same_layers(first.graph, graph, said_of(form.sizes))
-        facts, carried = NodeFacts(traced, graph), []
-        for one in base.blueprints:
-            partition, work = carried_over(one.partition, one.work, one.graph, graph)
-            carried.append((one.share, partition))
-        blueprints = share_blueprints(facts, carried, work, first.trainable, first.norms)
-        owners = None
-        if len(blueprints) > 1:
-            owners, _ = carried_over(base.owners.partition, first.work, first.graph, graph)
-        made = build_programs(blueprints, owners_blueprint(blueprints, owners), self._held)
+        before = base.blueprint.traced
+        traced = retraced(self._skeleton[0], before.arguments, form, self.dtype)
+        made = programs_of(traced, base, self._held)
         new = {
             held.name
             for part, slices in made.slices.items()
@@ -957,7 +943,7 @@ class Placement(nn.Module):
         original = self._state.original
         changing = {*original, *(traced.buffers[name] for name in traced.updated)}
         fixed = {name for name, one in original.items() if one.parameter}
-        for facts in (first.facts, made.blueprint.facts):
+        for facts in (base.blueprint.facts, made.blueprint.facts):
             fixed |= {facts.traced.buffers[node.name] for node in facts.carried}
         if divided := new & (fixed if self._has_all else changing):
             raise PlacementError(
@@ -966,27 +952,6 @@ class Placement(nn.Module):
                 f"{said_of(form.sizes)}: place the model so"
             )
         return made, new
-
-    def _traced(self, form: Form) -> TracedModel:
-        """Trace the model in another form than it was, and in the present float type."""
-        tensors = [
-            torch.empty(
-                (len(one), *size),
-                dtype=self.dtype if one.is_floating_point() else one.dtype,
-                device="meta",
-            )
-            for one, size in zip(self.arguments.tensors, form.sizes, strict=True)
-        ]
-        model = self._skeleton[0].to(self.dtype).train(form.training)
-        try:
-            return trace_call(model, self.arguments.with_tensors(tensors))
-        except TraceError as error:
-            if form.sizes == self._placed_for:
-                raise
-            raise PlacementError(
-                f"inputs of {said_of(form.sizes)}: accepted are {said_of(self._placed_for)}, and "
-                f"others that the model takes: {error}"
-            ) from error
 
     def _let_go(self, names: set[str]) -> None:
         """Forget copies that part 0 held because other forms had no use for them."""
