@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from torch import nn
 
-import hgpart.placement.placement
+from hgpart.placement import other_forms
 from hgpart.tracing import traced_model
+from hgpart.tracing.arguments import Arguments
 from hgpart.zoo.architectures.lenet import lenet5
 
 LENET5 = str(lenet5())
@@ -23,17 +24,17 @@ def _a_sentence_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = traced_model.trace
+    trace = traced_model.trace_call
 
-    def once(model: nn.Module, inputs: Any) -> traced_model.TracedModel:
+    def once(model: nn.Module, arguments: Arguments) -> traced_model.TracedModel:
         if str(model) != LENET5:
-            return trace(model, inputs)
-        tensors = [*model.parameters(), *inputs]
+            return trace(model, arguments)
+        tensors = [*model.parameters(), *arguments.tensors]
         facts = [(one.shape, one.dtype, one.device, one.requires_grad) for one in tensors]
         key = (model.training, *facts)
         if key not in KEPT:
-            KEPT[key] = trace(model, inputs)
+            KEPT[key] = trace(model, arguments)
         return KEPT[key]
 
-    for module in (traced_model, hgpart.placement, hgpart.placement.placement):
-        monkeypatch.setattr(module, "trace", once)
+    for module in (traced_model, other_forms):
+        monkeypatch.setattr(module, "trace_call", once)
