@@ -101,7 +101,8 @@ def test_a_saved_result_is_placed_again(placed: Placement, tmp_path: Path) -> No
 
 
 def test_a_plan_file_has_one_input(tmp_path: Path) -> None:
-    traced = replace(RESULT.traced, example=(*EXAMPLE, *EXAMPLE))
-    with pytest.raises(ArgumentError, match="has 2 inputs"):
+    arguments = replace(RESULT.traced.arguments, given={"x": EXAMPLE[0], "y": EXAMPLE[0]})
+    traced = replace(RESULT.traced, arguments=arguments)
+    with pytest.raises(ArgumentError, match="is called with x, y: accepted for a plan file is"):
         replace(RESULT, traced=traced).save(tmp_path / "plan.json")
     assert not list(tmp_path.iterdir())

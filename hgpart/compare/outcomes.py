@@ -202,12 +202,12 @@ def outcome_of_parts(
     volume = together(flows.values()).volume
     others = sum(flow.volume for name, flow in flows.items() if not name.startswith("maps"))
     per_step = _whatever_the_batch(model, parts, k) + others
-    between = traffic(model.hypergraph, parts, k)
+    every = np.arange(k, dtype=np.int32)
+    nets = model.map_nets if ring else model.nets
+    between = traffic(nets.of_parts(model.weights, parts, k), every, k)
     if ring:  # each device hands on shares of the gradients, then of the sums
         shares_of_ring = _in_ring(model.parameter_nets.of_parts(model.weights, parts, k), k)
         flows = {**flows, "gradients": shares_of_ring, "weights": shares_of_ring}
-        every = np.arange(k, dtype=np.int32)
-        between = traffic(model.map_nets.of_parts(model.weights, parts, k), every, k)
         between[every, np.roll(every, -1)] += shares_of_ring.sent  # to the next one
     step = together(flows.values())
     in_forward = ("maps forward", "statistics")  # these there and back: half of a step's

@@ -13,7 +13,7 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.named import named_machine
 from hgpart.partition.problem.objectives import MICRO_BATCHES
-from hgpart.partition.problem.topology import time_objective
+from hgpart.partition.problem.topology import WAYS_THERE_AND_BACK, time_objective
 from hgpart.work.figures import Work, whole_work
 
 MACHINE = "10gbe"
@@ -70,8 +70,12 @@ def step_seconds(
         passes = TRAINING if modelling.training else 1
         whole *= passes * modelling.batch_size / RATE
         assumed = ASSUMED
-    counts = [one for one in MICRO_BATCHES if one <= modelling.batch_size]
+    most = modelling.batch_size // modelling.slices  # each has a sample of each slice
+    counts = [one for one in MICRO_BATCHES if one <= max(1, most)]
     objective = time_objective(machine, k, whole, 1)
+    if not modelling.training:  # no gradients come back
+        assert objective.links is not None
+        objective = replace(objective, links=objective.links / WAYS_THERE_AND_BACK)
     seconds, many = min(
         (replace(objective, micro_batches=one).value(traffic, layer_work), one) for one in counts
     )

@@ -22,10 +22,11 @@ from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.layer_times import LayerTimes
 
 
-def machine_here(k: int, threads: int) -> tuple[Machine, str]:
+def machine_here(k: int, threads: int, otherwise: str) -> tuple[Machine, str]:
     """So many devices like this machine's, with the links between its processes; and what it is.
 
-    Where it has fewer cores, two processes are measured, and all links are taken to be like theirs.
+    Where it has fewer cores, two processes are measured, and all links are taken to be like theirs;
+    `otherwise` says how to have others.
     """
     if k == 1:
         device = device_here(torch.device("cpu"), threads, 1)
@@ -55,8 +56,7 @@ def machine_here(k: int, threads: int) -> tuple[Machine, str]:
     )
     return assumed, (
         f"Assumed: {k} devices, each as fast as a process on this machine, which has "
-        f"{usable_cores()} cores, and linked as two of these were measured to be now; --machine "
-        "FILE or NAME for others"
+        f"{usable_cores()} cores, and linked as two of these were measured to be now; {otherwise}"
     )
 
 

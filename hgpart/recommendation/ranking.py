@@ -143,6 +143,8 @@ class Recommendation:
         Whether Ctrl-C ended it before all ways that there was time for.
     measured : mapping of str to float
         Seconds of a step of what was run besides: torch's own ways.
+    notes : tuple of str
+        What was measured of a machine that was not given, and what was assumed of it.
     """
 
     model: str
@@ -158,6 +160,7 @@ class Recommendation:
     left_out: int
     interrupted: bool = False
     measured: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Short, without its plans and simulations."""
@@ -183,7 +186,7 @@ class Recommendation:
         )
         line = f"{self.model} on {self.machine.name}, steps of {self.batch_size} samples"
         columns = ("way", "schedule", "ms a step", "", "times one device", "sends MB", "needs MB")
-        return Summary((line,), columns, rows)
+        return Summary((line, *self.notes), columns, rows)
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import nn
 
@@ -78,11 +79,13 @@ def recommend(
     threads = threads_of_each(k) if machine is None else machine.devices[0].threads
     traced = trace(model, example)
     graph = channel_graph(traced)
+    notes: tuple[str, ...] = ()
     if machine is None:
-        machine, _ = machine_here(k, threads)
+        machine, said = machine_here(k, threads, "machine=... for others")
+        notes = (said,)
     if times is None:
         times = times_here(model, traced, graph, batch_size, threads)
-    return rank_ways(
+    found = rank_ways(
         *(model, traced, graph, times, machine),
         devices=k,
         batch_size=batch_size,
@@ -93,3 +96,4 @@ def recommend(
         name=name or type(model).__name__,
         on_progress=on_progress,
     )
+    return replace(found, notes=notes)

@@ -24,9 +24,9 @@ def test_it_is_what_the_stages_make(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(how)
         return in_proportion(graph)
 
-    def machine_here(k: int, threads: int) -> Any:
+    def machine_here(k: int, threads: int, otherwise: str) -> Any:
         asked.append((k, threads))
-        return machine(k), "toys"
+        return machine(k), f"Assumed: toys; {otherwise}"
 
     monkeypatch.setattr(module, "times_here", times_here)
     monkeypatch.setattr(module, "machine_here", machine_here)
@@ -35,6 +35,7 @@ def test_it_is_what_the_stages_make(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = recommended(machine(2), time_limit=1)
     assert asked == [(2, 3), (8, 3)]
     assert found.model == "Sequential"
+    assert "Assumed: toys; machine=... for others" in str(found.summary())
     assert found.ranked[0].simulated_seconds == pytest.approx(expected.ranked[0].simulated_seconds)
     asked.clear()
     given = recommend(network(), EXAMPLE, batch_size=8, machine=machine(2), time_limit=0, name="n")

@@ -234,6 +234,9 @@ def test_a_plan_by_guesses_is_drawn_as_long_as_the_step(seconds: float) -> None:
     figure = drawn["last-step"]
     assert isinstance(figure, Figure)
     assert milliseconds_of(stretched(plan, 2.0)) == (2.0 if seconds else 0.0)
+    said = {one["name"]: one["hovertemplate"] for one in figure.data if "hovertemplate" in one}
+    assert " ms" in said["measured"]
+    assert " ms" not in said.get("planned", "")  # they would be of the measured step's time
     assert f"by the estimates {1000 * seconds:.4g} ms" in " ".join(sections)
     sections, _ = measured_sections((Timing(1.0),), 1, timeline, ())
     assert "estimates" not in " ".join(sections)

@@ -134,7 +134,7 @@ def recommend(
 
             seconds = load_layer_times(times, graph)
     if given is None:
-        given, said = machine_here(k, threads)
+        given, said = machine_here(k, threads, "--machine FILE or NAME for others")
         notes.append(said)
     if times is None:
         seconds = times_here(module, traced, graph, batch_size, threads)

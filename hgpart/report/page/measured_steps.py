@@ -35,7 +35,8 @@ def measured_sections(
     if timeline:
         last = timeline[-1]
         figures["last-step"] = when = timeline_figure(
-            len(timings), last, stretched(planned, milliseconds_of(last)), "ms, measured"
+            *(len(timings), last, stretched(planned, milliseconds_of(last)), "ms, measured"),
+            is_stretched=True,
         )
         said = (
             "The thin row above it is the schedule by its estimates, drawn as long as the measured "

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from hgpart.arrays import Float64
 from hgpart.report.partition.looks import ink_on, part_colour
-from hgpart.report.partition.record import Report, layer_shares
+from hgpart.report.partition.record import Report, layer_shares, work_of_layer
 from hgpart.terminal import printable
 
 MOST_ROWS = 20
@@ -81,7 +81,7 @@ def print_bars(report: Report, console: Console) -> None:
 def rows(report: Report) -> list[Row]:
     """Layers with work: those that lie alike as one, and so many at most, of the most alike."""
     shown = [view for view in report.blocks.views if view.exists]
-    work = [float(report.shares.layer_work[view.first].sum()) for view in shown]
+    work = [float(work_of_layer(report, view).sum()) for view in shown]
     total = sum(work)
     found = [
         Row(view.layer.name, view.layer.name, 1, own / total if total else 0.0, np.array(shares))

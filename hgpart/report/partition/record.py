@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hgpart.arrays import Int32, Int64
+from hgpart.arrays import Float64, Int32, Int64
 from hgpart.compare.step_seconds import StepSeconds, step_seconds
 from hgpart.compare.step_traffic import Flow, step_flows, together
 from hgpart.hypergraph.building import CnnHypergraph
@@ -195,6 +195,19 @@ class Report:
     def time(self) -> str:
         """When the volume travels."""
         return "each way of a training step" if self.each_way else "a forward pass"
+
+
+def work_of_layer(report: Report, view: LayerVertices) -> Float64:
+    """Each part's work of a layer, in the unit of loads; shape (k,).
+
+    Layers that share a weight have their work together: this is one's share of that.
+    """
+    tied = [one for one in report.blocks.views if one.first == view.first]
+    each = {one.at: float(report.work.per_task[one.at]) * one.layer.tasks for one in tied}
+    held: Float64 = report.shares.layer_work[view.first] * (
+        each[view.at] / (sum(each.values()) or 1.0)
+    )
+    return held
 
 
 def layer_shares(report: Report, view: LayerVertices) -> list[float]:

@@ -8,11 +8,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from random_reports import make_report
+from torch import nn
 
+from hgpart.partitioned_model import partition_model
 from hgpart.report import Report
+from hgpart.report.page.drawing.network import network
 from hgpart.report.partition.bars import MOST_ROWS, SYMBOLS, print_bars, rows
 from hgpart.report.partition.looks import part_colour
+from hgpart.report.partition.record import work_of_layer
 from hgpart.terminal import PlainConsole
 
 
@@ -40,6 +45,32 @@ def test_characters_are_shares_of_layers(report: Report) -> None:
         assert bar == "".join(sorted(bar))
         for part, mine in enumerate(own / own.sum()):
             assert bar.count(str(part)) == pytest.approx(mine * len(bar), abs=1)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.b(self.a(x)))
+
+
+def test_a_layer_that_is_used_twice_counts_once_each_time() -> None:
+    """Each of its uses was as long as all of them."""
+    result = partition_model(Twice(), torch.zeros(2, 3, 8, 8), k=2)
+    one = Report.of(
+        *(result.partition, result.graph, result.work, "twice", (3, 8, 8)),
+        *(result.layerwise, {}),
+    )
+    work = {view.layer.name: work_of_layer(one, view).sum() for view in one.blocks.views}
+    macs = {layer.name: layer.macs * layer.tasks for layer in one.graph.layers}
+    assert sum(macs.values()) == (3 + 8 + 8) * 8 * 9 * 64
+    for name, own in macs.items():
+        assert work[name] / sum(work.values()) == pytest.approx(own / sum(macs.values()))
+    assert sum(row.work for row in rows(one)) == pytest.approx(1)
+    boxes = [width for _, width, *_ in network(one, "MB").boxes if width]
+    assert boxes == pytest.approx([3 / 8, 1, 1], abs=1e-4)
 
 
 def test_colours_are_those_of_the_parts_everywhere(report: Report) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from hgpart.arrays import Float64, Int32
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.report.partition.looks import hatch_of, ink_on, part_colour
-from hgpart.report.partition.record import Report, layer_shares
+from hgpart.report.partition.record import Report, layer_shares, work_of_layer
 from hgpart.report.tables import UNITS
 
 MOST_BOXES = 320  # that a picture has room for; neighbours in one module are taken together
@@ -45,8 +45,8 @@ def network(report: Report, unit: str) -> Network:
     shown = [view for view in report.blocks.views if view.exists]
     groups = grouped([view.layer.name for view in shown])
     box_of = {shown[at].at: box for box, members in enumerate(groups) for at in members}
-    work = [report.shares.layer_work[[shown[at].first for at in own]].sum(axis=0) for own in groups]
-    most_work = max((int(one.sum()) for one in work), default=0) or 1
+    work = [np.sum([work_of_layer(report, shown[at]) for at in own], axis=0) for own in groups]
+    most_work = max((float(one.sum()) for one in work), default=0.0) or 1.0
     sent, between = traffic_of_layers(report.blocks, report.parts, report.k)
     edges: dict[tuple[int, int], int] = {}
     for at, layer in enumerate(report.graph.layers):

@@ -61,7 +61,12 @@ class Box(NamedTuple):
 
 
 def timeline_figure(
-    k: int, measured: Sequence[Event], planned: Sequence[Event], axis: str
+    k: int,
+    measured: Sequence[Event],
+    planned: Sequence[Event],
+    axis: str,
+    *,
+    is_stretched: bool = False,
 ) -> Figure:
     """Draw what parts did when, or are to do, or the one over the other; both begin at 0.
 
@@ -73,6 +78,8 @@ def timeline_figure(
         Of a step or a stream; one of them may be empty.
     axis : str
         What the time is.
+    is_stretched : bool
+        Whether that is not the time of what is planned, which is drawn as long as the measured.
     """
     both = bool(measured and planned)
     room = NUMBERED * max(map(milliseconds_of, (measured, planned)))
@@ -82,7 +89,8 @@ def timeline_figure(
             least = SHORTEST * milliseconds_of(events) if events is measured else 0.0
             found = boxes(events, least)
             shown |= {box.first.direction for box in found}
-            data.append(_boxes(found, lane if both else Lane(lane.name, *ALONE), room))
+            timed = events is measured or not is_stretched
+            data.append(_boxes(found, lane if both else Lane(lane.name, *ALONE), room, timed))
     data += [_legend(*LOOKS[direction]) for direction in LOOKS if direction in shown]
     if waits := long_waits(measured, SHORTEST * milliseconds_of(measured)):
         offset = MEASURED.offset if both else ALONE[0]
@@ -157,7 +165,7 @@ def milliseconds_of(events: Sequence[Event]) -> float:
     return (max((event.end for event in events), default=0) - _begin(events)) / 1e6
 
 
-def _boxes(found: Sequence[Box], lane: Lane, room: float) -> dict[str, Any]:
+def _boxes(found: Sequence[Box], lane: Lane, room: float, timed: bool) -> dict[str, Any]:
     looks = [LOOKS[box.first.direction] for box in found]
     parts = [box.first.part for box in found]
     numbers = {
@@ -167,6 +175,7 @@ def _boxes(found: Sequence[Box], lane: Lane, room: float) -> dict[str, Any]:
         "textangle": 0,
         "constraintext": "none",
     }
+    when = ": from %{base:.4~g} to %{customdata[3]} ms" if timed else ""
     return {
         "type": "bar",
         "orientation": "h",
@@ -183,7 +192,7 @@ def _boxes(found: Sequence[Box], lane: Lane, room: float) -> dict[str, Any]:
         **(numbers if lane.width >= MEASURED.width else {"textposition": "none"}),
         "marker": part_marker(parts, [white for _, white in looks]),
         "hovertemplate": f"part %{{customdata[0]}}, {lane.name}: %{{customdata[1]}}<br>"
-        "%{customdata[2]}: from %{base:.4~g} to %{customdata[3]} ms<extra></extra>",
+        f"%{{customdata[2]}}{when}<extra></extra>",
     }
 
 
