@@ -98,6 +98,7 @@ def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
     )
 
 
+@pytest.mark.full
 def test_a_way_whose_process_dies_has_a_reason_and_the_others_go_on(tmp_path, capfd):
     model = toy(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
     options = ["--ways", "ddp,single", "--steps", 1, "--rounds", 1, "--json", tmp_path / "b.json"]

@@ -47,6 +47,7 @@ def spec(tmp_path: Path) -> str:
     return f"{tmp_path}/cells.py:net"
 
 
+@pytest.mark.full
 def test_what_it_writes_is_a_model(
     spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,7 @@ def test_many_devices_are_replicas_of_few() -> None:
     assert {one.replicas for one in ways.divisions(MANY)} == {1}
 
 
+@pytest.mark.full
 def test_a_thousand_devices(lenet, monkeypatch) -> None:
     one = found(lenet, monkeypatch, 1024, 2048, "data parallel,128 replicas of 8")
     of_many = [each for each in one.ranked if each.division.k == 1024]

@@ -94,6 +94,7 @@ def test_all_rules_give_the_same_bits():
         assert all(torch.equal(*pair) for pair in zip(outcomes[0], other, strict=True))
 
 
+@pytest.mark.full
 def test_compiled_steps_go_backward_at_once():
     model, inputs = model_of("plain")
     inputs = batch_of(inputs, 5)
