@@ -3,10 +3,18 @@
 Blocks of a page are one session, in a folder of its own. A `python` block with prompts is a
 doctest; one with `title="FILE"` is written to that file; any other runs as it stands. A line of a
 `console` block that begins with `$` is a command, and what follows is its output, where `...`
-stands for anything; without output it only has to succeed. Comments in front of a block say more::
+stands for anything; without output it only has to succeed. All lines of a `sh` block are commands,
+and a `text` block straight behind it is what the last of them prints; they take long, so that they
+run with `pytest -m full` alone. Comments in front of a block say more::
 
-    <!-- full -->      it takes long: with `pytest -m full` alone
-    <!-- measured -->  its figures are of one run: the words are compared, figures are not
+    <!-- full -->           it takes long, too
+    <!-- measured -->       its figures are of one run: the words are compared, figures are not
+    <!-- ranked -->         measured, and the rows of its tables are not compared either
+    <!-- vgg16 as lenet5 --> these words of commands and output are replaced (`...` are any): what
+                            is typed is run, but on something smaller
+
+What is typed on several hosts (`torchrun --nnodes 2`) is run as many times at once, with a port of
+this one as `HOST:29400`. `NOT_EXECUTED` are the commands that are left.
 """
 
 from __future__ import annotations
@@ -14,6 +22,7 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,25 +33,39 @@ import pytest
 
 from hgpart.cli import run
 
+NOT_EXECUTED = {
+    "git clone": "where from is the reader's to know; tests run in what was cloned",
+    "python3 -m venv": ".ci/run makes its environments so, and tests run in one",
+    "pip install": "it takes the network and a minute; .ci/run installs so, extras and all",
+}
 BLOCK = re.compile(
-    r"(?P<comments>(?:^<!-- [\w ]+ -->\n)*)^```(?P<language>\w+)(?P<info>[^\n]*)\n"
-    r"(?P<text>.*?)^```$",
+    r"(?P<comments>(?:^<!-- [^\n]+ -->\n)*)^```(?P<language>\w+)(?P<info>[^\n]*)\n"
+    r"(?P<text>.*?)^```$(?:\n+^```text\n(?P<printed>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
+COMMENT = re.compile(r"^<!-- (.+) -->$", re.MULTILINE)
 COMMAND = re.compile(r"^\$ (?P<command>(?:.*\\\n)*.*)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.MULTILINE)
+TYPED = re.compile(r"^(?!#)(?:.*\\\n)*.+$", re.MULTILINE)
 FIGURE = re.compile(r"\d[\d,.]*(?:e[-+]?\d+)?")
+ROWS = re.compile(r"^(---[- ]*\n)(?:.*\S {2,}\S.*\n)+", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code of a page, and the line of the page that it begins in."""
+    """A block of code of a page, the line of the page that it begins in, and its comments.
+
+    `printed` is the `text` block behind it, and `stand_ins` are what is replaced, by what.
+    """
 
     language: str
     title: str | None
     text: str
+    printed: str
     line: int
     is_full: bool
     is_measured: bool
+    is_ranked: bool
+    stand_ins: tuple[tuple[str, str], ...]
 
 
 def blocks(page: str) -> list[Block]:
@@ -50,25 +73,36 @@ def blocks(page: str) -> list[Block]:
     found = []
     for match in BLOCK.finditer(page):
         title = re.search(r'title="([^"]+)"', match["info"])
-        line = page.count("\n", 0, match.start("text")) + 1
-        said = re.findall(r"<!-- ([\w ]+) -->", match["comments"])
+        said = COMMENT.findall(match["comments"])
+        replaced = [tuple(one.split(" as ")) for one in said if " as " in one]
+        marks = {one for one in said if " as " not in one}
+        assert marks <= {"full", "measured", "ranked"}, marks
+        assert match["printed"] is None or match["language"] == "sh", match["text"]
         found.append(
             Block(
                 match["language"],
                 title and title[1],
                 match["text"],
-                line,
-                "full" in said,
-                "measured" in said,
+                match["printed"] or "",
+                page.count("\n", 0, match.start("text")) + 1,
+                "full" in marks or match["language"] == "sh",
+                bool({"measured", "ranked"} & marks),
+                "ranked" in marks,
+                tuple((old, new) for old, new in replaced),
             )
         )
     return found
 
 
 def commands(block: Block) -> Iterator[tuple[str, str]]:
-    """Of a `console` block: what is typed, and the output shown."""
-    for match in COMMAND.finditer(block.text):
-        yield match["command"].replace("\\\n", " "), match["shown"]
+    """Of a `console` or `sh` block: what is typed, and the output shown."""
+    if block.language == "console":
+        for match in COMMAND.finditer(block.text):
+            yield match["command"].replace("\\\n", " "), match["shown"]
+    elif block.language == "sh":
+        *others, last = (one.replace("\\\n", " ") for one in TYPED.findall(block.text))
+        yield from ((one, "") for one in others)
+        yield last, block.printed
 
 
 def program(page: str) -> str:
@@ -94,9 +128,10 @@ class Session:
 
     def run(self, block: Block) -> None:
         """Run a block, and fail where it does something else than the page shows."""
-        if block.language == "console":
+        if block.language in ("console", "sh"):
             for command, shown in commands(block):
-                self._command(command, shown, block)
+                if not command.startswith(tuple(NOT_EXECUTED)):
+                    self._command(_replaced(command, block), _replaced(shown, block), block)
         elif block.language == "python" and block.title:
             Path(block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python" and ">>> " in block.text:
@@ -119,24 +154,51 @@ class Session:
     def _command(self, command: str, shown: str, block: Block) -> None:
         self.capture.readouterr()
         if command.startswith("hgpart ") and not re.search(r"[|&;><]", command):
-            status = run(shlex.split(command)[1:])
+            status = run(shlex.split(command, comments=True)[1:])
             printed, errors = self.capture.readouterr()
         else:
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", command], capture_output=True, text=True
-            )
-            status, printed, errors = done.returncode, done.stdout, done.stderr
+            status, printed, errors = _typed(command)
         assert status == 0, f"{self.name}:{block.line}: $ {command}\n{printed}{errors}"
         if shown.strip():
             wanted, found = (_lines(text, block) for text in (shown, printed))
-            same = doctest.OutputChecker().check_output(wanted, found, doctest.ELLIPSIS)
+            flags = doctest.ELLIPSIS | (doctest.NORMALIZE_WHITESPACE if block.is_measured else 0)
+            same = doctest.OutputChecker().check_output(wanted, found, flags)
             assert same, (
                 f"{self.name}:{block.line}: $ {command}\nshown:\n{wanted}\nprinted:\n{found}"
             )
 
 
+def _typed(command: str) -> tuple[int, str, str]:
+    """Type a line in a shell, on each of the hosts that it is for; its status and what it says."""
+    nodes = re.search(r"--nnodes (\d+)", command)
+    if nodes:
+        with socket.create_server(("localhost", 0)) as free:
+            command = command.replace("HOST:29400", f"localhost:{free.getsockname()[1]}")
+    shells = [
+        subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(int(nodes[1]) if nodes else 1)
+    ]
+    said = [shell.communicate() for shell in shells]
+    printed, errors = ("".join(texts) for texts in zip(*said, strict=True))
+    return max(abs(shell.returncode) for shell in shells), printed, errors
+
+
+def _replaced(text: str, block: Block) -> str:
+    for old, new in block.stand_ins:
+        pattern = re.escape(old).replace(re.escape("..."), ".*?")
+        text = re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL)
+    return text
+
+
 def _lines(text: str, block: Block) -> str:
     """Without blank lines and spaces at the ends of lines; a line `...` is any lines, or none."""
+    if block.is_ranked:
+        text = ROWS.sub(r"\1...\n", text)
     if block.is_measured:
         text = re.sub("#{2,}", "#", FIGURE.sub("#", text))  # bars are figures, too
         text = re.sub("-{3,}", "---", re.sub(" +", " ", text))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 import typer
-from documents import Session, blocks, commands, program
+from documents import NOT_EXECUTED, Session, blocks, commands, program
 
 import hgpart
 from hgpart.cli import app
@@ -22,7 +23,7 @@ TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 
 def of_page(name: str, *, full: bool) -> bool:
     """Whether a page has blocks to run: with those that take long, or without."""
-    runnable = [one for one in blocks(TEXTS[name]) if one.language in ("console", "python")]
+    runnable = [one for one in blocks(TEXTS[name]) if one.language in ("console", "python", "sh")]
     return any(one.is_full == full for one in runnable)
 
 
@@ -48,9 +49,30 @@ def test_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixture[s
 @pytest.mark.full
 @pytest.mark.parametrize("name", [one for one in EXECUTED if of_page(one, full=True)])
 def test_all_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    make_photos(Path("photos"))
     session = Session(name, capfd)
     for block in blocks(TEXTS[name]):
         session.run(block)
+
+
+def make_photos(folder: Path) -> None:
+    """A reader's own images: a folder for each class."""
+    image = pytest.importorskip(
+        "PIL.Image", reason="Pillow is not installed: pip install '.[train]'"
+    )
+    for shade, kind in enumerate(("cats", "dogs")):
+        (folder / kind).mkdir(parents=True)
+        for number in range(10):
+            image.new("L", (8, 8), 100 * shade + number).save(folder / kind / f"{number}.png")
+
+
+def test_what_is_not_executed_is_listed() -> None:
+    """The list has nothing too much; text that no command prints is a drawing."""
+    found = [(name, block) for name in EXECUTED for block in blocks(TEXTS[name])]
+    typed = [command for _, block in found for command, _ in commands(block)]
+    assert [one for one in NOT_EXECUTED if not any(line.startswith(one) for line in typed)] == []
+    others = [name for name, block in found if block.language not in ("console", "python", "sh")]
+    assert others == ["docs/guides/stages.md"]
 
 
 @pytest.mark.full
@@ -68,17 +90,27 @@ def test_python_is_typed_strictly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", EXECUTED)
-def test_commands_that_are_only_shown_can_be_read(name: str) -> None:
-    """Those of `sh` blocks need hours, machines or files of the reader's: their options exist."""
+def test_commands_can_be_read_as_they_are_typed(name: str) -> None:
+    """Before anything is replaced in them."""
     group = typer.main.get_command(app)
-    for block in blocks(TEXTS[name]):
-        lines = block.text.replace("\\\n", " ").splitlines() if block.language == "sh" else []
-        lines += [typed for typed, _ in commands(block)] if block.language == "console" else []
-        for line in lines:
-            if match := re.match(r"(?:.* -m )?hgpart ([a-z]+) (.*)", line):
-                command = group.commands[match[1]]
-                typed = shlex.split(match[2], comments=True)
-                command.make_context(match[1], typed)
+    for line in (typed for block in blocks(TEXTS[name]) for typed, _ in commands(block)):
+        if match := re.match(r"(?:.* -m )?hgpart ([a-z]+) (.*)", line):
+            typed = shlex.split(match[2], comments=True)
+            group.commands[match[1]].make_context(match[1], typed)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_commands_in_sentences_have_these_options(name: str) -> None:
+    group = typer.main.get_command(app)
+    for command, options in re.findall(r"`hgpart ([a-z]+)( [^`]*)`", TEXTS[name]):
+        known = {one for option in group.commands[command].params for one in option.opts}
+        assert {*re.findall(r"(?<=\s)-[-a-z]+", options)} <= known, (command, options)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_extras_that_are_to_be_installed_exist(name: str) -> None:
+    named = re.findall(r"'\.\[([\w,]+)\]'", TEXTS[name])
+    assert {*",".join(named).split(",")} - {""} <= {*metadata("hgpart").get_all("Provides-Extra")}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

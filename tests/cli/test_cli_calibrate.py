@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -52,8 +50,9 @@ def test_another_number_than_torchrun_started_is_refused(capfd, monkeypatch):
 
 @pytest.mark.full
 def test_a_machine_is_measured_written_and_printed(tmp_path, capfd):
-    path = tmp_path / "machine.json"
-    assert run(["calibrate", "--processes", "2", "-o", str(path)]) == 0
+    path, figures = tmp_path / "machine.json", tmp_path / "figures.json"
+    written = ["-o", str(path), "--json", str(figures)]
+    assert run(["calibrate", "--processes", "2", *written]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     machine = load_machine(path)
@@ -61,15 +60,6 @@ def test_a_machine_is_measured_written_and_printed(tmp_path, capfd):
     assert machine.inside.sizes[:2] == (2**10, 2**12)
     assert out.splitlines()[0] == "Messages (both ways: while another one travels back)"
     assert machine.note in out
+    assert len(json.loads(figures.read_text())["devices"]) == 2
     again = ["partition", "lenet5", "--k", "2", "--effort", "0", "--topology", str(path)]
     assert run(again) == 0
-
-
-@pytest.mark.full
-def test_torchrun_starts_the_processes(tmp_path):
-    path = tmp_path / "machine.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
-    command += ["--standalone", "-m", "hgpart", "calibrate", "-o", str(path), "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert load_machine(path).k == len(json.loads(done.stdout)["devices"]) == 3
