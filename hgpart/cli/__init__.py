@@ -147,7 +147,7 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Exit as stop:
         return stop.exit_code
     except typer.TyperException as error:
-        return _failed(error.format_message(), error.exit_code)
+        return _failed(_unreadable(error), error.exit_code)
     except HgpartError as error:
         return _failed(str(error), error.exit_status)
     except SystemExit as stop:  # no command exits: code of the model's does, wherever it runs
@@ -170,6 +170,18 @@ def run(arguments: Sequence[str]) -> int:
             raise
         return _failed(f"out of memory {first_line(error)}".rstrip(), HgpartError.exit_status)
     return 0
+
+
+def _unreadable(error: typer.TyperException) -> str:
+    """What of a command line can't be read, as it was typed, and what lists all that can."""
+    typed = getattr(error.__cause__, "errors", list)()  # pydantic's, whose message leaves it out
+    if isinstance(error, typer.BadParameter) and typed:
+        error.message = f"{typed[0]['input']!r}: {error.message}"
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    if context is None or message.endswith("?"):
+        return message
+    return f"{message.rstrip('.')}; '{context.command_path} --help' says what is accepted"
 
 
 def _failed(message: str, status: int) -> int:

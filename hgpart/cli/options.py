@@ -26,7 +26,15 @@ def integers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"{text!r}: write whole numbers as in 3,224,224") from None
+        raise typer.BadParameter(f"{text!r}: write whole numbers with commas between") from None
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """Whole numbers of a shape."""
+    try:
+        return integers(text)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{error}, as in 3,224,224") from None
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -97,7 +105,7 @@ PlannedModel = Annotated[
 InputShape = Annotated[
     Any,
     typer.Option(
-        parser=integers, metavar="C,H,W", help="Shape of one sample; the model's own if known."
+        parser=shape, metavar="C,H,W", help="Shape of one sample; the model's own if known."
     ),
 ]
 Grain = Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from hgpart.arrays import Int64
 from hgpart.compare.outcomes import Strategy, Task
 from hgpart.compare.sliced import SLICED
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
@@ -147,8 +146,10 @@ def strategy_named(name: str) -> Strategy:
     """
     known = strategies_by_name()
     if name not in known:
-        near = get_close_matches(name, known, 3, 0.4) or list(known)
-        raise ArgumentError(f"strategy {name!r}: did you mean {', '.join(near)}?")
+        begin = [one for one in known if one.startswith(name)]
+        if begin:
+            raise ArgumentError(f"strategy {name!r}: did you mean {' or '.join(begin)}?")
+        raise not_one_of("strategy", name, known)
     return known[name]
 
 

@@ -147,6 +147,8 @@ def read_json(path: Path | str, what: str, *kinds: str, most: int | None = None)
     if not isinstance(content, dict):
         raise malformed(path, 1, quoted(content), f"a JSON object, {what}")
     head = JsonObject(path, text, 0, len(text), content)
+    if "format" not in content:  # JSON of something else, whose fields would say nothing here
+        raise malformed(path, 1, 'no "format"', what)
     if head.string("format") not in kinds:
         raise head.wrong("format", " or ".join(map(json.dumps, kinds)))
     return head

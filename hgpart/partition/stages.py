@@ -182,7 +182,7 @@ def solve(
         interrupted=solution.interrupted,
     )
     if not found.feasible and not best_effort:
-        raise _infeasible(found, heaviest)
+        raise _infeasible(found, heaviest, problem.tasks)
     return found
 
 
@@ -208,13 +208,13 @@ def _balanced(problem: Problem, search: Search, solution: Solution) -> Solution:
     return replace(solution, model=model, parts=parts)
 
 
-def _infeasible(found: Partition, heaviest: HeaviestTask) -> BaseException:
+def _infeasible(found: Partition, heaviest: HeaviestTask, tasks: int) -> BaseException:
     """Why a partition is not what was asked for."""
     if found.interrupted:
         return KeyboardInterrupt("before a partition within the limits was found")
     memory, needed = found.memory, found.memory_bytes
     if memory is not None and needed is not None and not memory.hold(needed):
-        return InfeasibleError(_too_little_memory(found.k, memory, needed))
+        return InfeasibleError(_too_little_memory(found.k, memory, needed, tasks))
     reached = found.evaluation.imbalance
     return InfeasibleError(
         f"no partition within eps {found.eps:g} was found for k={found.k}: the best has imbalance "
@@ -222,11 +222,13 @@ def _infeasible(found: Partition, heaviest: HeaviestTask) -> BaseException:
     )
 
 
-def _too_little_memory(k: int, memory: MemoryLimits, needed: Int64) -> str:
+def _too_little_memory(k: int, memory: MemoryLimits, needed: Int64, tasks: int) -> str:
     limits = np.array(memory.bytes)
     part = int((needed - limits).argmax())
     least = -(-int(needed.sum()) // max(1, int(limits.min())))
     enough = f"; such devices, {least} or more of them, may do" if least > k else ""
+    if least > tasks:
+        enough = f"; {tasks} such devices, one for each task, have less than that, too"
     return (
         f"no partition within the memory limits was found for k={k}: in the best, part "
         f"{part} needs {in_words(needed[part])} of {in_words(limits[part])}, and all parts "

@@ -10,7 +10,7 @@ from rich.console import Console
 from hgpart.bench.results import Bench, Measured
 from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import APART, SINGLE
-from hgpart.report.tables import even_decimals, in_unit, print_table, ruled_table
+from hgpart.report.tables import counted, even_decimals, in_unit, print_table, ruled_table
 
 
 def print_bench(bench: Bench, console: Console, unit: str) -> None:
@@ -82,15 +82,6 @@ def settings(bench: Bench) -> list[str]:
         f"seed {bench.seed}",
         *([bench.machine] if bench.machine else []),
     ]
-
-
-def counted(number: int, what: str) -> str:
-    """So many of something.
-
-    >>> counted(1, "step"), counted(2, "step")
-    ('1 step', '2 steps')
-    """
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _print_rows(bench: Bench, rows: Sequence[Measured], console: Console, unit: str) -> None:

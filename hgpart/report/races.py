@@ -6,8 +6,8 @@ from rich.console import Console
 
 from hgpart.bench.races import Races
 from hgpart.bench.ways.way import SINGLE
-from hgpart.report.benches import counted, print_refused
-from hgpart.report.tables import even_decimals, print_table, ruled_table
+from hgpart.report.benches import print_refused
+from hgpart.report.tables import counted, even_decimals, print_table, ruled_table
 
 CURVE_POINTS = 6  # of each way, where it had more
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hgpart.arrays import Int64
 from hgpart.execution.totals import Timing
-from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, ruled_table
+from hgpart.report.tables import UNITS, counted, even_decimals, in_unit, print_table, ruled_table
 from hgpart.run.measuring import Measurement
 from hgpart.schedule_wanted import Scheduling
 
@@ -60,8 +60,8 @@ class RunReport:
         ways = [("forward", found.forward_bytes, self.planned_forward)]
         if self.measurement.backward:
             ways.append(("backward", found.backward_bytes, self.planned_backward))
-        for way, counted, planned in ways:
-            for (sender, receiver), sent in _entries(counted):
+        for way, travelled, planned in ways:
+            for (sender, receiver), sent in _entries(travelled):
                 if sent != planned[sender, receiver] * steps:
                     return (
                         f"{way}, part {sender} sent {sent:,} bytes to part {receiver} in {steps} "
@@ -154,8 +154,9 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     divided = in_micro_batches(report.scheduling, report.norms)
     processes = "one process" if report.transport == "threads" else several
     console.print(
-        f"{report.model} on {k} device{'s' * (k > 1)} ({processes}), {measured.steps} steps of "
-        f"{measured.batch_size} samples{divided}, {passes}"
+        f"{report.model} on {counted(k, 'device')} ({processes}), "
+        f"{counted(measured.steps, 'step')} of {counted(measured.batch_size, 'sample')}{divided}, "
+        f"{passes}"
     )
     console.print()
     _print_parts(report, console, unit)

@@ -17,6 +17,15 @@ UNITS: Mapping[str, int] = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30
 _RULED = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # below the headings
 
 
+def counted(number: int, what: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step', '2 steps')
+    """
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def ruled_table(headings: Sequence[str]) -> Table:
     """Make a table whose first column is text and whose others are figures, never cut off."""
     table = Table(box=_RULED, show_edge=False, pad_edge=False, header_style="")

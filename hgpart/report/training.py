@@ -20,7 +20,7 @@ from hgpart.report.running import (
     staleness_columns,
     staleness_fields,
 )
-from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, ruled_table
+from hgpart.report.tables import UNITS, counted, even_decimals, in_unit, print_table, ruled_table
 from hgpart.run.training.loop import TrainingResult
 from hgpart.schedule_wanted import Scheduling
 
@@ -130,8 +130,8 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
     resumed = f", {before} of them before it was resumed" if before else ""
     divided = in_micro_batches(report.scheduling, report.norms)
     console.print(
-        f"{report.model} on {report.data}, {len(result.losses)} steps of "
-        f"{report.result.options.batch_size} samples{divided}{resumed}"
+        f"{report.model} on {report.data}, {counted(len(result.losses), 'step')} of "
+        f"{counted(report.result.options.batch_size, 'sample')}{divided}{resumed}"
     )
     if result.accuracies:
         console.print(_epochs(result))

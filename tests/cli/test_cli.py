@@ -425,9 +425,11 @@ NATIVE = [*LENET, "--backend", "native"]
 
 MISTAKES = {
     "no command": (["partitoin"], 2, "No such command 'partitoin'"),
+    "no such thing": (["help"], 2, "No such command 'help'; 'hgpart --help' says what"),
     "unknown option": ([*LENET, "--fast"], 2, "--fast"),
-    "missing k": (["partition", "lenet5"], 2, "--k"),
-    "k is no number": (["partition", "lenet5", "--k", "two"], 2, "--k"),
+    "missing k": (["partition", "lenet5"], 2, "'-k'; 'hgpart partition --help' says what"),
+    "k is no number": (["partition", "lenet5", "--k", "two"], 2, "'-k': 'two': Input should be"),
+    "k are no numbers": (["compare", "lenet5", "--k", "2,x"], 2, "numbers with commas between; "),
     "shape is no shape": ([*LENET, "--input-shape", "1x32x32"], 2, "3,224,224"),
     "speeds are no numbers": ([*LENET, "--speeds", "1,fast"], 2, "1,1,2"),
     "k < 1": (["partition", "lenet5", "--k", "0"], 3, "k is 0"),
@@ -474,7 +476,8 @@ MISTAKES = {
     "memory copies": ([*NATIVE, "--memory", "1GB", "--memory-copies", "-1"], 3, "copies are -1"),
     "none in flight": ([*NATIVE, "--memory", "1GB", "--in-flight", 0], 3, "0 batches in flight"),
     "in flight": ([*NATIVE, "--in-flight", 2], 3, "--in-flight 2: only --memory counts them"),
-    "too little memory": ([*NATIVE, "--memory", "10kB"], 8, "MB of 10 kB, and all parts"),
+    "too little memory": ([*NATIVE, "--memory", "10kB"], 8, "; such devices, 152 or more"),
+    "no memory at all": ([*NATIVE, "--memory", "1kB"], 8, "; 238 such devices, one for each task,"),
     "no topology": ([*NATIVE, "--topology", "none"], 6, "can't read none"),
     "topology and objective": (
         [*NATIVE, "--topology", "none", "--objective", "largest"],

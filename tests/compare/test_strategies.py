@@ -505,8 +505,10 @@ def test_a_named_strategy_makes_the_partition_that_is_compared() -> None:
         assert step_flows(found.model, found.parts, 2)["maps forward"].volume == row.forward_bytes
         assert found.modelling.slices == row.smallest_batch
         assert (found.backend, found.k, found.eps) == (name, 2, 0.2)
-    with pytest.raises(ArgumentError, match=r"did you mean layerwise, "):
+    with pytest.raises(ArgumentError, match=r"accepted are coarse-native, .*mean layerwise\?"):
         partition_by("layerwize", graph, flops(graph), 2)
+    with pytest.raises(ArgumentError, match=r"mean filterwise-horizontal or filterwise-inc"):
+        partition_by("filterwise", graph, flops(graph), 2)
     with pytest.raises(ArgumentError, match=r"^k is 0, expected a whole number"):
         partition_by("layerwise", graph, flops(graph), 0)
 

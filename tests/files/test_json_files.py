@@ -119,7 +119,7 @@ def test_a_number_is_finite(tmp_path: Path, number: str) -> None:
         (b'{"format": "test 1"', 1, "accepted: JSON, a test"),
         (b"[1]", 1, "found a list of 1; accepted: a JSON object, a test"),
         (b"null", 1, "found null; accepted: a JSON object, a test"),
-        (b"{}", 1, 'found no "format"'),
+        (b'{"what": 1}', 1, 'found no "format"; accepted: a test'),
         (b'{\n"format": 1}', 2, 'found "format": 1; accepted: "format": a text'),
         (b'{\n"format": "test 2"}', 2, 'found "format": "test 2"; accepted: "format": "test 1"'),
         (b'{\n"format":\n"\xff"}', 3, "found byte 255; accepted: JSON in UTF-8, a test"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, not_one_of
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES, STREAMS
 
@@ -184,8 +183,7 @@ def way_of(text: str) -> Way:
     number = name.removeprefix(HYBRID)
     is_hybrid = number != name and number.isdecimal() and int(number) > 0
     if name not in MEANINGS and not is_hybrid:
-        near = get_close_matches(name, MEANINGS, 3, 0.5) or [*MEANINGS]
-        raise ArgumentError(f"way {name!r}: accepted are {', '.join(near)}")
+        raise not_one_of("way", name, MEANINGS)
     if name == f"{HYBRID}R":
         raise ArgumentError(f"way {name!r}: accepted is a number for R, as in {HYBRID}2")
     if name in PLACED or is_hybrid:

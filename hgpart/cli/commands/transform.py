@@ -79,7 +79,8 @@ def transform(
     """
     check_outputs({"--output": output})
     if (output is None) != dry_run:
-        raise ArgumentError("accepted is -o model.py, -o plan.json or --dry-run, and one of them")
+        given = "neither -o nor --dry-run" if output is None else "both -o and --dry-run"
+        raise ArgumentError(f"{given}: accepted is one of -o model.py, -o plan.json, --dry-run")
     if output is not None and output.suffix not in (".py", ".json"):
         raise ArgumentError(f"--output {output}: accepted is a model.py or a plan.json")
     is_plan = output is not None and output.suffix == ".json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hgpart.report.page.document import header, page
 from hgpart.report.page.measured_steps import devices_text, measured_sections
 from hgpart.report.running import RunReport, run_answer
+from hgpart.report.tables import counted
 
 
 def run_page(report: RunReport) -> str:
@@ -13,7 +14,7 @@ def run_page(report: RunReport) -> str:
     passes = "forward and backward" if measured.backward else "forward"
     subject = [
         report.model,
-        f"{measured.steps} steps of {measured.batch_size} samples, {passes}",
+        f"{counted(measured.steps, 'step')} of {counted(measured.batch_size, 'sample')}, {passes}",
         devices_text(report.devices),
     ]
     body, drawn = measured_sections(

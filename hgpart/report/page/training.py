@@ -10,6 +10,7 @@ from hgpart.report.page.document import Drawn, header, page, plot
 from hgpart.report.page.drawing.figures import Figure, shortened
 from hgpart.report.page.measured_steps import devices_text, measured_sections
 from hgpart.report.partition.looks import COLOURS
+from hgpart.report.tables import counted
 from hgpart.report.training import TrainingReport, training_answer
 
 MOST_POINTS = 1000  # of a curve; more are means of steps
@@ -21,7 +22,7 @@ def training_page(report: TrainingReport) -> str:
     subject = [
         report.model,
         report.data,
-        f"{len(result.losses)} steps of {options.batch_size} samples",
+        f"{counted(len(result.losses), 'step')} of {counted(options.batch_size, 'sample')}",
         f"{options.optimizer}, learning rate {options.lr:g}",
         devices_text(report.devices),
     ]

@@ -21,7 +21,7 @@ def test_all_ways_can_be_written_and_have_a_meaning() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dpp", "way 'dpp': accepted are ddp"),
+        ("dpp", "hybrid-R; did you mean ddp?"),
         (
             "horovod-ring",
             "way 'horovod-ring': accepted are single, apart, ddp, fsdp, pipeline-gpipe",

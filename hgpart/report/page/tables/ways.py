@@ -9,9 +9,8 @@ from hgpart.bench.races import Race, Races
 from hgpart.bench.results import Bench, Row, as_record
 from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import way_of
-from hgpart.report.benches import counted
 from hgpart.report.page.tables.table import Column, cell, head_cell, table
-from hgpart.report.tables import UNITS
+from hgpart.report.tables import UNITS, counted
 
 
 def way_columns(bench: Bench, unit: str) -> list[Column]:
