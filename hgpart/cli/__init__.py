@@ -174,7 +174,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _unreadable(error: typer.TyperException) -> str:
     """What of a command line can't be read, as it was typed, and what lists all that can."""
-    typed = getattr(error.__cause__, "errors", list)()  # pydantic's, whose message leaves it out
+    typed: list[dict[str, Any]] = getattr(
+        error.__cause__, "errors", list
+    )()  # pydantic's, whose message leaves it out
     if isinstance(error, typer.BadParameter) and typed:
         error.message = f"{typed[0]['input']!r}: {error.message}"
     message = error.format_message()

@@ -96,7 +96,7 @@ Model = Annotated[
 PlannedModel = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MODEL]",
+        metavar="MODEL",
         autocompletion=_models,
         help="The plan's model when left out; to be given where that is code of yours.",
         show_default=False,

@@ -1,9 +1,11 @@
-"""Commands -> the same, whose help has its options in groups."""
+"""Commands -> the same, whose help has its options in groups, and flags without a value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from typer import Context
 
 PANELS: Mapping[str, tuple[str, ...]] = {
     "What is counted": (
@@ -23,8 +25,8 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         *("backward", "weights", "dtype", "evaluation"),
     ),
     "Training": (
-        *("data", "optimizer", "lr", "momentum", "weight_decay", "checkpoint", "every"),
-        *("until", "epochs"),
+        *("data", "optimizer", "lr", "momentum", "weight_decay", "decay"),
+        *("checkpoint", "every", "until", "epochs"),
     ),
     "Results": (
         *("unit", "json", "csv", "html", "graphml", "dot", "timeline", "partition_file"),
@@ -35,10 +37,16 @@ _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 
 
 def in_panels(group: Any) -> Any:
-    """Say of each option which panel it is in; those of none come first, with the arguments."""
-    for command in group.commands.values():
+    """Say of each option which panel it is in; those of none come first, with the arguments.
+
+    An option that names its panel is in that one. A flag takes no value, not a ``<bool>``.
+    """
+    for command in (group, *group.commands.values()):
         required = {option.name for option in command.params if option.required}
-        for option in command.params:
-            if option.name not in required:
+        shown = (*command.params, command.get_help_option(Context(command)))
+        for option in shown:
+            if option.name not in required and option.rich_help_panel is None:
                 option.rich_help_panel = _PANEL_OF.get(option.name)
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
     return group

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 
 import numpy as np
@@ -70,18 +70,8 @@ def _by_backend(backend: str, grain: str) -> Callable[[Task], Way]:
 
 def strategies() -> Mapping[str, Strategy]:
     """Strategies of any model by name; hypergraph partitioning with every backend installed."""
-    found = [
-        Strategy(
-            f"{grain}-{backend}",
-            f"{grain}-grain hypergraph (thesis {chapter}) by {backend}",
-            True,
-            _by_backend(backend, grain),
-        )
-        for backend in BACKENDS
-        if backend != "exact"  # which takes its whole time limit on most models
-        and (backend == "native" or find_spec(backend) is not None)
-        for grain, chapter in (("coarse", "3.4"), ("fine", "3.3"))
-    ]
+    installed = [one for one in BACKENDS if one == "native" or find_spec(one) is not None]
+    found = _by_backends(installed)
     found += [
         Strategy(
             "layerwise",
@@ -125,15 +115,34 @@ def strategies() -> Mapping[str, Strategy]:
     return {strategy.name: strategy for strategy in found}
 
 
+def _by_backends(backends: Iterable[str]) -> list[Strategy]:
+    """Without the exact one, which takes its whole time limit on most models."""
+    return [
+        Strategy(
+            f"{grain}-{backend}",
+            f"{grain}-grain hypergraph (thesis {chapter}) by {backend}",
+            True,
+            _by_backend(backend, grain),
+        )
+        for backend in backends
+        if backend != "exact"
+        for grain, chapter in (("coarse", "3.4"), ("fine", "3.3"))
+    ]
+
+
 def strategies_by_name() -> Mapping[str, Strategy]:
-    """All strategies, with those of some models alone, which are used where they are named."""
+    """All strategies, used where they are named: also those of some models alone, and of backends.
+
+    A backend that is not installed says so.
+    """
     of_some = Strategy(
         "transformed-parts",
         "part p of a transformed model on device p, all else on the first (Brakel 2024, 3.3)",
         False,
         _by_rule(transformed_parts, "coarse"),
     )
-    return {**strategies(), of_some.name: of_some}
+    named = {one.name: one for one in _by_backends(BACKENDS)}
+    return {**named, **strategies(), of_some.name: of_some}
 
 
 def strategy_named(name: str) -> Strategy:

@@ -332,7 +332,7 @@ def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
     assert capsys.readouterr().out.splitlines()[-1] == f"Next: {then}"
     hgpart("run", "--plan", plan, "--one-process", "--steps", 1, "--backward")
     shown = capsys.readouterr().out
-    assert "lenet5 on 2 devices" in shown
+    assert "lenet5 on 2 devices (one process), 1 step of 32 samples, forward and" in shown
     assert shown.splitlines()[-1] == f"Next: {then}"
     fails(capsys, ["verify", "--k", 2], 3, "no MODEL given")
     # A plan of what another tool found is that of the partition.
@@ -413,9 +413,14 @@ def test_each_command_says_its_options_in_groups_and_an_example(capsys, monkeypa
         hgpart(name, "--help")
         shown = capsys.readouterr().out
         assert f"Example: hgpart {name} " in shown
-        assert not re.search(r"--.*<str>", shown)
+        assert not re.search(r"--.*<(str|bool)>|\[\[", shown)  # flags take no value
+        assert max(map(len, shown.splitlines())) <= 80
+    hgpart("train", "--help")
+    training = re.search(r"─ Training ─.*?╯", capsys.readouterr().out, re.DOTALL)
+    assert {"--decay", "--seed", "--resume"} <= set(re.findall(r"--[a-z]+", training[0]))
     hgpart("--help")
     shown = capsys.readouterr().out
+    assert "<bool>" not in shown
     assert "12 PlanError" in " ".join(shown.split())
 
 

@@ -533,6 +533,18 @@ def test_a_ring_takes_less_than_one_device_that_sums_all() -> None:
     assert ratio == pytest.approx(ring_bytes / server_bytes, rel=0.01)
 
 
+def test_a_partitioner_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was called no strategy, and another one suggested."""
+    monkeypatch.setattr("hgpart.compare.strategies.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "coarse-mtkahypar" not in strategies()
+    graph = full_size_graph("lenet5")
+    with pytest.raises(MissingPackageError, match="pip install mtkahypar"):
+        partition_by(
+            strategy_named("coarse-mtkahypar"), Task(graph, flops(graph), Modelling(), 2, 0.2, 0)
+        )
+
+
 def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:
     graph = full_size_graph("lenet5")
     assert isinstance(run("layerwise", graph, 5), Outcome)

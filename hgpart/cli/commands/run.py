@@ -77,7 +77,9 @@ def run(
     transport: Transport = "gloo",
     one_process: OneProcess = False,
     weights: Weights = None,
-    seed: Annotated[int, typer.Option(help="Of the weights and of the batch.")] = 0,
+    seed: Annotated[
+        int, typer.Option(rich_help_panel="A step", help="Of the weights and of the batch.")
+    ] = 0,
     timeout: Timeout = 300.0,
     unit: Unit = "MB",
     json: JsonFile = None,

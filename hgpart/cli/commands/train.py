@@ -103,7 +103,11 @@ def train(
         ),
     ] = False,
     seed: Annotated[
-        int, typer.Option(help="Of the first weights, the order of the samples and dropout.")
+        int,
+        typer.Option(
+            rich_help_panel="Training",
+            help="Of the first weights, the order of the samples and dropout.",
+        ),
     ] = 0,
     dtype: Annotated[str, one_of(words=DTYPES, help="Of weights and data.")] = "float32",
     micro_batches: MicroBatches = None,
@@ -124,7 +128,12 @@ def train(
     ] = None,
     every: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 100,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint, if there is one.")
+        bool,
+        typer.Option(
+            "--resume",
+            rich_help_panel="Training",
+            help="Go on from the last checkpoint, if there is one.",
+        ),
     ] = False,
     output: Annotated[
         Path | None,
