@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -94,6 +95,16 @@ def test_json_csv_and_tables_have_the_same_figures(capsys, tmp_path):
         assert figures[0] == f"{row['max_over_average']:.2f}"
         assert float(figures[2]) == pytest.approx(row["step_bytes"] / 10**6, abs=5e-3)
         assert figures[4] == f"{row['messages']:,}"
+
+
+def test_where_nothing_is_balanced_the_eps_that_would_do_leads_on(capsys):
+    """It ended without a word on what to do."""
+    command = ["compare", "lenet5", "--k", "2", "--strategies", "layerwise"]
+    assert run(command) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    eps = re.fullmatch(r"Next: the same with --eps (\S+), within which one is", said)
+    assert run([*command, "--eps", eps[1]]) == 0
+    assert f"--eps {eps[1]} --strategy layerwise -o" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_json_on_standard_output_is_all_that_is_printed_there(capsys):

@@ -277,8 +277,9 @@ def _fitting_unit(comparison: Comparison) -> str:
 
 
 def _print(comparison: Comparison, unit: str | None, json: str | None, same: str) -> None:
-    """The tables, and how to get the plan of the best for the most devices."""
+    """The tables, and how to get the plan of the best for the most devices, if any is balanced."""
     from hgpart.compare.comparison import comparison_json
+    from hgpart.partition.heaviest_task import round_up
     from hgpart.report import print_comparison
 
     if json == "-":
@@ -296,3 +297,6 @@ def _print(comparison: Comparison, unit: str | None, json: str | None, same: str
                 f"hgpart partition {quote(comparison.model)}{same} --k {best.k}{eps} "
                 f"--strategy {best.strategy} -o plan.json"
             )
+        elif comparison.outcomes:
+            least = min(row.imbalance for row in comparison.outcomes)
+            lead_on(f"the same with --eps {round_up(least)}, within which one is")

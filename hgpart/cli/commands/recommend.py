@@ -91,7 +91,6 @@ def recommend(
 ) -> None:
     """Find the best way to train a model on some devices: divided how, in which order."""
     check_outputs({"--json": json, "--html": html, "--output": output})
-    checked_unit(unit)
     if devices is None and machine is None:
         raise ArgumentError("neither --devices nor --machine: accepted is --devices 4, say")
     if devices is not None and devices < 1:
@@ -102,6 +101,7 @@ def recommend(
         raise ArgumentError(f"--time-limit {time_limit}: accepted is 0 s or more")
     if measure < 0:
         raise ArgumentError(f"--measure {measure}: accepted is 0 or more")
+    checked_unit(unit)  # last: it imports torch
     with Stages() as stage:
         with stage("import"):
             from hgpart.machines.machine_files import load_machine
