@@ -46,11 +46,29 @@ def test_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixture[s
             session.run(block)
 
 
+LONG = [one for one in EXECUTED if of_page(one, full=True)]
+GUIDES = [one for one in LONG if one.startswith("docs/guides/")]
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("name", [one for one in EXECUTED if of_page(one, full=True)])
-def test_all_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+class TestAllBlocksOfGuides:
+    """These and the others are classes, so that two workers share them."""
+
+    @pytest.mark.parametrize("name", GUIDES)
+    def test_do_what_the_page_shows(self, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+        run_all(name, capfd)
+
+
+@pytest.mark.full
+class TestAllBlocksOfOthers:
+    @pytest.mark.parametrize("name", [one for one in LONG if one not in GUIDES])
+    def test_do_what_the_page_shows(self, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+        run_all(name, capfd)
+
+
+def run_all(name: str, capture: pytest.CaptureFixture[str]) -> None:
     make_photos(Path("photos"))
-    session = Session(name, capfd)
+    session = Session(name, capture)
     for block in blocks(TEXTS[name]):
         session.run(block)
 
