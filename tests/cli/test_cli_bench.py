@@ -174,7 +174,7 @@ def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--ways", "dpd"], "way 'dpd': accepted are ddp"),
+        (["--ways", "dpd"], "hybrid-R; did you mean ddp?"),
         (["--processes", 1], "--processes 1: accepted are 2 to 64"),
         (["--ways", "ddp", "--processes", 3], "accepted are batches of a multiple of 3"),
         (["--ways", "layerwise", "--processes", 4], "has work for 3 of them"),

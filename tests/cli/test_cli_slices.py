@@ -229,13 +229,13 @@ def test_what_is_refused_of_slices(divided, capsys):
 )
 def test_numbers_that_slices_can_not_have(slices, status, said, capsys):
     arguments = ["partition", *FAST, "--batch-size", "8", f"--slices={slices}"]
-    assert failed(arguments, status, capsys).endswith(said)
+    assert said in failed(arguments, status, capsys)
 
 
 def test_who_takes_no_slices(capsys):
     assert "takes no slices" in failed([*SLICED, "--backend", "exact"], 3, capsys)
     export = ["export", "lenet5", "--slices", "auto", "-o", "graph"]
-    assert failed(export, 2, capsys).endswith("'auto': write a whole number, at least 1")
+    assert "'auto': write a whole number, at least 1; " in failed(export, 2, capsys)
 
 
 def test_a_batch_of_one_is_one_slice(capsys):

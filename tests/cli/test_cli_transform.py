@@ -104,7 +104,7 @@ def test_a_transformed_model_is_planned_placed_and_trained_by_its_name(
 @pytest.mark.parametrize(
     ("model", "options", "says"),
     [
-        ("cells.py:net", SPLIT, "-o model.py, -o plan.json or --dry-run"),
+        ("cells.py:net", SPLIT, "-o model.py, -o plan.json, --dry-run"),
         ("cells.py:net", [*SPLIT, "-o", "x.txt"], "or a plan.json"),
         ("cells.py:net", [*SPLIT, "-o", "x.json", "--stages", "1"], "with --stages: a plan is of"),
         ("cells.py:net", [*SPLIT, "-o", "x.json", "--unequal"], "with --unequal: a plan is of"),

@@ -540,9 +540,7 @@ def test_a_partitioner_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyP
     assert "coarse-mtkahypar" not in strategies()
     graph = full_size_graph("lenet5")
     with pytest.raises(MissingPackageError, match="pip install mtkahypar"):
-        partition_by(
-            strategy_named("coarse-mtkahypar"), Task(graph, flops(graph), Modelling(), 2, 0.2, 0)
-        )
+        partition_by("coarse-mtkahypar", graph, flops(graph), 2)
 
 
 def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:
