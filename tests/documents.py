@@ -25,7 +25,9 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ NOT_EXECUTED = {
     "hgpart calibrate": "it takes both cores for half a minute; a page starts it by torchrun",
     "pip install": "it takes the network and a minute; .ci/run installs so, extras and all",
 }
+TIMEOUT = 600  # seconds of a line that is typed
 BLOCK = re.compile(
     r"(?P<comments>(?:^<!-- [^\n]+ -->\n)*)^```(?P<language>\w+)(?P<info>[^\n]*)\n"
     r"(?P<text>.*?)^```$(?:\n+^```text\n(?P<printed>.*?)^```$)?",
@@ -175,18 +178,13 @@ def _typed(command: str) -> tuple[int, str, str]:
     if nodes:
         with socket.create_server(("localhost", 0)) as free:
             command = command.replace("HOST:29400", f"localhost:{free.getsockname()[1]}")
-    shells = [
-        subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(int(nodes[1]) if nodes else 1)
-    ]
-    said = [shell.communicate() for shell in shells]
-    printed, errors = ("".join(texts) for texts in zip(*said, strict=True))
-    return max(abs(shell.returncode) for shell in shells), printed, errors
+    shell = partial(subprocess.run, capture_output=True, text=True, timeout=TIMEOUT)
+    line = ["bash", "-euo", "pipefail", "-c", command]
+    with ThreadPoolExecutor() as hosts:  # each waits for the others
+        done = [*hosts.map(shell, [line] * (int(nodes[1]) if nodes else 1))]
+    printed = "".join(one.stdout for one in done)
+    errors = "".join(one.stderr for one in done)
+    return max(abs(one.returncode) for one in done), printed, errors
 
 
 def _replaced(text: str, block: Block) -> str:
