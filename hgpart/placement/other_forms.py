@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -23,7 +24,7 @@ from hgpart.tracing.traced_model import TracedModel, trace_call
 
 
 def retraced(model: nn.Module, arguments: Arguments, form: Form, dtype: torch.dtype) -> TracedModel:
-    """Trace a model, which becomes of that form and float type, called as it was before.
+    """Trace a model, which becomes of that float type, in a form, called as it was before.
 
     Raises
     ------
@@ -38,9 +39,10 @@ def retraced(model: nn.Module, arguments: Arguments, form: Form, dtype: torch.dt
         )
         for one, size in zip(arguments.tensors, form.sizes, strict=True)
     ]
-    model.to(dtype).train(form.training)
+    model.to(dtype)
     try:
-        return trace_call(model, arguments.with_tensors(tensors))
+        with _in_mode(model, form.training):
+            return trace_call(model, arguments.with_tensors(tensors))
     except TraceError as error:
         before = sizes_of_inputs(arguments.tensors)
         if form.sizes == before:
@@ -49,6 +51,22 @@ def retraced(model: nn.Module, arguments: Arguments, form: Form, dtype: torch.dt
             f"inputs of {said_of(form.sizes)}: accepted are {said_of(before)}, and others that the "
             f"model takes: {error}"
         ) from error
+
+
+@contextmanager
+def _in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Have a model in a mode: of its own, each module as it is, as norms that are frozen."""
+    if training == model.training:
+        yield
+        return
+    own = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        model.train(not training)  # which a model may do more in than set flags
+        for module, mode in own:
+            module.training = mode
 
 
 def programs_of(traced: TracedModel, base: Programs, held: Sequence[int]) -> Programs:

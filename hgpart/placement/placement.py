@@ -864,7 +864,12 @@ class Placement(nn.Module):
                     step.compile(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Placement:
-        """Switch to training or evaluation, as the model itself does."""
+        """Switch to training or evaluation, as the model itself does.
+
+        Back in the mode that it was placed in, each module is in the mode that it had then: a norm
+        that was in evaluation in a model in training stays so, where the model's own `train` would
+        have it train. In the other mode all modules are.
+        """
         self._make(Form(mode, self._sizes))
         super().train(mode)
         self._last = self.form, False

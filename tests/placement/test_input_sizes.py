@@ -246,3 +246,30 @@ def test_a_part_as_a_function_is_of_one_size():
     for found, again, expected in zip(stage(images), exported(images), model(images), strict=True):
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(again, expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_modules_in_a_mode_of_their_own_stay_in_it(training):
+    """Another size put all modules in one mode: frozen norms took statistics of the batch."""
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Dropout(0.5))
+    ).double()
+    model.train(training)
+    model[1].train(not training)
+    model[4].eval()
+    images = [torch.randn(4, 3, side, side).double() for side in (8, 12)]
+    placed, original = hgpart.place(model, k=2, example=images[0]), copy.deepcopy(model)
+    for one in (*images, *images):
+        torch.testing.assert_close(placed(one), original(one))
+    for name, value in placed.state_dict().items():
+        torch.testing.assert_close(value, original.state_dict()[name])
+    original.load_state_dict(placed.train(not training).state_dict())
+    modes = [module.training for module in original.modules()]
+    torch.manual_seed(2)
+    found = placed(images[1])
+    torch.manual_seed(2)
+    torch.testing.assert_close(found, original.train(not training)(images[1]))
+    for module, mode in zip(original.modules(), modes, strict=True):
+        module.training = mode
+    torch.testing.assert_close(placed.train(training)(images[1]), original(images[1]))
