@@ -33,7 +33,7 @@ def retraced(model: nn.Module, arguments: Arguments, form: Form, dtype: torch.dt
     """
     tensors = [
         torch.empty(
-            (len(one), *size),
+            (*one.shape[:1], *size),
             dtype=dtype if one.is_floating_point() else one.dtype,
             device="meta",
         )

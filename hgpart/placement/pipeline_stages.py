@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import compress
 from typing import Any
 
 from torch import Tensor, fx
@@ -133,6 +134,11 @@ def _function(
         raise PlacementError("norms of the batch: accepted are norms of each micro-batch")
     graph = fx.Graph()
     inputs = {name: graph.placeholder(name) for name in placement.inputs if name in given}
+    batches = [
+        inputs[name]
+        for name in compress(placement.inputs, placement.arguments.batches)
+        if name in inputs
+    ]
     travelling: dict[int, list[fx.Node]] = {
         transfer.number: [
             graph.placeholder(f"transfer_{transfer.number}_{at}")
@@ -148,7 +154,7 @@ def _function(
     for node in module.graph.nodes:
         called: Any = node.target
         if node.op == "placeholder":
-            values[node] = inputs.get(called) or _batch_size(graph, inputs, arriving, travelling)
+            values[node] = inputs.get(called) or _batch_size(graph, batches, arriving, travelling)
         elif called is receive:
             arrived = travelling[node.args[0]]
             values[node] = arrived if len(arrived) > 1 else arrived[0]
@@ -185,12 +191,12 @@ def check_size(tensor: Tensor, name: str, size: Sequence[int]) -> None:
 
 def _batch_size(
     graph: fx.Graph,
-    inputs: dict[str, fx.Node],
+    batches: Sequence[fx.Node],
     arriving: Sequence[Transfer],
     travelling: dict[int, list[fx.Node]],
 ) -> fx.Node:
     """How many samples there are, by the first tensor that has one in each place."""
-    for node in inputs.values():
+    for node in batches:
         return graph.call_method("size", (node, 0))
     for transfer in arriving:
         pairs = zip(transfer.tensors, travelling[transfer.number], strict=True)

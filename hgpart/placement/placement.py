@@ -484,7 +484,7 @@ class Placement(nn.Module):
             As in `check_batch`, and in `for_inputs`.
         """
         tensors = self.arguments.tensors_of(inputs, named)
-        batch_size = self._batch_size(tensors)
+        batch_size = self.batch_size_of(tensors)
         self.for_sizes(sizes_of_inputs(tensors))
         self.check_batch(batch_size, tensors)
         whole = {**dict(zip(self.inputs, tensors, strict=True)), **self.draw(batch_size)}
@@ -552,7 +552,7 @@ class Placement(nn.Module):
             gradient.
         """
         tensors = self.tensors_of(inputs)
-        batch_size = self._batch_size(tensors)
+        batch_size = self.batch_size_of(tensors)
         self.for_sizes(sizes_of_inputs(tensors))
         schedule = schedule_for_mode(schedule or self.plain_schedule(), loss_fn is not None)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
@@ -663,7 +663,7 @@ class Placement(nn.Module):
 
         def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
             tensors = self.tensors_of(inputs)
-            sizes = (self._batch_size(tensors),)
+            sizes = (self.batch_size_of(tensors),)
             (values,) = self.divided(tensors, sizes)
             return values, partial(self.score, targets, loss_fn, sizes)
 
@@ -784,11 +784,14 @@ class Placement(nn.Module):
                     f"part {part} reads {said}, which is None: accepted is a tensor"
                 )
 
-    def _batch_size(self, inputs: Sequence[torch.Tensor]) -> int:
-        for value in inputs:
-            if value.dim():
-                return len(value)
-        raise PlacementError("no input has samples: accepted are inputs with a batch among them")
+    def batch_size_of(self, inputs: Sequence[torch.Tensor]) -> int:
+        """Samples in the tensors of a call."""
+        size = self.arguments.batch_size(inputs)
+        if size is None:
+            raise PlacementError(
+                "no input has samples: accepted are inputs with a batch among them"
+            )
+        return size
 
     def plain_schedule(self) -> Schedule:
         """What a step goes by where none is asked for: the whole batch at once."""

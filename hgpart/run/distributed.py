@@ -500,7 +500,8 @@ class DistributedModel(nn.Module):
         return batch_size or self._batch_size(inputs, None)
 
     def _batch_size(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> int:
-        batch = next((value.shape[0] for value in inputs if value is not None), batch_size)
+        found = self.placement.arguments.batch_size(inputs)
+        batch = batch_size if found is None else found
         if batch is None:
             raise ArgumentError("neither inputs nor a batch size: one of them is needed")
         return batch

@@ -171,7 +171,7 @@ def verify(
         if dtype not in TOLERANCES:
             raise ArgumentError(f"{dtype}: accepted without a tolerance are float64 and float32")
         tolerance = TOLERANCES[dtype]
-    batch_size = len(tensors[0])
+    batch_size = placement.batch_size_of(tensors)
     shares = placement.shares
     if scheduling is None and len(shares) > 1:
         scheduling = Scheduling("sequential")

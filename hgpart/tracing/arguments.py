@@ -31,11 +31,15 @@ class Arguments:
     given : mapping
         Name of an argument -> what was given; those left out have the values that forward gives
         them. What `*rest` takes is one argument, what `**rest` takes is one for each name.
+    batches : tuple of bool
+        Which of the tensors have samples: those whose first dimension was as large as the first
+        tensor's that has one. In calls of other tensors these do, whatever their sizes.
     """
 
     model: str
     signature: inspect.Signature
     given: Mapping[str, Any]
+    batches: tuple[bool, ...]
 
     # -------------------------------------------------------------- the call itself
 
@@ -73,6 +77,12 @@ class Arguments:
         remaining = iter(tensors)
         given = pytree.tree_map_only(Tensor, lambda _: next(remaining), dict(self.given))
         return replace(self, given=given)
+
+    def batch_size(self, tensors: Sequence[Tensor | None]) -> int | None:
+        """Samples in the tensors of a call; None where there is no batch among them."""
+        each = zip(tensors, self.batches, strict=True)
+        batches = (one for one, is_batch in each if is_batch and one is not None)
+        return next((len(one) for one in batches if one.dim()), None)
 
     def sample_shape(self) -> tuple[int, ...]:
         """Of a call that is one with one tensor, by position: the shape of a sample of it.
@@ -176,7 +186,12 @@ def arguments_of(model: nn.Module, inputs: Inputs) -> Arguments:
     bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
     signature = signature.replace(parameters=bare, return_annotation=signature.empty)
     name = type(model).__name__
-    return Arguments(name, signature, _bound(name, signature, *as_called(inputs)))
+    given = _bound(name, signature, *as_called(inputs))
+    tensors = [one for one in pytree.tree_leaves(list(given.values())) if isinstance(one, Tensor)]
+    sizes = [len(one) if one.dim() else None for one in tensors]
+    size = next((size for size in sizes if size is not None), None)
+    batches = tuple(one is not None and one == size for one in sizes)
+    return Arguments(name, signature, given, batches)
 
 
 def as_called(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,8 @@ def trace(model: nn.Module, example: Inputs) -> TracedModel:
         What the model is called with: its one input, inputs by position, or inputs by the names
         of its forward. Of tensors, which may be in lists and dicts, only shapes, dtypes and the
         device matter; all else, as flags and numbers, is fixed, and so is what is left out. The
-        first dimension of the first tensor is the batch, and so is that of every other tensor
-        that is as large there; a tensor of another first size stays as large as it is. The batch
+        first dimension of the first tensor that has one is the batch, and so is that of every
+        other tensor that is as large there; all others stay as large as they are. The batch
         stays dynamic where the model allows it: of one sample, which torch.export takes for a
         constant, two are made.
 
@@ -177,7 +178,8 @@ def trace(model: nn.Module, example: Inputs) -> TracedModel:
 def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
     """The same of a call of the model, as of one that was traced before."""
     given = _apart(model, arguments.tensors)
-    if not given or any(value.dim() == 0 for value in given):
+    batch_size = arguments.batch_size(given)
+    if batch_size is None:
         raise ArgumentError("the example holds no batch: give at least one tensor with a batch")
     with (
         _quiet(),
@@ -185,7 +187,7 @@ def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
         torch.autocast("cuda", enabled=False),
         stand_ins(model, given) as values,
     ):
-        exported = _export(model, arguments.with_tensors(values), given[0].shape[0])
+        exported = _export(model, arguments.with_tensors(values), batch_size)
     program, arguments = exported.program, exported.arguments
     signature = program.graph_signature
     made: dict[OutputKind, list[tuple[str | None, fx.Node]]] = {kind: [] for kind in OutputKind}
@@ -243,7 +245,7 @@ def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
         results=results,
         structure=ResultStructure(returned, program.call_spec.out_spec),
         arguments=arguments.with_tensors(without_data),
-        batch_size=arguments.tensors[0].shape[0],
+        batch_size=exported.batch_size,
         training=model.training,
         unheld=(
             *exported.unheld,
@@ -288,35 +290,36 @@ class _Exported:
 
     program: torch.export.ExportedProgram
     arguments: Arguments
+    batch_size: int
     unheld: tuple[str, ...]
     lost_gradients: tuple[str, ...]
 
 
 def _export(model: nn.Module, arguments: Arguments, batch_size: int) -> _Exported:
     """Export a model for any batch or, if that can't be, for the one given."""
+    is_one = batch_size == 1
     several = arguments.with_tensors(
         [
-            torch.cat([value] * EXAMPLE_BATCH) if batch_size == 1 and _is_batch(value, 1) else value
-            for value in arguments.tensors
+            torch.cat([value] * EXAMPLE_BATCH) if is_one and is_batch else value
+            for value, is_batch in zip(arguments.tensors, arguments.batches, strict=True)
         ]
     )
     dynamic: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
-    for value in several.tensors:
-        if _is_batch(value, max(batch_size, EXAMPLE_BATCH)):
-            dynamic[value] = {0: torch.export.Dim.AUTO}
+    for value in compress(several.tensors, arguments.batches):
+        dynamic[value] = {0: torch.export.Dim.AUTO}
     with suppress(Exception, SystemExit):
         shapes = dynamic.dynamic_shapes(model, *several.call)  # as forward takes them, as *x too
-        exported = _exported(model, several, shapes)
+        exported = _exported(model, several, shapes, max(batch_size, EXAMPLE_BATCH))
         if batch_size > 1 or _takes_any_batch(exported.program):
             return exported
     # Models that compute with the batch size in Python trace only with a fixed one.
     try:
-        return _exported(model, arguments, None)
+        return _exported(model, arguments, None, batch_size)
     except (Exception, SystemExit) as error:
         raise TraceError(_explain(model, arguments, error)) from error
 
 
-def _exported(model: nn.Module, arguments: Arguments, shapes: Any) -> _Exported:
+def _exported(model: nn.Module, arguments: Arguments, shapes: Any, batch_size: int) -> _Exported:
     unheld: dict[str, None] = {}
     lost: dict[str, None] = {}
     with (
@@ -327,11 +330,7 @@ def _exported(model: nn.Module, arguments: Arguments, shapes: Any) -> _Exported:
     ):
         args, kwargs = arguments.call
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
-    return _Exported(_functional(program), arguments, tuple(unheld), tuple(lost))
-
-
-def _is_batch(value: torch.Tensor, batch_size: int) -> bool:
-    return value.dim() > 0 and value.shape[0] == batch_size
+    return _Exported(_functional(program), arguments, batch_size, tuple(unheld), tuple(lost))
 
 
 def _takes_any_batch(program: torch.export.ExportedProgram) -> bool:

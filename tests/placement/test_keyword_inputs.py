@@ -137,3 +137,46 @@ def test_in_processes():
         for rank in ("0", "1"):
             found = Path(folder, rank).read_text().splitlines()
             assert found == ["ok"] * len(input_ranks.WAYS)
+
+
+class Weighted(torch.nn.Module):
+    """Takes numbers for the whole batch besides it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 4, 3)
+
+    def forward(self, scale, image, gains):
+        return self.second(self.first(image) * scale) * gains.sum()
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_what_is_a_batch_is_decided_by_the_example_alone(samples):
+    """Of one sample, two are traced: numbers of two were then taken for a batch, and divided."""
+    torch.manual_seed(1)
+    model, gains = Weighted().double(), torch.tensor([1.0, 10.0]).double()
+    scale, image = torch.tensor(2.0).double(), torch.randn(samples, 3, 8, 8).double()
+    placed = hgpart.place(model, k=2, example=[scale, image, gains])
+    assert placed.arguments.batches == (False, True, False)
+    loss, order = torch.nn.functional.mse_loss, hgpart.schedule(placed, "gpipe", micro_batches=2)
+    for mode, side in ((True, 8), (True, 12), (False, 12), (False, 8)):
+        model.train(mode), placed.train(mode)
+        for size in (2, 5):
+            image = torch.randn(size, 3, side, side).double()
+            expected = model(scale, image, gains)
+            torch.testing.assert_close(placed(scale, image, gains), expected)
+            targets = torch.zeros_like(expected)
+            found = placed.step([scale, image, gains], targets, loss, order)
+            torch.testing.assert_close(found.detach(), loss(expected, targets).detach())
+    with pytest.raises(
+        PlacementError, match=r"^scale of shape \(1,\) and type .*: accepted is \(\)"
+    ):
+        placed(scale[None], image, gains)
+
+
+def test_a_part_as_a_function_takes_the_batch_from_what_has_samples():
+    model = Weighted().double().eval()
+    example = torch.tensor(2.0).double(), torch.randn(3, 3, 8, 8).double(), torch.ones(2).double()
+    placed = hgpart.place(model, k=1, example=example)
+    (stage,) = hgpart.to_pipeline_stages(placed)
+    torch.testing.assert_close(stage(*example), model(*example))
