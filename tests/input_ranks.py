@@ -21,7 +21,7 @@ from masked_models import Masked, example
 from torch.nn.functional import mse_loss
 
 from hgpart import Modelling, place
-from hgpart.errors import HgpartError
+from hgpart.errors import HgpartError, TraceError
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.scheduling import schedule, schedule_among
@@ -92,6 +92,18 @@ def refused(placed: DistributedModel, inputs: dict[str, Any], larger: dict[str, 
             placed.for_inputs(given)
         except HgpartError as error:
             said.append(str(error))
+    placement = placed.placement
+    for _ in range(2):  # alone, which others would not know of; then together, where one can't
+        switch = placed.for_inputs
+        if not said[4:]:
+            switch = placement.for_inputs
+        elif placed.connection.rank:
+            placement.for_sizes = cannot
+        try:
+            switch(larger)
+        except HgpartError as error:
+            said.append(str(error))
+    vars(placement).pop("for_sizes", None)
     placed.step(inputs, TARGETS, mse_loss)
     try:
         placed.step({**inputs, "mask": None}, TARGETS, mse_loss)
@@ -102,11 +114,17 @@ def refused(placed: DistributedModel, inputs: dict[str, Any], larger: dict[str, 
         "scale is 3.0: accepted is 0.5, as Masked was traced with",
         "image has no size on the ranks: accepted is one size",
         "image has 3x12x10 and 3x8x8 on the ranks: accepted is one size",
+        "this process holds 1 of 2 parts only: accepted is DistributedModel.for_inputs, in all",
+        "can't trace it here",
         "reads mask, which is None: accepted is a tensor",
     )
-    if len(said) != 5 or any(part not in one for part, one in zip(expected, said, strict=True)):
+    if len(said) != 7 or any(part not in one for part, one in zip(expected, said, strict=True)):
         return f"said {said}"
     return ""
+
+
+def cannot(sizes: Any) -> None:
+    raise TraceError("can't trace it here")
 
 
 if __name__ == "__main__":

@@ -898,7 +898,7 @@ class Placement(nn.Module):
             As where the placement is called.
         PlacementError
             If the model does not take inputs of these sizes, or not with the same layers, channels
-            and parameters.
+            and parameters. If this process does not hold all parts: others would not switch.
 
         >>> import hgpart
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3))
@@ -907,10 +907,15 @@ class Placement(nn.Module):
         >>> placed.for_inputs(torch.zeros(2, 3, 16, 16)).expected(32).volume > before
         True
         """
+        if not self._has_all:
+            raise PlacementError(
+                f"this process holds {len(self._held)} of {self.k} parts only: accepted is "
+                "DistributedModel.for_inputs, in all processes"
+            )
         return self.for_sizes(sizes_of_inputs(self.tensors_of(inputs)))
 
     def for_sizes(self, sizes: Sizes) -> Placement:
-        """The same of the sizes themselves."""
+        """The same of the sizes themselves, which all processes switch to together."""
         if sizes != self._sizes:
             self._make(Form(self.training, sizes))
             self._sizes = sizes

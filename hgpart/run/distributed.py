@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from hgpart.errors import ArgumentError, RunError
+from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.execution.events import Doing, Event
 from hgpart.execution.instructions import uses_of_steps
 from hgpart.execution.outlines import check_fits, outline
@@ -473,7 +473,7 @@ class DistributedModel(nn.Module):
         ArgumentError
             If no rank has a tensor of the inputs, or two have it of different sizes.
         PlacementError
-            As `Placement.for_inputs`.
+            As `Placement.for_inputs`; if it can't be on one rank, all stay as they were.
         """
         own = [None if one is None else tuple(one.shape[1:]) for one in self._given(inputs)]
         by_input = zip(*self.connection.gather(own), strict=True)
@@ -484,7 +484,19 @@ class DistributedModel(nn.Module):
                 said = " and ".join(sorted(said_of([one]) for one in known)) or "no size"
                 raise ArgumentError(f"{name} has {said} on the ranks: accepted is one size")
             sizes.append(known.pop())
-        self.placement.for_sizes(tuple(sizes))
+        before = self.placement.form.sizes
+        failed: Exception | None = None
+        try:
+            self.placement.for_sizes(tuple(sizes))
+        except Exception as error:
+            failed = error
+        reasons = self.connection.gather(failed and str(failed))
+        if failed is not None:
+            raise failed
+        for rank, reason in enumerate(reasons):
+            if reason is not None:
+                self.placement.for_sizes(before)
+                raise PlacementError(f"rank {rank} can't have inputs of these sizes: {reason}")
         return self
 
     def _given(self, inputs: Inputs) -> list[Tensor | None]:

@@ -273,3 +273,11 @@ def test_modules_in_a_mode_of_their_own_stay_in_it(training):
     for module, mode in zip(original.modules(), modes, strict=True):
         module.training = mode
     torch.testing.assert_close(placed.train(training)(images[1]), original(images[1]))
+
+
+def test_one_process_of_several_does_not_switch_alone():
+    """Others would send it what is of the size before: it took that for its own, or ended."""
+    placed = hgpart.place(Sized(), k=2, example=torch.zeros(2, 3, 8, 8), parts=[0])
+    said = r"^this process holds 1 of 2 parts only: accepted is DistributedModel.for_inputs, in all"
+    with pytest.raises(PlacementError, match=said):
+        placed.for_inputs(torch.zeros(2, 3, 12, 12))
