@@ -14,6 +14,7 @@ from hgpart.plan import Plan
 from hgpart.report import Report
 from hgpart.report.page.document import write_page
 from hgpart.report.page.plan import plan_page
+from hgpart.tracing.forms import said_of
 from hgpart.zoo import is_user_code, load_model
 
 
@@ -41,7 +42,8 @@ def plot(
     Raises
     ------
     ArgumentError
-        If a plan names code and there is no model, or there is a model and no plan.
+        If a plan names code and there is no model, or there is a model and no plan. If a placement
+        is at inputs of other sizes than it was placed for.
     PlanError
         If the plan is for another model.
     OutputError
@@ -77,6 +79,11 @@ def _of_plan(plan: Plan, model: nn.Module | None) -> Report:
 
 
 def _of_placement(placed: Placement) -> Report:
+    if placed.form.sizes != placed.placed_for:
+        raise ArgumentError(
+            f"plot of a placement at inputs of {said_of(placed.form.sizes)}: accepted is one at "
+            f"{said_of(placed.placed_for)}, which it was placed for, as its work is of these"
+        )
     partition, work, name = placed.partition, placed.work, type(placed.original).__name__
     modelling, speeds = partition.modelling, partition.speeds
     graph, shape = placed.blueprint.graph, _shape(placed.blueprint.traced.example[0])

@@ -35,6 +35,12 @@ class Summary:
         rows = tuple((*row, str(cell)) for row, cell in pairs)
         return replace(self, columns=(*self.columns, name), rows=rows)
 
+    def without_column(self, name: str) -> Summary:
+        """The same with a column less."""
+        at = self.columns.index(name)
+        rows = tuple((*row[:at], *row[at + 1 :]) for row in self.rows)
+        return replace(self, columns=(*self.columns[:at], *self.columns[at + 1 :]), rows=rows)
+
     def __repr__(self) -> str:
         """The text: at the prompt it is there without `print`."""
         table = (self.columns, *self.rows)

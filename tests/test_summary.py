@@ -35,7 +35,27 @@ def test_records_are_short_at_the_prompt(placed: Placement) -> None:
     assert repr(RESULT.partition) == f"Partition({said})"
     assert repr(RESULT) == f"PartitionedModel(Sequential, {RESULT.partition!r})"
     assert repr(PLAN) == f"Plan('net.py:make', {said})"
-    assert repr(placed) == "Placement(Sequential in 2 parts on cpu, training)"
+    assert repr(placed) == "Placement(Sequential in 2 parts on cpu, training, inputs of 3x8x8)"
+
+
+def test_what_is_not_known_of_other_sizes_is_not_said() -> None:
+    """Work and imbalance were those of the size before, beside bytes of the new one."""
+    model, example = built("residual")
+    placed = place(model, k=2, example=example)
+    images = torch.zeros(2, example[0].shape[1], 32, 32)
+    before = placed.summary()
+    summary = placed.for_inputs(images).summary()
+    volume = placed.partition.evaluation.volume / 1e6
+    assert summary.lines[0].startswith(
+        f"{type(model).__name__} in 2 parts, inputs of 3x32x32 (placed for 3x8x8): {volume:,.4g} MB"
+    )
+    assert [*summary.columns] == [one for one in before.columns if one != "work %"]
+    sent = summary.columns.index("sends MB")
+    assert sum(float(row[sent]) for row in summary.rows) == pytest.approx(volume, rel=1e-3)
+    assert repr(placed).endswith("training, inputs of 3x32x32)")
+    with pytest.raises(ArgumentError, match=r"^plot of a placement at inputs of 3x32x32: acc"):
+        placed.plot()
+    assert repr(placed.for_inputs(example).summary()) == repr(before)
 
 
 def test_parts_add_up(placed: Placement) -> None:

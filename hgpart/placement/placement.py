@@ -27,6 +27,7 @@ from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.partition import Partition
+from hgpart.partition.partition import MB
 from hgpart.placement.building.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import (
@@ -106,6 +107,8 @@ class Placement(nn.Module):
         One for each part.
     dtype : torch.dtype
         What floating tensors travel in.
+    placed_for : tuple of tuple of int
+        The sizes of inputs that it was made for: work, and times of layers, are of these.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class Placement(nn.Module):
         programs = build_programs(blueprints, owners_blueprint(blueprints), held)
         self._state = HeldState(original_state(model, blueprint.used_state))
         unused = never_used(programs, self._state.original)
-        self._placed_for = self._sizes = blueprint.traced.form.sizes  # of inputs, and the present
+        self.placed_for = self._sizes = blueprint.traced.form.sizes  # of inputs, and the present
         self._forms = {self.form: with_unused(programs, self._state.original, unused)}
         self._runtimes: dict[tuple[Form, bool], LocalRuntime] = {}
         self._plain: dict[Form, Schedule] = {}  # of the whole batch at once
@@ -168,7 +171,7 @@ class Placement(nn.Module):
     def partition(self) -> Partition:
         """The plan's; in another form than the plan's, the same of that form's layers.
 
-        Its volume is that of the present sizes; work stays the plan's.
+        Its volume is that of the present sizes; work stays the plan's, and imbalance with it.
         """
         if self.form not in self._partitions:
             shares = [(one.share, one.partition) for one in self.blueprints]
@@ -927,9 +930,9 @@ class Placement(nn.Module):
         """Make programs of a form, if there are none: of another mode's, or another size's."""
         if form in self._forms:
             return
-        base = Form(not form.training, self._placed_for)
-        if form.sizes != self._placed_for:
-            base = Form(form.training, self._placed_for)
+        base = Form(not form.training, self.placed_for)
+        if form.sizes != self.placed_for:
+            base = Form(form.training, self.placed_for)
             self._make(base)
         with torch.inference_mode(False):  # a call may come here in whatever mode
             made, new = self._in_form(form, self._forms[base])
@@ -1034,13 +1037,25 @@ class Placement(nn.Module):
         return (
             f"Placement({type(self.original).__name__} in {self.k} parts on "
             f"{', '.join(map(str, dict.fromkeys(self.devices)))}, "
-            f"{'training' if self.training else 'evaluation'})"
+            f"{'training' if self.training else 'evaluation'}, inputs of {said_of(self._sizes)})"
         )
 
     def summary(self) -> Summary:
-        """What each part has of the work, and sends; `report` counts in the submodules."""
-        found = self.partition.summary().with_column("device", self.devices)
-        return replace(found, lines=(f"{type(self.original).__name__} in {found.lines[0]}",))
+        """What each part has of the work, and sends; `report` counts in the submodules.
+
+        For inputs of other sizes than it was placed for, without the work, which is not of these.
+        """
+        partition = self.partition
+        found = partition.summary().with_column("device", self.devices)
+        (line,) = found.lines
+        if self._sizes != self.placed_for:
+            found = found.without_column("work %")
+            line = (
+                f"{self.k} parts, inputs of {said_of(self._sizes)} (placed for "
+                f"{said_of(self.placed_for)}): {partition.evaluation.volume / MB:,.4g} MB between "
+                f"them for a batch of {partition.modelling.batch_size}"
+            )
+        return replace(found, lines=(f"{type(self.original).__name__} in {line}",))
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()

@@ -20,6 +20,7 @@ from hgpart.prediction.steps import part_steps
 from hgpart.prediction.weights import shared_weights
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
+from hgpart.tracing.forms import said_of
 from hgpart.work.layer_times import LayerTimes
 
 STEPS = 3  # in a row, by which the period is found: the first one finds all parts idle
@@ -120,7 +121,8 @@ def predict(
         If the machine has fewer devices, there are fewer samples than micro-batches, or it is a
         stream by a plan over slices.
     PlanError
-        If the schedule is for another placement, or the times are of another model.
+        If the schedule is for another placement, or the times are of another model, or of inputs
+        of other sizes than the placement's present ones.
     RunError
         If this process does not hold all parts.
     """
@@ -137,6 +139,11 @@ def predict(
     if len(times.layers) != layers:
         raise PlanError(
             f"times of {len(times.layers)} layers: accepted are those of the model's {layers}"
+        )
+    if placement.form.sizes != placement.placed_for:
+        raise PlanError(
+            f"a placement at inputs of {said_of(placement.form.sizes)}: accepted is one at "
+            f"{said_of(placement.placed_for)}, which it was placed for, and times are of"
         )
     check_fits(schedule, placement.programs, k)
     size = placement.partition.modelling.batch_size if batch_size is None else batch_size

@@ -155,6 +155,11 @@ def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
     other = schedule(placed(*model_of("residual"), k=2), "gpipe", 2)
     with pytest.raises(PlanError, match="schedule of 2 parts is for other chunks"):
         predict(placement, other, machine_of(3, FAST), layer_times)
+    sizes = placement.form.sizes
+    placement.for_sizes(tuple((channels, 16, 12) for channels, *_ in sizes))
+    with pytest.raises(PlanError, match=r"^a placement at inputs of \dx16x12: accepted is one at"):
+        predict(placement, made, machine_of(3, FAST), layer_times)
+    assert predict(placement.for_sizes(sizes), made, machine_of(3, FAST), layer_times).seconds > 0
     some = placed(*model_of("residual"), parts=[0]).train()
     with pytest.raises(RunError, match="holds 1 of 3 parts"):
         predict(some, made, machine_of(3, FAST), layer_times)
