@@ -30,7 +30,8 @@ class Arguments:
         Of its forward, without types.
     given : mapping
         Name of an argument -> what was given; those left out have the values that forward gives
-        them. What `*rest` takes is one argument, what `**rest` takes is one for each name.
+        them. What `*rest` takes is one argument, what `**rest` takes is one for each name, in the
+        order that they were given in: a forward may go by it.
     batches : tuple of bool
         Which of the tensors have samples: those whose first dimension was as large as the first
         tensor's that has one. In calls of other tensors these do, whatever their sizes.
@@ -111,7 +112,8 @@ class Arguments:
         ------
         ArgumentError
             If forward does not take it, or it has anything but tensors in the place of tensors, or
-            something else than this call in any other place.
+            something else than this call in any other place; if what `**rest` takes has another
+            order.
         """
         given = _bound(self.model, self.signature, args, kwargs)
         return [one for one in self._matched(given, may_lack=False) if one is not None]
@@ -140,7 +142,17 @@ class Arguments:
             if name in self.given:
                 tensors = zip(values, expected, strict=True)
                 found += [value for value, one in tensors if isinstance(one, Tensor)]
+        received_names, names = map(self._names_of_rest, (given, self.given))
+        if received_names != names:
+            raise ArgumentError(
+                f"{', '.join(received_names)} by name, in this order: accepted is "
+                f"{', '.join(names)}, as {self.model} was traced with"
+            )
         return found
+
+    def _names_of_rest(self, given: Mapping[str, Any]) -> list[str]:
+        """What `**rest` takes in a call, in order."""
+        return [name for name in given if name not in self.signature.parameters]
 
     def _value(self, given: Mapping[str, Any], name: str) -> Any:
         """What an argument is in a call, which may have left it out."""
@@ -153,6 +165,8 @@ class Arguments:
 
     def _refused(self, name: str, given: Mapping[str, Any]) -> ArgumentError:
         received, traced = (_said(self._value(one, name)) for one in (given, self.given))
+        if received == traced and name not in self.given:  # both tensors, and one is forward's own
+            traced = "to leave it out"
         return ArgumentError(
             f"{name} is {received}: accepted is {traced}, as {self.model} was traced with"
         )

@@ -64,7 +64,11 @@ def test_any_number_of_arguments() -> None:
     found = arguments_of(model, given | {"c": MASK})
     assert found.names == ("weight", "a", "b", "c")
     assert found.call == ((), given | {"c": found.given["c"]})
-    assert found.tensors_of((), {"c": MASK, "b": MASK, "a": IMAGE, "weight": OTHER})[1] is IMAGE
+    assert found.tensors_of((), {"a": IMAGE, "b": MASK, "weight": OTHER, "c": MASK})[1] is IMAGE
+    with pytest.raises(
+        ArgumentError, match=r"^c, b, a by name, in this order: accepted is a, b, c, as Many was tr"
+    ):  # a forward that goes through them computed with the values of others
+        found.tensors_of((), {"c": MASK, "b": MASK, "a": IMAGE, "weight": OTHER})
     with pytest.raises(ArgumentError, match=r"^c is left out: accepted is a tensor, as Many was"):
         found.tensors_of((), given)
     with pytest.raises(ArgumentError, match=r"^d is a tensor: accepted is left out, as Many was"):
@@ -113,6 +117,18 @@ def test_what_was_given_holds_and_not_what_forward_gives() -> None:
         found.tensors_of((OTHER,), {})
     with pytest.raises(ArgumentError, match=r"^mask is a tensor: accepted is None, as Masked was"):
         found.tensors_of((OTHER,), {"scale": 2.0, "mask": MASK})
+
+
+def test_a_default_that_is_a_tensor_is_left_out() -> None:
+    class Own(nn.Module):
+        def forward(self, image, gain=OTHER):
+            return image * gain.sum()
+
+    found = arguments_of(Own(), IMAGE)
+    assert found.tensors_of((MASK,), {})[0] is MASK
+    said = r"^gain is a tensor: accepted is to leave it out, as Own was traced with$"
+    with pytest.raises(ArgumentError, match=said):
+        found.tensors_of((IMAGE, MASK), {})
 
 
 def test_some_may_be_elsewhere() -> None:
