@@ -89,7 +89,8 @@ def place(
         If there is not one device for each part, or a device is not there. If the model's forward
         pass does what no traced graph holds or, in training, has gradients that a placement loses.
         If norms are to be of the batch, and it is in slices that the plan gives norms of their own,
-        or some have running statistics that are no batch norm's.
+        or some have running statistics that are no batch norm's. If floating inputs of the example
+        are of another type than the model.
 
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))

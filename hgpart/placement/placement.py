@@ -138,6 +138,7 @@ class Placement(nn.Module):
         self._last = (self.form, False)  # form and whether gradients of inputs were wanted
         self._hooked = tuple(hooked(model))
         self.dtype = float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
+        self._check_types(blueprint.traced.example)  # floats of one type alone can be called with
         self.parts = nn.ModuleDict()
         state = dict(model.named_buffers(remove_duplicate=False))
         state.update(model.named_parameters(remove_duplicate=False))
@@ -399,17 +400,21 @@ class Placement(nn.Module):
             self.blueprint.check_norms(batch_size if self.has_norms_of_batch else size)
 
     def _check_inputs(self, batch_size: int, inputs: Sequence[torch.Tensor | None]) -> None:
-        arguments, shapes = self.arguments, self.blueprint.input_shapes(batch_size)
-        expected = zip(arguments.names, inputs, arguments.tensors, shapes, strict=True)
-        for name, value, example, shape in expected:
-            if value is None:
-                continue
-            dtype = self.dtype if example.is_floating_point() else example.dtype
-            if tuple(value.shape) != shape or value.dtype != dtype:
+        self._check_types(inputs)
+        shapes = self.blueprint.input_shapes(batch_size)
+        for name, value, shape in zip(self.arguments.names, inputs, shapes, strict=True):
+            if value is not None and tuple(value.shape) != shape:
                 raise PlacementError(
-                    f"{name} of shape {tuple(value.shape)} and type {value.dtype}: accepted is "
-                    f"{shape} and {dtype} in a batch of {batch_size}, other sizes by for_inputs"
+                    f"{name} of shape {tuple(value.shape)}: accepted is {shape} in a batch of "
+                    f"{batch_size}, other sizes by for_inputs"
                 )
+
+    def _check_types(self, inputs: Sequence[torch.Tensor | None]) -> None:
+        arguments = self.arguments
+        for name, value, example in zip(arguments.names, inputs, arguments.tensors, strict=True):
+            dtype = self.dtype if example.is_floating_point() else example.dtype
+            if value is not None and value.dtype != dtype:
+                raise PlacementError(f"{name} of type {value.dtype}: accepted is {dtype}")
 
     def report(self, batch_size: int | None = None) -> PlacementReport:
         """What each part holds, computes, sends and keeps, from the submodules themselves.
@@ -488,6 +493,7 @@ class Placement(nn.Module):
         """
         tensors = self.arguments.tensors_of(inputs, named)
         batch_size = self.batch_size_of(tensors)
+        self._check_types(tensors)  # before a trace that a wrong type need not cost
         self.for_sizes(sizes_of_inputs(tensors))
         self.check_batch(batch_size, tensors)
         whole = {**dict(zip(self.inputs, tensors, strict=True)), **self.draw(batch_size)}
@@ -556,6 +562,7 @@ class Placement(nn.Module):
         """
         tensors = self.tensors_of(inputs)
         batch_size = self.batch_size_of(tensors)
+        self._check_types(tensors)
         self.for_sizes(sizes_of_inputs(tensors))
         schedule = schedule_for_mode(schedule or self.plain_schedule(), loss_fn is not None)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)

@@ -638,7 +638,7 @@ def test_maps_that_do_not_grow_with_the_batch_cost_what_they_send(fixed, grain):
     report = placed.report()
     assert report.batch_size == 2 if fixed else 32
     assert report.sent_bytes.tolist() == placed.expected(report.batch_size).traffic.tolist()
-    with pytest.raises(PlacementError, match=r"\(2, 4\) .* accepted is \(5, 4\)"):
+    with pytest.raises(PlacementError, match=r"\(2, 4\): accepted is \(5, 4\)"):
         placed(images, table[:2])
 
 
@@ -665,7 +665,7 @@ def test_a_map_of_pairs_of_samples_is_refused_by_name():
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (torch.randn(2, 3, 8, 8).double(), r"accepted is \(2, 3, 8, 8\) and torch.float32"),
+        (torch.randn(2, 3, 8, 8).double(), r"^image of type torch.float64: accepted is torch"),
         (torch.randn(2, 4, 8, 8), "inputs of 4x8x8: accepted are 3x8x8, and others that the model"),
     ],
 )
