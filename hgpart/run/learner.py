@@ -25,7 +25,6 @@ from hgpart.run.scheduling import costs_of, wanted_among, wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import times
-from hgpart.tracing.forms import Form
 
 LossFunction = Callable[[Any, Any], Tensor]  # of results and targets: a mean over samples
 Loss = Callable[[], float]  # waits for it, where another process has it
@@ -286,14 +285,14 @@ class _Scheduled:
     ) -> None:
         self.scheduling, self.norms = scheduling or Scheduling(), placement.norms
         self._placement, self._make = placement, make
-        self._schedules: dict[tuple[Form, bool, int, int | None], Schedule] = {}
+        self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
 
     def schedule(self, batches: int = 1, batch_size: int | None = None) -> Schedule:
-        """What a step, or a stream, is done by, in the present form and grad mode.
+        """What a step, or a stream, is done by, in the present mode and grad mode, in all sizes.
 
         Where the parts are in several processes, all call it.
         """
-        key = self._placement.form, torch.is_grad_enabled(), batches, batch_size
+        key = self._placement.training, torch.is_grad_enabled(), batches, batch_size
         if key not in self._schedules:
             self._schedules[key] = self._make(self.scheduling, *key[1:])
         return self._schedules[key]

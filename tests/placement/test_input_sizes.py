@@ -19,6 +19,7 @@ import hgpart
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
+from hgpart.run.learner import PlacedModel
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import trace
@@ -145,6 +146,21 @@ def test_trains_and_evaluates_with_sizes_that_change():
             images = resized(inputs, side, side)
             for found, expected in zip(one(*images), model(*images), strict=True):
                 torch.testing.assert_close(found, expected)
+
+
+def test_learners_have_one_schedule_for_all_sizes():
+    """They chose by the size before a step had switched: it went by that of another size."""
+    model, inputs, traced, graph = small("sized")
+    plan = placements.of_single_tasks(traced, graph, Modelling(), 2, 7)
+    learner = PlacedModel(hgpart.place(model, plan), Scheduling("greedy", 2))
+    found = []
+    for side in (8, 12):
+        (images,) = resized(inputs, side, side, samples=4)
+        learner.step(images, None, 4, lambda results, targets: results[0].square().mean())
+        found.append(learner.schedule(batch_size=4))
+    assert found[0] is found[1]
+    learner.placement.eval()
+    assert learner.schedule(batch_size=4) is not found[0]
 
 
 def test_slices_micro_batches_and_names():
