@@ -493,8 +493,7 @@ class Placement(nn.Module):
         """
         tensors = self.arguments.tensors_of(inputs, named)
         batch_size = self.batch_size_of(tensors)
-        self._check_types(tensors)  # before a trace that a wrong type need not cost
-        self.for_sizes(sizes_of_inputs(tensors))
+        self._for_call(tensors, "forward")
         self.check_batch(batch_size, tensors)
         whole = {**dict(zip(self.inputs, tensors, strict=True)), **self.draw(batch_size)}
         blueprints, sizes = self.blueprints, sizes_of(self.shares, batch_size)
@@ -562,8 +561,7 @@ class Placement(nn.Module):
         """
         tensors = self.tensors_of(inputs)
         batch_size = self.batch_size_of(tensors)
-        self._check_types(tensors)
-        self.for_sizes(sizes_of_inputs(tensors))
+        self._for_call(tensors, "step")
         schedule = schedule_for_mode(schedule or self.plain_schedule(), loss_fn is not None)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
         batches = self.divided(tensors, sizes)
@@ -917,12 +915,14 @@ class Placement(nn.Module):
         >>> placed.for_inputs(torch.zeros(2, 3, 16, 16)).expected(32).volume > before
         True
         """
-        if not self._has_all:
-            raise PlacementError(
-                f"this process holds {len(self._held)} of {self.k} parts only: accepted is "
-                "DistributedModel.for_inputs, in all processes"
-            )
+        self._check_has_all("for_inputs")
         return self.for_sizes(sizes_of_inputs(self.tensors_of(inputs)))
+
+    def _for_call(self, tensors: Sequence[torch.Tensor], call: str) -> None:
+        """Switch to the sizes of what it is called with, if it can compute with that."""
+        self._check_has_all(call)
+        self._check_types(tensors)
+        self.for_sizes(sizes_of_inputs(tensors))
 
     def for_sizes(self, sizes: Sizes) -> Placement:
         """The same of the sizes themselves, which all processes switch to together."""
@@ -991,6 +991,14 @@ class Placement(nn.Module):
     @property
     def _has_all(self) -> bool:
         return len(self._held) == self.k
+
+    def _check_has_all(self, method: str) -> None:
+        """Raise a PlacementError, which names the method that processes have for it, if not so."""
+        if not self._has_all:
+            raise PlacementError(
+                f"this process holds {len(self._held)} of {self.k} parts only: accepted is "
+                f"DistributedModel.{method}, in all processes"
+            )
 
     def _show(self) -> None:
         """Make the submodules of the present form those of the module."""
@@ -1107,11 +1115,7 @@ class Placement(nn.Module):
         PlacementError
             If this process does not hold all parts.
         """
-        if not self._has_all:
-            raise PlacementError(
-                f"this process holds {len(self._held)} of {self.k} parts only: accepted is "
-                "DistributedModel.gathered_state_dict(), in all processes"
-            )
+        self._check_has_all("gathered_state_dict")
         found = OrderedDict() if destination is None else destination
         held = chain.from_iterable(map(self.held, range(self.k)))
         found.update((prefix + name, one) for name, one in self.whole_state(held).items())

@@ -302,3 +302,8 @@ def test_one_process_of_several_does_not_switch_alone():
     said = r"^this process holds 1 of 2 parts only: accepted is DistributedModel.for_inputs, in all"
     with pytest.raises(PlacementError, match=said):
         placed.for_inputs(torch.zeros(2, 3, 12, 12))
+    form = placed.form
+    for call, name in ((placed, "forward"), (placed.step, "step")):
+        with pytest.raises(PlacementError, match=said.replace("for_inputs", name)):
+            call(torch.zeros(2, 3, 12, 12))
+        assert placed.form == form
