@@ -31,8 +31,8 @@ def test_it_is_what_the_stages_make(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "times_here", times_here)
     monkeypatch.setattr(module, "machine_here", machine_here)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = recommend(network(), EXAMPLE, 2, batch_size=8, seed=1, time_limit=1)
-    expected = recommended(machine(2), time_limit=1)
+    found = recommend(network(), EXAMPLE, 2, batch_size=8, seed=1, time_limit=0)
+    expected = recommended(machine(2), time_limit=0)
     assert asked == [(2, 3), (8, 3)]
     assert found.model == "Sequential"
     assert "Assumed: toys; machine=... for others" in str(found.summary())

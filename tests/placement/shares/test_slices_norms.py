@@ -81,6 +81,7 @@ def in_slices(
     return place(copy.deepcopy(model), make(*TRACES[name], modelling, k, seed), norms=norms)
 
 
+@pytest.mark.full
 @given(
     name=st.sampled_from(NAMES),
     slices=st.integers(2, 4),
