@@ -144,7 +144,7 @@ class Recommendation:
     measured : mapping of str to float
         Seconds of a step of what was run besides: torch's own ways.
     notes : tuple of str
-        What was measured of a machine that was not given, and what was assumed of it.
+        What was assumed, and what was measured because it was not given.
     """
 
     model: str

@@ -96,4 +96,4 @@ def recommend(
         name=name or type(model).__name__,
         on_progress=on_progress,
     )
-    return replace(found, notes=notes)
+    return replace(found, notes=(*notes, *found.notes))

@@ -24,7 +24,7 @@ from hgpart.recommendation.divisions import Division, divisions
 from hgpart.recommendation.memory import lasting_bytes, limits_of, needed_bytes, what_is_over
 from hgpart.recommendation.orders import orders
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, check_goal, ranked_by
-from hgpart.recommendation.replicas import exchange_seconds, partition_of_one, with_exchange
+from hgpart.recommendation.replicas import MANY, exchange_seconds, partition_of_one, with_exchange
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
@@ -33,6 +33,10 @@ from hgpart.work.layer_times import LayerTimes, training_work
 
 EFFORT = 0.3  # of searches: what they find is simulated, and there are many
 TIME_LIMIT = 120.0
+ONE_OF_MANY = (
+    f"Of more than {MANY} devices one replica is simulated for all, and what they exchange is "
+    "reckoned by the links, with nothing hidden behind it"
+)
 Tell = Callable[[str, float], None]
 
 
@@ -333,6 +337,7 @@ class _Search:
             dropped=tuple(self._dropped()),
             simulated=self.simulated,
             left_out=left_out,
+            notes=(ONE_OF_MANY,) if subject.k > MANY else (),
         )
 
     def _dropped(self) -> Iterator[Dropped]:

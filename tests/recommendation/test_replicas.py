@@ -91,6 +91,7 @@ def test_many_devices_are_replicas_of_few() -> None:
 @pytest.mark.full
 def test_a_thousand_devices(lenet, monkeypatch) -> None:
     one = found(lenet, monkeypatch, 1024, 2048, "data parallel,128 replicas of 8")
+    assert [note.startswith("Of more than 32 devices one replica") for note in one.notes] == [True]
     of_many = [each for each in one.ranked if each.division.k == 1024]
     assert [each.plan.k for each in of_many] == [1024] * 2
     assert all(

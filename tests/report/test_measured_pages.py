@@ -282,7 +282,7 @@ def test_ways_are_drawn_in_their_order(found: Recommendation) -> None:
     measured = (replace(first, measured_seconds=0.25), *others)
     dropped = (Dropped("a way", NASTY),)
     html = recommendation_page(
-        replace(found, ranked=measured, dropped=dropped), [NASTY], [10**9, None]
+        replace(found, ranked=measured, dropped=dropped, notes=(NASTY,)), [10**9, None]
     )
     assert NASTY not in html
     drawn = figures(html)

@@ -26,7 +26,8 @@ def found() -> Iterator[Recommendation]:
 
 
 def shown(recommendation: Recommendation, capsys: pytest.CaptureFixture[str]) -> str:
-    print_recommendation(recommendation, ["A note."], PlainConsole(width=1000), "MB")
+    noted = replace(recommendation, notes=("A note.",))
+    print_recommendation(noted, PlainConsole(width=1000), "MB")
     return capsys.readouterr().out
 
 
@@ -78,7 +79,7 @@ def test_what_was_measured_is_called_so(found: Recommendation, capsys) -> None:
 
 
 def test_json_has_all_figures(found: Recommendation) -> None:
-    read = json.loads(recommendation_json(found, ["A note."]))
+    read = json.loads(recommendation_json(replace(found, notes=("A note.",))))
     assert [one["way"] for one in read["ways"]] == [one.division.text for one in found.ranked]
     assert [one["simulated_seconds"] for one in read["ways"]] == pytest.approx(
         [one.simulated_seconds for one in found.ranked]

@@ -191,7 +191,7 @@ def partition(
         if timing is not None:
             timing.check(slices, backend, inference, batch_size, topology, speeds)
         if strategy is not None:
-            strategy_named(strategy)
+            strategy_named(strategy)  # raises before the model is traced
             refused = {
                 f"--backend {backend}": backend != "native",
                 f"--grain {grain}": grain != "coarse",

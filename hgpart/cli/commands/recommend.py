@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -111,7 +112,6 @@ def recommend(
             from hgpart.plan import save_plan
             from hgpart.recommendation.measured_here import machine_here, times_here
             from hgpart.recommendation.ranking import check_goal
-            from hgpart.recommendation.replicas import MANY
             from hgpart.recommendation.ways import rank_ways
             from hgpart.report.recommendation.fields import recommendation_json
             from hgpart.report.recommendation.printing import print_recommendation
@@ -142,11 +142,6 @@ def recommend(
             f"Layers were measured now, with {threads} thread{'s' * (threads > 1)}; to keep that: "
             f"hgpart profile {model} --batch-size {batch_size} --threads {threads} -o times.json"
         )
-    if k > MANY:
-        notes.append(
-            f"Of more than {MANY} devices one replica is simulated for all, and what they exchange "
-            "is reckoned by the links, with nothing hidden behind it"
-        )
     with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("", total=1.0)
         found = rank_ways(
@@ -160,6 +155,7 @@ def recommend(
             name=model,
             on_progress=lambda what, done: bar.update(task, description=what, completed=done),
         )
+    found = replace(found, notes=(*notes, *found.notes))
     if measure and not found.interrupted:
         classes = classes_of(module, shape)
         found = _measured(found, shape, classes, threads, measure, seed, timeout)
@@ -169,9 +165,9 @@ def recommend(
         from hgpart.report.page.document import write_page
         from hgpart.report.page.recommended import recommendation_page
 
-        write_page(recommendation_page(found, notes, limits_of(found.machine, limit), unit), html)
-    if tables_wanted(json, recommendation_json(found, notes)):
-        print_recommendation(found, notes, plain_console(), unit)
+        write_page(recommendation_page(found, limits_of(found.machine, limit), unit), html)
+    if tables_wanted(json, recommendation_json(found)):
+        print_recommendation(found, plain_console(), unit)
         plain_console().print()
         plain_console().print(f"{output} has the plan and its schedule", soft_wrap=True)
         lead_on(f"hgpart train {of_plan(model, output)}")

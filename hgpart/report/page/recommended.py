@@ -19,15 +19,13 @@ BAR_HEIGHT = 40  # of a way, in pixels
 
 
 def recommendation_page(
-    found: Recommendation, notes: Sequence[str], limits: Sequence[int | None], unit: str = "MB"
+    found: Recommendation, limits: Sequence[int | None], unit: str = "MB"
 ) -> str:
     """The page of a recommendation: the best way, all ways side by side, the best one's memory.
 
     Parameters
     ----------
     found : Recommendation
-    notes : sequence of str
-        What was assumed.
     limits : sequence of int or None
         Bytes that each device may be given; None where that is not known.
     unit : str
@@ -44,7 +42,7 @@ def recommendation_page(
     ]
     body = [
         header(subject, [answer(found, unit), *reasons(found, unit)]),
-        *paragraphs(list(notes)),
+        *paragraphs(list(found.notes)),
         "<section><h2>Seconds a step</h2>",
         f"<p>Simulated, of the best {len(ways)} of {len(found.ranked)} ways: the whole bar is the "
         "step, and the dark one in it what the device computes that computes longest. A diamond is "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -11,7 +10,7 @@ from hgpart.recommendation.ranking import Ranked, Recommendation
 from hgpart.report.running import schedule_fields
 
 
-def recommendation_json(found: Recommendation, notes: Sequence[str]) -> str:
+def recommendation_json(found: Recommendation) -> str:
     """All figures as a JSON object, a line for each key and way; of a batch, in seconds."""
     fields: dict[str, Any] = {
         "hgpart_version": version("hgpart"),
@@ -21,7 +20,7 @@ def recommendation_json(found: Recommendation, notes: Sequence[str]) -> str:
         "times": found.times,
         "batch_size": found.batch_size,
         "goal": found.goal,
-        "notes": list(notes),
+        "notes": list(found.notes),
         "simulated_ways": found.simulated,
         "left_out": found.left_out,
         "interrupted": found.interrupted,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console
 
 from hgpart.recommendation.ranking import Recommendation
@@ -11,22 +9,18 @@ from hgpart.report.recommendation.words import answer, reasons
 from hgpart.report.tables import UNITS, even_decimals, in_unit, print_table, ruled_table
 
 
-def print_recommendation(
-    found: Recommendation, notes: Sequence[str], console: Console, unit: str
-) -> None:
+def print_recommendation(found: Recommendation, console: Console, unit: str) -> None:
     """Print the answer first, then why, the ways in their order, and what is no way.
 
     Parameters
     ----------
     found : Recommendation
-    notes : sequence of str
-        What was assumed.
     console : Console
     unit : str
         What bytes are printed in, one of `UNITS`.
     """
     console.print(answer(found, unit), style="bold")
-    for line in (*reasons(found, unit), *notes):
+    for line in (*reasons(found, unit), *found.notes):
         console.print(line, soft_wrap="hgpart " in line)  # a command is copied whole
     console.print()
     _print_ways(found, console, unit)
