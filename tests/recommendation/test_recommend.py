@@ -1,4 +1,7 @@
-"""All stages in one call: what is given is taken, and what is not is measured here."""
+"""All stages in one call: what is given is taken, and what is not is measured.
+
+Measuring itself is tested with the command, which does the same.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +64,3 @@ def test_mistakes_are_named_before_anything_is_measured(options: Any, said: str)
 def test_a_model_in_evaluation_mode_is_not_to_be_trained() -> None:
     with pytest.raises(ArgumentError, match=r"evaluation mode: accepted is model\.train\(\)$"):
         recommend(network().eval(), EXAMPLE, 2)
-
-
-@pytest.mark.full
-def test_links_and_layers_are_measured_here() -> None:
-    found = recommend(network(), EXAMPLE, 2, batch_size=8, time_limit=1)
-    assert found.machine.k == 2
-    assert found.machine.pairs  # measured, not assumed
-    assert found.best.simulated_seconds > 0
