@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from hgpart.errors import RunError
 from hgpart.execution.again import notes_statistics
+from hgpart.execution.first_order import first_order
 
 aten = torch.ops.aten
 
@@ -144,7 +144,7 @@ class _Statistics(torch.autograd.Function):
         return found
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         operand, (mean, _) = ctx.saved_tensors
         each = gradient / (operand.numel() // operand.shape[1])
@@ -175,7 +175,7 @@ class _Normalised(torch.autograd.Function):
         return torch.batch_norm(operand, weight, bias, mean, variance, False, 0.0, eps, cudnn)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         operand, statistics, weight = ctx.saved_tensors
         wanted = ctx.needs_input_grad

@@ -175,13 +175,17 @@ class PartRun(PartState):
         self._phase = "forward" if grad else "forward without grad mode"
         return results
 
-    def backward(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
+    def backward(
+        self, gradients: Sequence[Tensor | None], weights: bool = True
+    ) -> dict[str, Tensor | None]:
         """Add to the gradients of the part's parameters.
 
         Parameters
         ----------
         gradients : sequence of Tensor or None
             One for each tensor that `forward` returned.
+        weights : bool
+            Whether parameters get gradients; inputs do in any case.
 
         Returns
         -------
@@ -195,7 +199,7 @@ class PartRun(PartState):
         """
         self.begin_backward(gradients)
         for chunk in range(len(self._prepared.backward)):
-            self.backward_chunk(chunk)
+            self.backward_chunk(chunk, weights)
         return self.end_backward()
 
     def begin_backward(self, gradients: Sequence[Tensor | None]) -> None:

@@ -191,6 +191,22 @@ class HeldState:
         """What a part holds under a key."""
         return self._tensors[part, key]
 
+    def check_not_replaced(self, programs: Programs) -> None:
+        """Raise a PlacementError if a submodule has another tensor in the place of a held one.
+
+        As in `torch.func.functional_call`: copies would go on being like the held one.
+        """
+        for part in programs.slices:
+            for name, held, key, _ in _keys(programs, part):
+                owner, _, attribute = name.rpartition(".")
+                step = programs.programs[part].module.get_submodule(owner)
+                if getattr(step, attribute) is not self._tensors[key]:
+                    raise PlacementError(
+                        f"another tensor is in the place of {held.name}, of which other parts have "
+                        "copies: accepted in slices of the batch are the placement's own "
+                        "parameters, which load_state_dict and `p.data = ...` change"
+                    )
+
     def check_coverage(self) -> None:
         """Raise a PlacementError unless all parts together hold each parameter once."""
         slices: dict[str, list[Slice]] = {}

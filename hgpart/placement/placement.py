@@ -356,8 +356,10 @@ class Placement(nn.Module):
             )
         if _gradients_wanted(inputs):
             self.check_gradients()
-        if torch.is_grad_enabled() and len(self.shares) > 1:
-            self._check_parameters()
+        if len(self.shares) > 1:
+            self._state.check_not_replaced(self._now)
+            if torch.is_grad_enabled():
+                self._check_parameters()
 
     def _check_parameters(self) -> None:
         """Raise a PlacementError if a gradient would not be that of all shares of the batch."""

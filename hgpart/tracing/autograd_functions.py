@@ -218,8 +218,10 @@ def _make(application: _Application, signature: _Signature) -> Any:
         ctx.mark_non_differentiable(*(one for one, back in results if not back))
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        saved = iter(ctx.saved_tensors)
-        operands = [next(saved).detach() if one is None else one for one in ctx.sizes]
+        # In grad mode derivatives of the gradients are wanted: operands keep their history then.
+        twice = torch.is_grad_enabled()
+        saved = iter(one if twice else one.detach() for one in ctx.saved_tensors)
+        operands = [next(saved) if one is None else one for one in ctx.sizes]
         wanted = [
             operand.requires_grad_()
             for operand, needed in zip(operands, ctx.needs_input_grad, strict=True)
@@ -235,7 +237,9 @@ def _make(application: _Application, signature: _Signature) -> Any:
         found: Iterator[Any] = iter([None] * len(wanted))
         if pairs and wanted:
             ends, upstream = zip(*pairs, strict=True)
-            found = iter(torch.autograd.grad(ends, wanted, upstream, allow_unused=True))
+            found = iter(
+                torch.autograd.grad(ends, wanted, upstream, create_graph=twice, allow_unused=True)
+            )
         return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
 
     name = re.sub(r"\W", "_", application.function.__name__)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import batch_norm
 
-from hgpart.errors import RunError
+from hgpart.errors import PlacementError, RunError
 from hgpart.execution.again import without_statistics
 from hgpart.execution.batch_norms import combined, normalised, statistics_of, update_running
 
@@ -47,6 +47,15 @@ def test_without_memory_and_by_gradcheck():
     assert statistics_of(maps.detach().to("meta")).shape == (2, 2)
     with pytest.raises(RunError, match=r"given torch\.bfloat16: accepted are float32 and float64"):
         statistics_of(maps.detach().bfloat16())
+
+
+def test_second_derivatives_are_refused_by_name():
+    """Of a sum of gradients, whose incoming gradient is a constant, torch would say nothing."""
+    maps = torch.randn(3, 2, 2).double().requires_grad_()
+    statistics, weight = torch.rand(2, 2).double() + 0.5, torch.ones(2).double()
+    for made in (statistics_of(maps), normalised(maps, statistics, weight, None, 0.1)):
+        with pytest.raises(PlacementError, match="no second derivatives"):
+            torch.autograd.grad(made.sum(), maps, create_graph=True)
 
 
 def test_channels_that_shares_lie_apart_in():

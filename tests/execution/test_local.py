@@ -490,6 +490,30 @@ def test_one_part_runs_in_the_callers_thread() -> None:
         runtime.run({"y": x})
 
 
+@pytest.mark.parametrize("again", ["penalty", "loss"])
+def test_second_derivatives_are_refused_by_name(again: str) -> None:
+    """torch says so only if the incoming gradient requires one: a penalty's is a constant."""
+    runtime = there_and_back(nn.Linear(3, 3).double())
+    x = example().requires_grad_()
+    (result,) = runtime.run({"x": x})
+    end = result if again == "penalty" else result.square().mean()
+    with pytest.raises(PlacementError, match=r"create_graph=True: .* no second derivatives"):
+        torch.autograd.grad(end, x, torch.ones_like(end), create_graph=True)
+
+
+def test_gradients_of_inputs_alone_leave_the_parameters_as_they_are() -> None:
+    """As in an attack on the images of a training step, whose own gradients come afterwards."""
+    step = nn.Linear(3, 3).double()
+    runtime = there_and_back(step)
+    x = example().requires_grad_()
+    (result,) = runtime.run({"x": x})
+    (found,) = torch.autograd.grad(result.sum(), x)
+    assert_close(found, 2 * step.weight.detach().sum(0).expand(2, 3))
+    assert step.weight.grad is None and step.bias.grad is None
+    step_forward_and_back(runtime, x)
+    assert_close(gradient(step.bias), torch.full((3,), 2.0, dtype=torch.float64))
+
+
 def test_parts_share_the_intra_op_threads() -> None:
     before = torch.get_num_threads()
     seen: list[int] = []

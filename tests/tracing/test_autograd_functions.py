@@ -162,6 +162,20 @@ def test_gradients_are_the_functions_own(name: str, training: bool) -> None:
         placements.check_equal(model, [images], split)
 
 
+def test_second_derivatives_of_one_part_are_the_functions_own() -> None:
+    """A gradient penalty's vanished: the operator's backward had no graph itself."""
+    torch.manual_seed(0)
+    model = Net(KEPT["gate"]).double()
+    images = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    found = []
+    for one in (model, place(model, k=1, example=IMAGES)):
+        x = images.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(one(x).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(slope.square().sum(), x)[0])
+    assert found[0].any()
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
+
+
 def test_pointwise_functions_join_the_layer_in_front() -> None:
     def layers(name: str) -> list[tuple[str, str, int]]:
         graph = channel_graph(trace(Net(KEPT[name]).double(), IMAGES))

@@ -15,12 +15,12 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.autograd.function import once_differentiable
 from torch.autograd.graph import get_gradient_edge
 
 from hgpart.errors import PlacementError
 from hgpart.execution.engine import PartRun, placeholder_values
 from hgpart.execution.events import Doing, Event
+from hgpart.execution.first_order import first_order
 from hgpart.execution.held_memory import (
     Counter,
     copied,
@@ -539,16 +539,20 @@ class _Batch:
             for _ in range(len(found[part]) // outputs.count(part))
         )
 
-    def backward(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
-        """Run all parts backward; returns the inputs' gradients."""
+    def backward(
+        self, gradients: Sequence[Tensor | None], weights: bool
+    ) -> dict[str, Tensor | None]:
+        """Run all parts backward, for weights or not; returns the inputs' gradients."""
         outputs = self._runtime.output_parts
         each = len(gradients) // len(outputs)
         by_part: list[list[Tensor | None]] = [[] for _ in self._runs]
         for share, part in enumerate(outputs):
             by_part[part] += gradients[share * each : (share + 1) * each]
-        jobs = [partial(run.backward, by_part[part]) for part, run in enumerate(self._runs)]
+        jobs = [
+            partial(run.backward, by_part[part], weights) for part, run in enumerate(self._runs)
+        ]
         total: dict[str, Tensor | None] = {}
-        with _ended(self._copies, self.record.sent):
+        with _ended(self._copies if weights else None, self.record.sent):
             by_job = self._everywhere(jobs)
         for name, gradient in chain.from_iterable(found.items() for found in by_job):
             so_far = total.get(name)
@@ -626,9 +630,11 @@ class _Forward(torch.autograd.Function):
         return torch.zeros_like(start)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:
-        gradients = ctx.batch.backward(ctx.batch.gradients)
+        # `start` stands for the parameters: torch.autograd.grad of inputs leaves it out.
+        weights = torch._C._will_engine_execute_node(ctx.next_functions[0][0])
+        gradients = ctx.batch.backward(ctx.batch.gradients, weights)
         ctx.batch.gradients = ()
         found = (gradients.get(name) for name in ctx.names)
         pairs = zip(found, ctx.devices, strict=True)
@@ -655,7 +661,7 @@ class _Results(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, Tensor]:
         ctx.batch.gradients = gradients
         return None, torch.zeros(())

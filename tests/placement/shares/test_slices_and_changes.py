@@ -112,6 +112,15 @@ def test_weights_whose_data_is_changed_between_evaluations_reach_copies():
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+def test_other_tensors_in_the_place_of_parameters_are_refused_by_name():
+    """The copies went on being like those that were there before, and the result with them."""
+    both = Both()
+    other = {name: 2 * one for name, one in both.placement.named_parameters()}
+    with pytest.raises(PlacementError, match=r"another tensor is in the place of \w+\.weight, of"):
+        torch.func.functional_call(both.placement, other, tuple(both.inputs))
+    both.step()
+
+
 def test_a_state_that_is_restored_after_a_step_reaches_copies():
     """As `resuming.restore` does it, into tensors; it only worked before the first step."""
     both = Both()

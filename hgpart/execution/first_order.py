@@ -1,0 +1,36 @@
+"""Backward passes of autograd.Functions that have no derivatives themselves, and say so.
+
+torch's `once_differentiable` says so where the incoming gradient requires one. A second backward
+pass that begins from constants, as a gradient penalty's does, would find nothing and go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+
+import torch
+
+from hgpart.errors import PlacementError
+
+R = TypeVar("R")
+
+
+def first_order(backward: Callable[..., R]) -> Callable[..., R]:
+    """A backward pass that raises a PlacementError under ``create_graph=True``.
+
+    That is what grad mode in a backward pass means: a graph of the gradients is wanted.
+    """
+
+    @wraps(backward)
+    def checked(*args: object) -> R:
+        if torch.is_grad_enabled():
+            raise PlacementError(
+                "a backward pass with create_graph=True: a placement has no second derivatives, as "
+                "gradient penalties need; accepted are backward passes without, and the model "
+                "itself"
+            )
+        return backward(*args)
+
+    return checked
