@@ -95,6 +95,13 @@ class Toy(nn.Module):
         self.programs = {part: self._program(model)}
         self.module = self.programs[part].module
 
+    def held(self, part):
+        """No state of a model that belongs to parts."""
+        return ()
+
+    def check_coverage(self, slices):
+        """Nothing is to be covered."""
+
     def readers(self, layer):
         """Parts that need all of a layer."""
         if layer == RESULT:

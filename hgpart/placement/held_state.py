@@ -207,13 +207,16 @@ class HeldState:
                         "parameters, which load_state_dict and `p.data = ...` change"
                     )
 
-    def check_coverage(self) -> None:
-        """Raise a PlacementError unless all parts together hold each parameter once."""
-        slices: dict[str, list[Slice]] = {}
-        for held in self._slices.values():
-            slices.setdefault(held.name, []).append(held)
+    def check_coverage(self, slices: Iterable[Slice] | None = None) -> None:
+        """Raise a PlacementError unless all parts together hold each parameter once.
+
+        They hold `slices`, some of them in other processes; by default all that is here.
+        """
+        by_name: dict[str, list[Slice]] = {}
+        for held in self._slices.values() if slices is None else slices:
+            by_name.setdefault(held.name, []).append(held)
         for name, one in self.original.items():
-            several, wanted = slices.get(one.held_as, []), math.prod(one.shape)
+            several, wanted = by_name.get(one.held_as, []), math.prod(one.shape)
             count = sum(math.prod(held.local_shape) for held in several)
             if one.parameter and (count != wanted or overlap(several)):
                 raise PlacementError(

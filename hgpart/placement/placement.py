@@ -1103,6 +1103,13 @@ class Placement(nn.Module):
         """What a part holds of the model's state, in whatever mode: each tensor once."""
         return self._state.of(part)
 
+    def check_coverage(self, slices: Iterable[Slice]) -> None:
+        """Raise a PlacementError unless these, of all parts, have each parameter's elements once.
+
+        Of parts that are all in this process that is known when the model is placed.
+        """
+        self._state.check_coverage(slices)
+
     def state_dict(  # type: ignore[override]
         self,
         *,

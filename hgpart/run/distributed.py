@@ -83,6 +83,13 @@ class DistributedModel(nn.Module):
         Holds at least the part of this rank.
     connection : Connection
 
+    Raises
+    ------
+    RunError
+        If there are more or fewer processes than parts.
+    PlacementError
+        If not exactly one process holds each element of the model's parameters.
+
     Attributes
     ----------
     traffic : Traffic
@@ -103,6 +110,8 @@ class DistributedModel(nn.Module):
                 f"the placement has k={placement.k}, there are {connection.k} processes: accepted "
                 "is one for each part"
             )
+        own = [held for held, _ in placement.held(connection.rank)]
+        placement.check_coverage(chain.from_iterable(connection.gather(own)))
         self.placement, self.connection = placement, connection
         self.traffic, self.timing = Traffic.none(connection.k), Timing()
         self.events: list[Event] = []

@@ -351,6 +351,48 @@ def test_odd_operators(grain, k, single, seed):
     placements.check_equal(model, inputs, plan, seed)
 
 
+class Beside(nn.Module):
+    """Maps of two layers in one, which parameters meet at different places.
+
+    What some tasks hold of `map` is no box of it, nor of `positions`, of which a token's task has a
+    row and each channel's the rest of a column.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Conv2d(3, 4, 4, 4), nn.Conv2d(3, 4, 4, 4)
+        self.map, self.scale = nn.Parameter(torch.randn(4, 2, 4)), nn.Parameter(torch.randn(64))
+        self.token = nn.Parameter(torch.randn(1, 1, 4))
+        self.positions = nn.Parameter(torch.randn(1, 9, 4))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, image):
+        both = torch.cat([self.left(image), self.right(image.flip(3))], 3) + self.map
+        both = (both.transpose(1, 3).flatten(1) * self.scale[::2].exp()).unflatten(1, (8, 4))
+        token = self.token.expand(len(image), -1, -1)
+        tokens = self.left(image).flatten(2).transpose(1, 2)
+        tokens = torch.cat([token, tokens], 1) + self.positions[:, ::2]
+        return self.head(both.mean(1)), self.head(tokens.tanh().sum(1))
+
+
+@cache
+def beside():
+    torch.manual_seed(0)
+    model = Beside().double()
+    inputs = [torch.randn(2, 3, 8, 8, dtype=torch.float64)]
+    return model, inputs, *placements.traced_model(model, inputs)
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_parameters_that_meet_several_layers_at_different_places(grain):
+    """Where a part's elements made up no box it held all of them, as others did."""
+    model, inputs, traced, graph = beside()
+    plan = placements.of_single_tasks(traced, graph, Modelling(grain=grain), k=3, seed=0)
+    placed = placements.check_equal(model, inputs, plan)
+    held = [one for part in range(3) for one, _ in placed.held(part)]
+    assert {one.name for one in held if one.elements is not None} >= {"map", "positions"}
+
+
 # ------------------------------------------------------------------ what the code says
 
 

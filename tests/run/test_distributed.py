@@ -13,8 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from hgpart.errors import RunError
+from hgpart import DistributedModel, partition_model, place
+from hgpart.errors import PlacementError, RunError
 from hgpart.run.processes.launch import launch
 from hgpart.schedules.rules import DEFAULT, RULES
 
@@ -153,3 +156,28 @@ def test_torchrun_starts_them_again(tmp_path, rule):
     done = subprocess.run(torchrun, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "agreed in attempt 1\n"
+
+
+class Told:
+    """A connection of one of two processes, of which the other one says what it likes."""
+
+    rank, k = 0, 2
+
+    def __init__(self, other):
+        self.other = other
+
+    def gather(self, own):
+        return [own, self.other]
+
+
+def test_each_element_of_a_parameter_belongs_to_exactly_one_process():
+    """What was known in one process was not looked at among several, and trained wrong weights."""
+    model = nn.Sequential(nn.Conv2d(2, 4, 1), nn.Conv2d(4, 2, 1))
+    plan = partition_model(model, torch.zeros(2, 2, 3, 3), k=2, eps=0.3, effort=0)
+    first, second = (place(model, plan, parts=[part]) for part in range(2))
+    others = [held for held, _ in second.held(1)]
+    DistributedModel(first, Told(others))
+    name = others[0].name
+    for wrong in (others[1:], [others[0], *others]):
+        with pytest.raises(PlacementError, match=f"{name}: the parts hold .* accepted is each"):
+            DistributedModel(first, Told(wrong))

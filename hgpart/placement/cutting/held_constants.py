@@ -13,7 +13,8 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.layers.constants import Moved, moved_elements
-from hgpart.placement.cutting.slices import slice_of
+from hgpart.placement.cutting.layouts import spread
+from hgpart.placement.cutting.slices import box_of, slice_of
 from hgpart.placement.cutting.step_graph import Box, StepGraph
 
 aten = torch.ops.aten
@@ -33,6 +34,32 @@ def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
         return None
     rows = np.unique(_cut(step.graph.rows[node.name].numpy(), box)).astype(np.int64)
     return step.select(step.of_rows(node, rows), node, box)
+
+
+def spread_out(step: StepGraph, node: fx.Node, numbers: Int64) -> fx.Node | None:
+    """A whole constant, with zeros but for some elements; None if it is made of no parameters.
+
+    As where a class token stands in front of channels, the elements that meet some tasks need be
+    no box.
+    """
+    if all(one.name not in step.traced.parameters for one in _made_of(step, node)):
+        return None
+    shape = step.facts.shape(node)
+    cut = box_of(numbers, shape)
+    if cut is not None:
+        made = step.value(node, cut)
+        for dim, kept in cut.items():
+            made = step.call(spread, made, dim, step.index(kept), shape[dim])
+        return made
+    moved = moved_elements(node)
+    if moved is not None:
+        wanted = moved.numbers.numpy().ravel()[numbers]
+        have, flat = elements(step, moved, wanted)
+        flat = step.take(flat, 0, np.searchsorted(have, wanted), len(have))
+        flat = step.call(spread, flat, 0, step.index(numbers), moved.numbers.numel())
+        return step.call(aten.reshape.default, flat, list(shape))
+    rows = step.graph.rows[node.name].numpy().ravel()[numbers]
+    return step.of_rows(node, np.unique(rows).astype(np.int64))
 
 
 def elements(step: StepGraph, constant: Moved, numbers: Int64) -> tuple[Int64, fx.Node]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 from torch import fx
 
+from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Mix, SameIndex
+from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
 from hgpart.placement.cutting.slices import box_of
 from hgpart.placement.cutting.step_graph import Box, StepGraph
+from hgpart.tracing.traced_nodes import first_result
 
 
 def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
@@ -69,9 +72,13 @@ def _is_read(step: StepGraph, operand: fx.Node) -> bool:
 
 
 def _spread_slice(step: StepGraph, node: fx.Node, operand: fx.Node) -> fx.Node:
-    """The part's slice of a constant, with zeros for the rest of it."""
+    """What the step's tasks hold of a constant, with zeros for the rest of it."""
+    numbers = _met_by_own_channels(step, node, operand)
+    if numbers is not None:
+        made = held_constants.spread_out(step, operand, numbers)
+        return step.value(operand) if made is None else made
     shape = step.facts.shape(operand)
-    box = _own_box(step, node, operand)
+    box = _slice_of_tasks(step, node, operand)
     made = step.value(operand, box)
     for dim, kept in box.items():
         if len(kept) < shape[dim]:
@@ -79,16 +86,21 @@ def _spread_slice(step: StepGraph, node: fx.Node, operand: fx.Node) -> fx.Node:
     return made
 
 
-def _own_box(step: StepGraph, node: fx.Node, operand: fx.Node) -> Box:
-    """The box of a constant that the step's own tasks hold."""
+def _met_by_own_channels(step: StepGraph, node: fx.Node, operand: fx.Node) -> Int64 | None:
+    """Numbers of a constant's elements that meet the step's channels, if each meets some."""
     effect, origins = step.facts.effect(node)
-    ids, shape = step.graph.ids.get(node.name), step.facts.shape(operand)
-    if isinstance(effect, SameIndex) and ids is not None:  # what meets their channels
-        own = np.isin(ids.numpy(), step.own_channels)
+    ids = step.graph.ids.get(first_result(node).name)
+    if isinstance(effect, SameIndex) and ids is not None:
         for constant, elements in effect.constants:
             if origins[min(constant.origins)] is operand:
-                numbers = np.unique(elements.expand(ids.shape).numpy()[own])
-                return box_of(numbers, shape) or {}
+                own = np.isin(ids.numpy(), step.own_channels)
+                return np.unique(elements.expand(ids.shape).numpy()[own])
+    return None
+
+
+def _slice_of_tasks(step: StepGraph, node: fx.Node, operand: fx.Node) -> Box:
+    """The slices of a constant that the step's tasks hold, one each; all where it has none."""
+    effect, shape = step.facts.effect(node)[0], step.facts.shape(operand)
     axes = [dim for dim, size in enumerate(shape) if size == step.layer.tasks]
     if isinstance(effect, Mix):
         named = [dim for name, dim in effect.slices.items() if argument(node, name) is operand]
