@@ -124,7 +124,7 @@ def build_programs(
         raise PlacementError(
             f"{blueprint.traced.unheld[0]} in each forward pass, which a traced graph can't do: "
             "accepted are models that compute with inputs, parameters, buffers and torch's "
-            "generator alone"
+            "generator alone, and return what they make"
         )
     if len(blueprints) > 1:
         check_divisible(blueprint)

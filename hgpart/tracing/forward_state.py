@@ -30,11 +30,10 @@ from torch.utils import _pytree as pytree
 from hgpart.errors import TraceError
 from hgpart.operators.table import operator_of
 from hgpart.tracing.arguments import Arguments
+from hgpart.tracing.reachable import NO_STATE, Place, places_of
 from hgpart.tracing.repeated_passes import SEEDS, compare_passes
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
-# What torch keeps in every module, and of the parameters of recurrent ones.
-_NO_STATE = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"}) - {"training"}
 _MISSING = object()
 _LARGEST = 2**20  # bytes of an attribute that is compared by its content
 
@@ -122,9 +121,12 @@ class _Watch:
         self.has_told = False
         self.alive: list[Any] = []  # so that no other object gets the id of one that is compared
         self.original = self._modules()
+        self.places = places_of(model)
+        self.kept: set[int] = set()  # tensors that were reached before the forward pass, by id
         self.before: dict[int, _Before] = {}  # as the forward pass begins, tensors without data
         self.stale: set[tuple[int, str]] = set()  # attributes of which the old value was read
         self.inputs: list[Any] = []
+        self.learned: list[Any] = []  # nodes of the parameters
         self.tracer: Any = None
         self.generators = _generators()
         self.running: list[str] = []  # modules whose forward pass has begun
@@ -140,7 +142,7 @@ class _Watch:
         return {id(vars(module)): self._as_it_is(path, module) for path, module in found}
 
     def _as_it_is(self, path: str, module: nn.Module) -> _Before:
-        state = {name: value for name, value in vars(module).items() if name not in _NO_STATE}
+        state = {name: value for name, value in vars(module).items() if name not in NO_STATE}
         return _Before(
             path,
             module,
@@ -156,7 +158,7 @@ class _Watch:
 
         def read(module: Any, name: str) -> Any:
             before = self.before.get(id(get(module, "__dict__")))
-            if before is None or name in _NO_STATE:
+            if before is None or name in NO_STATE:
                 return get(module, name)
             try:
                 value = get(module, name)
@@ -173,7 +175,9 @@ class _Watch:
         """Note what the forward pass is given."""
         self.tracer = _tracer()
         self.inputs = [_node_of(one, self.tracer) for one in pytree.tree_leaves((args, kwargs))]
+        self.learned = [_node_of(one, self.tracer) for one in self.model.parameters()]
         self.before = self._modules()
+        self.kept = {id(one) for _, _, one in self._reached()}
         read = mock.patch.object(nn.Module, "__getattribute__", self.reader(), create=True)
         self.reading.enter_context(read)
 
@@ -214,6 +218,27 @@ class _Watch:
             if (key, name) not in once or now != self._print(vars(module).get(name, _MISSING)):
                 path = _joined(self.before[key].path, name)
                 self.tell(f"the attribute {path} changes from what it was before")
+        if not self.has_told:
+            self._tell_kept()
+
+    def _reached(self) -> Iterator[tuple[Place, Any, Any]]:
+        """Tensors, and numbers that data decide, that code can reach: where, by which key."""
+        for place in places_of(self.model):
+            for key, value in place.values.items():
+                for one in pytree.tree_leaves(value) if isinstance(value, tuple) else (value,):
+                    if isinstance(one, (Tensor, torch.SymFloat)):
+                        yield place, key, one
+
+    def _tell_kept(self) -> None:
+        """Tell of what the forward pass has computed and left behind for others.
+
+        Weights that are made of parameters, as of a norm and a direction, are kept in modules.
+        """
+        for place, key, value in self._reached():
+            sources = self.inputs if place.is_module else [*self.inputs, *self.learned]
+            if id(value) not in self.kept and _depends_on(value, sources, self.tracer):
+                self.tell(f"{place.origin} puts what it computes into {place.named(key)}")
+                self.kept.add(id(value))
 
     def _pass_again(self, args: Any, kwargs: Any) -> None:
         """Run the model once more, of which nothing is recorded and no buffer kept."""
@@ -274,10 +299,12 @@ class _Watch:
         return sink.digest.digest()
 
     def restore(self) -> None:
-        """Give the modules back what the forward pass added and removed."""
+        """Give the model's code back what the forward pass added, removed and replaced."""
+        for place in self.places:
+            place.restore()
         for before in self.original.values():
             now = vars(before.module)
-            for name in now.keys() - before.state.keys() - _NO_STATE:
+            for name in now.keys() - before.state.keys() - NO_STATE:
                 del now[name]
             now.update(before.state)
             kept = {**before.items, **before.registries}
@@ -348,7 +375,7 @@ def _node_of(value: Any, tracer: Any) -> torch.fx.Node | None:
 def _depends_on(value: Any, sources: list[Any], tracer: Any) -> bool:
     """Whether a value, or a tensor in it, was made of nodes, or is a size that inputs give."""
     leaves = pytree.tree_leaves(value)
-    if any(isinstance(one, torch.SymInt) for one in leaves):
+    if any(isinstance(one, (torch.SymInt, torch.SymFloat)) for one in leaves):
         return True
     waiting: list[Any] = [_node_of(one, tracer) for one in leaves]
     seen: set[Any] = {None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +78,11 @@ def remembering_the_batch(module: Any, x: Tensor) -> Any:
     return module.last
 
 
+def leaving(module: Any, x: Tensor) -> Any:
+    module.last = module.conv(x).mean((2, 3), keepdim=True)
+    return module.last
+
+
 def switching(module: Any, x: Tensor) -> Any:
     module.training = not module.training
     return float(module.training)
@@ -121,6 +127,7 @@ UNHELD: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "recurrent": (recurrent, "the attribute 0.last changes from what it was before"),
     "remembered": (remembering, "the attribute 0.cache changes from what it was before"),
     "batch": (remembering_the_batch, "the attribute 0.last changes from what it was before"),
+    "left": (leaving, "the module 0 puts what it computes into the attribute 0.last"),
     "mode": (switching, "the attribute 0.training changes from what it was before"),
     "in place": (rescaling, "0.conv.weight is changed in place"),
     "replaced": (replacing, "0.conv.bias is replaced"),
@@ -150,7 +157,8 @@ def cached(module: Any, x: Tensor) -> Any:
 
 def noting(module: Any, x: Tensor) -> Any:
     module.height, module.last, module.seen = x.shape[2], x, [x]
-    module.seen.append(x)
+    module.seen.append(module.last)
+    module.last, module.seen = None, []
     return module.height
 
 
@@ -166,6 +174,98 @@ def test_what_every_pass_does_alike_is_placed(beside: Callable[[Any, Tensor], An
     assert traced.unheld == ()
     plan = placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, 1)
     placements.check_equal(model, [torch.randn(5, 3, 6, 6, dtype=torch.float64)], plan)
+
+
+LAST: list[Any] = [None]
+
+
+class Extractor:
+    """Keeps maps, as those who want a loss of them do."""
+
+    def __init__(self) -> None:
+        self.maps: dict[str, Any] = {}
+        self.last: Any = None
+
+    def hook(self, module: nn.Module, given: Any, made: Tensor) -> None:
+        self.maps["conv"] = made.detach()
+
+    def assign(self, module: nn.Module, given: Any, made: Tensor) -> None:
+        self.last = made.mean()
+
+
+def into_a_list(kept: list[Any]) -> Callable[..., None]:
+    return lambda module, given, made: kept.append(made)
+
+
+def into_a_variable() -> tuple[Callable[..., None], Callable[[], Any]]:
+    last = None
+
+    def hook(module: nn.Module, given: Any, made: Tensor) -> None:
+        nonlocal last
+        last = made
+
+    return hook, lambda: last
+
+
+def into_a_global(module: nn.Module, given: Any, made: Tensor) -> None:
+    global LAST
+    LAST = [made]
+
+
+def of_weights(kept: list[Any]) -> Callable[..., None]:
+    return lambda module, given, made: kept.append(module.weight.square().sum())
+
+
+def hooks() -> dict[str, tuple[Any, Callable[[], Any], str]]:
+    """Hooks, what they keep, and what a message calls it."""
+    kept, weights, tuples, extractor = [1], [], [], Extractor()
+    variable, of_variable = into_a_variable()
+    return {
+        "list": (into_a_list(kept), lambda: kept[1:], "kept"),
+        "method": (extractor.hook, lambda: list(extractor.maps), "maps['conv']"),
+        "object": (extractor.assign, lambda: extractor.last, "last"),
+        "variable": (variable, of_variable, "last"),
+        "global": (into_a_global, lambda: LAST[0], "LAST"),
+        "default": (
+            lambda module, given, made, into=(found := []): into.append(made),
+            lambda: found,
+            "<lambda>",
+        ),
+        "tuple": (
+            lambda module, given, made: tuples.append((module, made)),
+            lambda: tuples,
+            "tuples",
+        ),
+        "weights": (of_weights(weights), lambda: weights, "kept"),
+    }
+
+
+@pytest.mark.parametrize("name", hooks())
+def test_what_hooks_keep_is_refused_by_name_and_nothing_of_a_trace_stays(name: str) -> None:
+    """Maps in lists were those of the trace, without data, and no step of a placement changed them.
+
+    A hook of a part could not have them: its map may be on another device, or a part of one.
+    """
+    hook, kept, said = hooks()[name]
+    model = model_of(lambda module, x: 0)
+    model[0].conv.register_forward_hook(hook)
+    traced, graph = placements.traced_model(model, [IMAGES])
+    assert not kept()
+    plan = placements.of_single_tasks(traced, graph, Modelling(), 2, 0)
+    with pytest.raises(
+        PlacementError, match=f"^a hook of 0.conv puts what it computes into {re.escape(said)}"
+    ):
+        place(model, plan)
+    assert not kept()
+
+
+def test_hooks_that_keep_no_map_are_placed() -> None:
+    """Sizes and counts are of no use to a loss; they are as they were before the trace."""
+    seen: list[Any] = []
+    model = model_of(lambda module, x: 0)
+    model[0].conv.register_forward_hook(lambda module, given, made: seen.append(made.shape[1:]))
+    traced = trace(model, IMAGES)
+    assert (traced.unheld, seen) == ((), [])
 
 
 def assigning(module: Any, x: Tensor) -> Any:
