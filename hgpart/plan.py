@@ -35,6 +35,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import MOST_IN_FLIGHT
 from hgpart.summary import Summary
+from hgpart.tracing.forms import said_of
 from hgpart.work.figures import Work
 
 if TYPE_CHECKING:
@@ -186,13 +187,22 @@ def make_plan(
     )
 
 
-def another_model(plan: Plan, error: HgpartError) -> PlanError:
-    """Error for a model that can't be traced with the plan's shape of a sample."""
-    shape = "x".join(map(str, plan.input_shape))
+def another_model(name: str, sizes: Sequence[tuple[int, ...]], error: HgpartError) -> PlanError:
+    """Error for a model that can't be traced with the plan's sizes of samples."""
     return PlanError(
-        f"the plan is for {quoted(plan.model)} and samples of {shape}, with which this model "
+        f"the plan is for {quoted(name)} and samples of {said_of(sizes)}, with which this model "
         f"can't be traced: {error}"
     )
+
+
+def check_is_for(name: str, planned: ChannelGraph | Plan, graph: ChannelGraph) -> None:
+    """Raise a PlanError if what was planned for a model of some name is not for this graph."""
+    if planned.fingerprint != graph.fingerprint:
+        raise PlanError(
+            f"the plan is for {quoted(name)} with fingerprint {quoted(planned.fingerprint)}, "
+            f"this model's is {graph.fingerprint}: it is another one or it has changed, partition "
+            "it anew"
+        )
 
 
 def restore(plan: Plan, graph: ChannelGraph) -> Partition:
@@ -203,12 +213,7 @@ def restore(plan: Plan, graph: ChannelGraph) -> Partition:
     PlanError
         If the model has changed since, or the plan's figures are not those of its partition.
     """
-    if plan.fingerprint != graph.fingerprint:
-        raise PlanError(
-            f"the plan is for {quoted(plan.model)} with fingerprint {quoted(plan.fingerprint)}, "
-            f"this model's is {graph.fingerprint}: it is another one or it has changed, partition "
-            "it anew"
-        )
+    check_is_for(plan.model, plan, graph)
     try:
         problem = Problem(
             graph,

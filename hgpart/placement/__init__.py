@@ -41,9 +41,11 @@ from hgpart.placement.modes import skeleton
 from hgpart.placement.placement import Placement
 from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.state.batch_statistics import check_norms
-from hgpart.plan import Plan, another_model, restore
+from hgpart.placement.state.traced_values import check_values
+from hgpart.plan import Plan, another_model, check_is_for, restore
 from hgpart.tracing.arguments import Inputs
-from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
+from hgpart.tracing.model_outline import outline_of
+from hgpart.tracing.traced_model import TracedModel, example_inputs, trace, trace_call
 
 __all__ = ["Placement", "Transfer", "place"]
 
@@ -111,9 +113,9 @@ def place(
         raise ArgumentError("place with a plan and with k or example: accepted is one or the other")
     if isinstance(plan, Plan):
         traced, graph, partition = restored(model, plan)
-        work = plan.work
     else:
-        traced, graph, partition, work = plan.traced, plan.graph, plan.partition, plan.work
+        (traced, graph), partition = _checked_for(model, plan), plan.partition
+    work = plan.work
     held = sorted(range(partition.k) if parts is None else set(parts))
     if not held or held[0] < 0 or held[-1] >= partition.k:
         raise PlacementError(f"parts {held}: accepted are some of 0 to {partition.k - 1}")
@@ -152,7 +154,34 @@ def _traced_as_planned(model: nn.Module, plan: Plan) -> TracedModel:
     try:
         return trace(model, example_inputs(model, plan.input_shape))
     except (ArgumentError, TraceError) as error:
-        raise another_model(plan, error) from error
+        raise another_model(plan.model, [plan.input_shape], error) from error
+
+
+def _checked_for(model: nn.Module, plan: PartitionedModel) -> tuple[TracedModel, ChannelGraph]:
+    """What was traced for a partition of the same model; if need be it is traced once more.
+
+    Raises
+    ------
+    PlanError
+        If it is another one.
+    PlacementError
+        If its buffers say otherwise who reads which channels.
+    """
+    traced, graph = plan.traced, plan.graph
+    outline, was = outline_of(model), traced.outline
+    modes_differ = model.training != traced.training
+    if outline.modules == was.modules and (modes_differ or outline.modes == was.modes):
+        buffers = {name: one for name, one in model.named_buffers() if not one.is_meta}
+        check_values(traced, graph, buffers)
+        return traced, graph
+    same = skeleton(model).train(traced.training) if modes_differ else model
+    try:
+        traced = trace_call(same, traced.arguments)
+        graph = channel_graph(traced)
+    except (ArgumentError, TraceError) as error:
+        raise another_model(plan.name, traced.form.sizes, error) from error
+    check_is_for(plan.name, plan.graph, graph)
+    return traced, graph
 
 
 def _checked(

@@ -8,7 +8,6 @@ kept in the model shows in further passes.
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -30,12 +29,12 @@ from torch.utils import _pytree as pytree
 from hgpart.errors import TraceError
 from hgpart.operators.table import operator_of
 from hgpart.tracing.arguments import Arguments
+from hgpart.tracing.contents import digest_of
 from hgpart.tracing.reachable import NO_STATE, Place, places_of
 from hgpart.tracing.repeated_passes import SEEDS, compare_passes
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 _MISSING = object()
-_LARGEST = 2**20  # bytes of an attribute that is compared by its content
 
 
 @contextmanager
@@ -290,13 +289,20 @@ class _Watch:
         """What two values of equal content have in common; of tensors, that they are the same."""
         if value is _MISSING or isinstance(value, (bool, int, float, str, type(None))):
             return type(value), value
-        sink = _Digest()
-        try:
-            _ContentPickler(sink, self.alive).dump(value)
-        except Exception:  # what can't be pickled, or is too large
+        digest = digest_of(value, self._name_of)
+        if digest is None:
             self.alive.append(value)
             return id(value)
-        return sink.digest.digest()
+        return digest
+
+    def _name_of(self, value: Any) -> Any:
+        """A name for what is not looked into."""
+        if isinstance(value, nn.Module):
+            return id(vars(value))
+        if isinstance(value, Tensor):
+            self.alive.append(value)
+            return id(value)
+        return None
 
     def restore(self) -> None:
         """Give the model's code back what the forward pass added, removed and replaced."""
@@ -316,39 +322,6 @@ class _Watch:
 
 def _identities(entries: dict[Any, Any]) -> list[tuple[Any, int]]:
     return [(key, id(value)) for key, value in entries.items()]
-
-
-class _Digest:
-    """A file that keeps a digest of what is written."""
-
-    def __init__(self) -> None:
-        self.digest = hashlib.sha256()
-        self.room = _LARGEST
-
-    def write(self, data: Any) -> int:
-        self.room -= len(data)
-        if self.room < 0:
-            raise ValueError
-        self.digest.update(data)
-        return len(data)
-
-
-class _ContentPickler(pickle.Pickler):
-    """Writes what an object holds; tensors and modules by what they are."""
-
-    def __init__(self, file: Any, alive: list[Any]) -> None:
-        super().__init__(file, protocol=4)
-        self.fast = True  # equal parts are written alike, be they one object or two
-        self.alive = alive
-
-    def persistent_id(self, value: Any) -> Any:
-        """A name for what is not looked into."""
-        if isinstance(value, nn.Module):
-            return id(vars(value))
-        if isinstance(value, Tensor):
-            self.alive.append(value)
-            return id(value)
-        return None
 
 
 def _joined(path: str, name: str) -> str:

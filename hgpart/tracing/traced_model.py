@@ -28,6 +28,7 @@ from hgpart.tracing import autograd_functions, forward_state
 from hgpart.tracing.arguments import Arguments, Inputs, arguments_of
 from hgpart.tracing.constant_sizes import settle_sizes
 from hgpart.tracing.forms import Form, sizes_of_inputs
+from hgpart.tracing.model_outline import Outline, outline_of
 from hgpart.tracing.stand_ins import stand_ins, stood_for
 
 LARGEST_TENSOR = 2**63 - 1  # bytes
@@ -86,6 +87,8 @@ class TracedModel:
         Samples in the example that was traced.
     training : bool
         The mode that it was traced in.
+    outline : Outline
+        Of the model as it was traced.
     unheld : tuple of str
         What the forward pass does in Python that the graph does as it was done this one time.
     lost_gradients : tuple of str
@@ -105,6 +108,7 @@ class TracedModel:
     arguments: Arguments
     batch_size: int
     training: bool
+    outline: Outline
     unheld: tuple[str, ...] = ()
     lost_gradients: tuple[str, ...] = ()
 
@@ -230,7 +234,7 @@ def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
         values={
             **settled,
             **{
-                placeholder: tensors[name]
+                placeholder: _as_traced(tensors[name])
                 for placeholder, name in named.items()
                 if not tensors[name].is_meta
             },
@@ -247,12 +251,18 @@ def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
         arguments=arguments.with_tensors(without_data),
         batch_size=exported.batch_size,
         training=model.training,
+        outline=outline_of(model),
         unheld=(
             *exported.unheld,
             *(f"{name} is changed in place" for name, _ in made[OutputKind.PARAMETER_MUTATION]),
         ),
         lost_gradients=exported.lost_gradients,
     )
+
+
+def _as_traced(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose values say what is read, as they are now; any other itself."""
+    return tensor if tensor.is_floating_point() else tensor.detach().clone()
 
 
 def _apart(model: nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -117,7 +117,7 @@ def show(
         try:
             module, _, _, graph = traced_model(stage, named, loaded.input_shape)
         except (ArgumentError, TraceError) as error:
-            raise another_model(loaded, error) from error
+            raise another_model(loaded.model, [loaded.input_shape], error) from error
         with stage("evaluate"):
             report = replace(plan_report(loaded, graph), model=named)
         planned, peaks = None, tuple[int | None, ...]()
