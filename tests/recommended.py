@@ -58,7 +58,7 @@ def by_hand(
     schedule = Schedule("sequential", 1, (), ())
     none = np.zeros((1, 1), np.int64)
     prediction = Prediction(
-        seconds, seconds, 1, schedule, (), np.array([0.0]), update, needed, none
+        seconds, seconds, 1, schedule, (), np.array([0.0]), update, needed, needed, none
     )
     division = Division(name, 1)
     return Ranked(division, None, prediction, needed, 0.0, measured)  # type: ignore[arg-type]

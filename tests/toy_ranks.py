@@ -34,10 +34,10 @@ from hgpart.placement.micro_batches import score_of
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import connect
 from hgpart.run.processes.post import Post
-from hgpart.run.processes.routes import routes
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.outline import Chunk, Outline, Sent
+from hgpart.schedules.routes import routes
 from hgpart.schedules.rules import RULES
 from hgpart.tracing.arguments import arguments_of
 

@@ -7,10 +7,10 @@ compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement.building.blueprint import UNUSED
 from hgpart.placement.micro_batches import named_by_share
-from hgpart.placement.rehearsal import Rehearsal, StepRehearsal, rehearse
+from hgpart.placement.rehearsal import Moments, Rehearsal, StepRehearsal, rehearse
 from hgpart.placement.shares.batch_shares import sizes_of
+from hgpart.schedules.message_bytes import message_bytes
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.peak import peak
 from hgpart.schedules.schedule import Action, Schedule
@@ -268,26 +269,59 @@ def peak_bytes(
     return tuple(one for (one,) in peaks_by(placement, [schedule], batch_size).values())
 
 
+class StepBytes(NamedTuple):
+    """What a part takes in a step or a stream, without weights and their gradients.
+
+    Attributes
+    ----------
+    held : int
+        The most that it holds for what it has still to do; see `peak_bytes`.
+    taken : int
+        The most that it takes at any time, as a process of its own: also what operators make and
+        drop again, and messages, be they receives that are posted or what may not have arrived yet.
+        Without what libraries take for themselves: a convolution's packed maps and weights, the
+        allocator's holes, buffers of the transport.
+    """
+
+    held: int
+    taken: int
+
+
 def known_peak_bytes(
     placement: Placement, schedule: Schedule, batch_size: int | None = None
 ) -> tuple[int | None, ...]:
     """The same for a table, which no PlacementError is to end: None of such a part."""
-    found: list[int | None] = []
+    known = known_step_bytes(placement, schedule, batch_size)
+    return tuple(None if one is None else one.held for one in known)
+
+
+def known_step_bytes(
+    placement: Placement, schedule: Schedule, batch_size: int | None = None
+) -> tuple[StepBytes | None, ...]:
+    """What each part here takes in a step or a stream; None of a PlacementError's part."""
+    found: list[StepBytes | None] = []
     for part in placement.programs:
         try:
-            found += peaks_by(placement, [schedule], batch_size, [part])[part]
+            found += _step_bytes(placement, [schedule], batch_size, [part])[part]
         except PlacementError:
             found.append(None)
     return tuple(found)
 
 
 def peaks_by(
+    placement: Placement, schedules: Sequence[Schedule], batch_size: int | None = None
+) -> dict[int, list[int]]:
+    """`peak_bytes` by several schedules with as many micro-batches, of all parts here."""
+    found = _step_bytes(placement, schedules, batch_size, placement.programs)
+    return {part: [one.held for one in several] for part, several in found.items()}
+
+
+def _step_bytes(
     placement: Placement,
     schedules: Sequence[Schedule],
-    batch_size: int | None = None,
-    parts: Collection[int] | None = None,
-) -> dict[int, list[int]]:
-    """The same by several schedules with as many micro-batches, of all parts here, or of some."""
+    batch_size: int | None,
+    parts: Iterable[int],
+) -> dict[int, list[StepBytes]]:
     count = schedules[0].micro_batches
     if schedules[0].in_flight is not None:
         sizes = (_batch_size(placement, batch_size),) * count
@@ -295,14 +329,15 @@ def peaks_by(
         sizes = micro_batch_sizes(_batch_size(placement, batch_size, count), count)
     values = {size: _inputs(placement, size) for size in set(sizes)}
     found = {}
-    for part in placement.programs if parts is None else parts:
+    for part in parts:
         program = placement.programs[part]
         if placement.k == 1:  # one micro-batch after the other, by ordinary autograd
             kept = max(rehearse(program, 1, values[size], size).kept_bytes for size in set(sizes))
-            found[part] = [kept * schedule.backward for schedule in schedules]
+            each = (kept * schedule.backward for schedule in schedules)
+            found[part] = [StepBytes(size, size) for size in each]
         else:
             rehearsal = StepRehearsal(program, placement.k)
-            found[part] = [_peak(rehearsal, one, sizes, values) for one in schedules]
+            found[part] = [_bytes_by(rehearsal, one, sizes, values) for one in schedules]
     return found
 
 
@@ -321,23 +356,27 @@ def worth_again(
     }
 
 
-def _peak(
+def _bytes_by(
     rehearsal: StepRehearsal,
     schedule: Schedule,
     sizes: Sequence[int],
     values: Mapping[int, Mapping[str, Any]],
-) -> int:
-    """The most that a part holds."""
+) -> StepBytes:
+    """What a part takes by a schedule."""
     sequence, again = schedule.sequences[rehearsal.part], schedule.outlines[rehearsal.part].again
-    held: dict[Action, Sequence[int]] = {}
+    found: dict[Action, Moments] = {}
     actions: list[list[Action]] = [[] for _ in sizes]
     for action in sequence:
         actions[action.micro_batch].append(action)
     for own, size in zip(actions, sizes, strict=True):
         alike = tuple(action._replace(micro_batch=0) for action in own)
-        moments = rehearsal.held(values[size], size, alike, len(sizes) - 1, again)
-        held.update(zip(own, moments, strict=True))
-    return peak(sequence, held)
+        moments = rehearsal.moments(values[size], size, alike, len(sizes) - 1, again)
+        found.update(zip(own, moments, strict=True))
+    held = {action: one.held for action, one in found.items()}
+    taken = {action: (one.most, one.held[-1]) for action, one in found.items()}
+    sent = {(action.micro_batch, *piece) for action, one in found.items() for piece in one.sent}
+    messages = message_bytes(schedule, rehearsal.part, sizes, sent)
+    return StepBytes(peak(sequence, held), peak(sequence, taken, messages))
 
 
 # ------------------------------------------------------------------ what a part is given

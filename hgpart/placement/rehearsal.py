@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -106,6 +106,26 @@ def _refused(part: int) -> Iterator[None]:
         ) from error
 
 
+@dataclass(frozen=True)
+class Moments:
+    """What a micro-batch takes of memory in an action of a part, without weights.
+
+    Attributes
+    ----------
+    held : tuple of int
+        Bytes at each moment, as in `hgpart.execution.held_memory`.
+    most : int
+        The most at a time, with what operators make that is dropped before the action ends.
+    sent : frozenset of (bool, int)
+        Of what it sends, whether it is a gradient and the transfer, where the part holds the same
+        memory for itself when the action has ended.
+    """
+
+    held: tuple[int, ...]
+    most: int
+    sent: frozenset[tuple[bool, int]]
+
+
 class StepRehearsal:
     """What a part holds while it works on a micro-batch, action by action.
 
@@ -122,17 +142,17 @@ class StepRehearsal:
         module = _without_memory(program.module)
         self._program = PartProgram(program.part, module, program.transfers)
         self.part, self._k = program.part, k
-        self._known: dict[Any, list[list[int]]] = {}  # micro-batches that do alike hold alike
+        self._known: dict[Any, list[Moments]] = {}  # micro-batches that do alike hold alike
 
-    def held(
+    def moments(
         self,
         values: Mapping[str, Any],
         samples: int,
         actions: Sequence[Action],
         others: int,
         again: Collection[int],
-    ) -> list[list[int]]:
-        """Bytes at each moment of each action, as in `hgpart.execution.held_memory`.
+    ) -> list[Moments]:
+        """What each action comes to.
 
         Parameters
         ----------
@@ -155,13 +175,19 @@ class StepRehearsal:
         updates = any(action.direction is Direction.UPDATE for action in actions)
         versions = Versions(self._program.module, _no_update, stash=True) if updates else None
 
+        wire, most = _NoWire(samples), list[int]()
+        held_pieces = list[frozenset[tuple[bool, int]]]()
+
         def count(step: StepRun) -> int:
             besides = [*step.weights, *step.scores.values()]
-            return watch.held_bytes({_WeakStorage(one.untyped_storage()) for one in besides})
+            weights = {_WeakStorage(one.untyped_storage()) for one in besides}
+            most.append(watch.most_bytes(weights))
+            held_pieces.append(wire.held_pieces())
+            return watch.held_bytes(weights)
 
         refused, learning = _refused(self.part), torch.set_grad_enabled(learns)
         with refused, learning, without_statistics(), watch:
-            wires, batches = [_NoWire(samples)] * (1 + others), map(_here, [values])
+            wires, batches = [wire] * (1 + others), map(_here, [values])
             step = _OneOfMany(
                 self._program,
                 META,
@@ -174,8 +200,14 @@ class StepRehearsal:
                 versions=versions,
             )
             step.run(actions)
-        self._known[key] = step.counts
-        return step.counts
+        found, at = [], 0
+        for counts in step.counts:
+            until = at + len(counts)
+            pieces = frozenset(chain.from_iterable(held_pieces[at:until]))
+            found.append(Moments(tuple(counts), max(most[at:until]), pieces))
+            at = until
+        self._known[key] = found
+        return found
 
     def worth_again(self, values: Mapping[str, Any], samples: int) -> frozenset[int]:
         """Forward chunks of which what they read takes less than what backward needs of them.
@@ -224,7 +256,7 @@ def _least(
     return frozenset(chosen)
 
 
-def _without(held: Mapping[int, int], others: Collection[int]) -> dict[int, int]:
+def _without(held: Mapping[Any, int], others: Collection[Any]) -> dict[Any, int]:
     return {at: size for at, size in held.items() if at not in others}
 
 
@@ -252,6 +284,8 @@ class _Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.macs = 0
         self._taken: dict[Any, int] = {}
+        self._before: dict[Any, int] = {}  # what was taken when it was last asked for the most
+        self._changes: list[tuple[Any, int]] = []  # since then: memory that was taken, or freed
 
     def __torch_dispatch__(
         self,
@@ -260,6 +294,7 @@ class _Watch(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        self._note_freed()
         made = func(*args, **(kwargs or {}))
         if record_of(func).is_batch_norm and not argument_of(func, args, kwargs or {}, "training"):
             # What it saves of the batch for backward, which autograd keeps: nothing on a CPU, where
@@ -271,13 +306,27 @@ class _Watch(TorchDispatchMode):
         for tensor in pytree.tree_leaves(made):
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
-                self._taken[_WeakStorage(storage)] = storage.nbytes()
+                memory, size = _WeakStorage(storage), storage.nbytes()
+                self._changes.append((memory, size - self._taken.get(memory, 0)))
+                self._taken[memory] = size
         return made
+
+    def _note_freed(self) -> None:
+        for memory in [one for one in self._taken if one.expired()]:
+            self._changes.append((memory, -self._taken.pop(memory)))
 
     def held_bytes(self, others: set[Any]) -> int:
         """Of the storages that something still holds, but for some."""
-        self._taken = {one: size for one, size in self._taken.items() if not one.expired()}
-        return sum(size for one, size in self._taken.items() if one not in others)
+        self._note_freed()
+        return sum(_without(self._taken, others).values())
+
+    def most_bytes(self, others: set[Any]) -> int:
+        """The most that was held at a time since this was last asked, but for some."""
+        self._note_freed()
+        changes = (size for memory, size in self._changes if memory not in others)
+        before = sum(_without(self._before, others).values())
+        self._before, self._changes = {**self._taken}, []
+        return max(accumulate(changes, initial=before))
 
 
 class _NoWire:
@@ -285,9 +334,24 @@ class _NoWire:
 
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size
+        self._sent: list[tuple[tuple[bool, int], list[Any]]] = []
 
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
+    def held_pieces(self) -> frozenset[tuple[bool, int]]:
+        """What somebody still holds of what was sent since this was last asked."""
+        held = frozenset(
+            one for one, memory in self._sent if not all(at.expired() for at in memory)
+        )
+        self._sent.clear()
+        return held
+
+    def send(self, transfer: Transfer, tensors: Sequence[Tensor], backward: bool = False) -> None:
         """Nobody waits for them."""
+        memory = [_WeakStorage(one.untyped_storage()) for one in tensors]
+        self._sent.append(((backward, transfer.number), memory))
+
+    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
+        """Nobody waits for them."""
+        self.send(transfer, tensors, backward=True)
 
     def receive(self, transfer: Transfer) -> Sequence[Tensor]:
         return [
@@ -295,7 +359,7 @@ class _NoWire:
             for one in transfer.tensors
         ]
 
-    send_gradient, receive_gradient = send, receive
+    receive_gradient = receive
 
 
 def _without_memory(module: fx.GraphModule) -> fx.GraphModule:

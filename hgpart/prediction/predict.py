@@ -11,7 +11,7 @@ from hgpart.errors import ArgumentError, PlanError, RunError
 from hgpart.execution.outlines import check_fits
 from hgpart.machines.machine import Machine, Slowdown
 from hgpart.placement import Placement
-from hgpart.placement.accounting import known_peak_bytes
+from hgpart.placement.accounting import known_step_bytes
 from hgpart.prediction.actions import Planned, jobs_of
 from hgpart.prediction.jobs import Job, Sharing, Span
 from hgpart.prediction.measured_costs import MeasuredCosts, Overheads
@@ -50,6 +50,9 @@ class Prediction:
     peak_bytes : tuple of int or None
         The most that each part holds for what it has still to do, as of `hgpart.peak_bytes`; None
         where that can't be known.
+    step_bytes : tuple of int or None
+        The most that each part takes at any time, as `hgpart.placement.accounting.StepBytes` says
+        it. Weights, their gradients and what an optimizer keeps are in neither.
     sent_bytes : int64 array, shape (k, k)
         From the part of the row to the part of the column.
     """
@@ -62,6 +65,7 @@ class Prediction:
     busy: Float64
     update_seconds: float
     peak_bytes: tuple[int | None, ...]
+    step_bytes: tuple[int | None, ...]
     sent_bytes: Int64
 
     @property
@@ -155,6 +159,7 @@ def predict(
     planned = jobs_of(schedule, costs, shared_weights(placement, schedule, costs))
     sharing = sharing_of(machine, k, times)
     found = simulate(planned.jobs, planned.journeys, sharing)
+    known = known_step_bytes(placement, schedule, size)
     return Prediction(
         seconds=found.end,
         period=found.end if is_stream else period(planned, sharing),
@@ -163,7 +168,8 @@ def predict(
         spans=tuple(planned.times(found)),
         busy=np.array([sum(end - begin for begin, end in of_part) for of_part in found.jobs]),
         update_seconds=0.0 if is_stream else max(costs.update(part) for part in range(k)),
-        peak_bytes=known_peak_bytes(placement, schedule, size),
+        peak_bytes=tuple(None if one is None else one.held for one in known),
+        step_bytes=tuple(None if one is None else one.taken for one in known),
         sent_bytes=_sent(placement, sizes, schedule.backward),
     )
 

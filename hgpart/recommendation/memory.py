@@ -33,7 +33,7 @@ def needed_bytes(
     prediction: Prediction,
     scheduling: Scheduling,
 ) -> tuple[int | None, ...]:
-    """The same and the most that the part holds in a step for what it has still to do.
+    """The same and the most that the part takes in a step.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ def needed_bytes(
     """
     more = (scheduling.most_in_flight - 1) * scheduling.stash
     return tuple(
-        None if one is None or peak is None else one + peak + more * version
-        for one, peak, version in zip(lasting, prediction.peak_bytes, versions, strict=True)
+        None if one is None or step is None else one + step + more * version
+        for one, step, version in zip(lasting, prediction.step_bytes, versions, strict=True)
     )
 
 

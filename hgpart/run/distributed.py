@@ -32,12 +32,12 @@ from hgpart.placement.micro_batches import (
 from hgpart.placement.shares.in_flight import CopiesInFlight
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.post import MicroBatchWire, Post
-from hgpart.run.processes.routes import Routes, routes
 from hgpart.run.processes.state_post import StatePost
 from hgpart.run.processes.stream_post import StreamPost
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+from hgpart.schedules.routes import Routes, routes
 from hgpart.schedules.schedule import Direction, Schedule
 from hgpart.tracing.arguments import Inputs, as_called
 from hgpart.tracing.forms import said_of

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import add
 
 from hgpart.schedules.schedule import Action
 
 
-def peak(sequence: Sequence[Action], held: Mapping[Action, Sequence[int]]) -> int:
+def peak(
+    sequence: Sequence[Action],
+    held: Mapping[Action, Sequence[int]],
+    besides: Sequence[Sequence[int]] = (),
+) -> int:
     """The most that all micro-batches under way take together.
 
     Parameters
@@ -17,6 +22,8 @@ def peak(sequence: Sequence[Action], held: Mapping[Action, Sequence[int]]) -> in
     held : mapping of Action to sequence of int
         What its micro-batch takes at moments of an action, the last of them being its end. Nothing
         is left at the end of the last.
+    besides : sequence of sequence of int
+        Of each action, what is of no micro-batch, at the same moments.
 
     >>> from hgpart.schedules.schedule import Direction
     >>> first, second = (Action(0, Direction.FORWARD, at, 0) for at in range(2))
@@ -24,10 +31,15 @@ def peak(sequence: Sequence[Action], held: Mapping[Action, Sequence[int]]) -> in
     5
     """
     now: dict[int, int] = {}
-    most = 0
-    for action in sequence:
-        others = sum(size for one, size in now.items() if one != action.micro_batch)
-        moments = held[action][:-1] if action is sequence[-1] else held[action]
-        most = max([most, *(others + moment for moment in moments)])
+    most = total = 0
+    for at, action in enumerate(sequence):
+        total -= now.get(action.micro_batch, 0)
+        moments = held[action]
+        if besides:
+            moments = [*map(add, moments, besides[at])]
+        if at + 1 == len(sequence):
+            moments = moments[:-1]
+        most = max([most, *(total + moment for moment in moments)])
         now[action.micro_batch] = held[action][-1]
+        total += now[action.micro_batch]
     return most

@@ -13,10 +13,8 @@ from torch import distributed as dist
 from hgpart.errors import RunError
 from hgpart.execution.transfers import Transfer
 from hgpart.run.processes.connection import Connection
-from hgpart.run.processes.routes import Routes
+from hgpart.schedules.routes import AHEAD, Routes
 from hgpart.schedules.schedule import Message
-
-AHEAD = 8  # receives that are posted before they are needed; more only takes memory earlier
 
 
 class Post:

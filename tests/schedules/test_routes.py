@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from toy_programs import Cut, cuts
 
 from hgpart.execution.outlines import outline
-from hgpart.run.processes.routes import routes
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
+from hgpart.schedules.routes import routes
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule import Direction
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from hgpart.schedules.schedule import Direction, Message, Schedule
 
+AHEAD = 8  # receives that are posted before they are needed; more only takes memory earlier
+
 Piece = tuple[int, bool, int]  # micro-batch, whether it is a gradient, transfer
 
 
