@@ -75,7 +75,7 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
         ``synthetic``: random images with random labels. ``digits``: scikit-learn's 1797
         handwritten digits. ``imagefolder:PATH``: a folder with one folder of images for each
         class, or with such folders in ``train`` and ``test`` (or ``val``). Where it has no test
-        set of its own, every fifth sample of each class is for testing.
+        set of its own, every fifth sample of each class is for testing. Images are of 8 or 16 bits.
     input_shape : sequence of int
         Of one sample of the model: channels, height, width.
     classes : int

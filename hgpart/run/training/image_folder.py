@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,8 +13,16 @@ from torch import Tensor
 from hgpart.errors import ArgumentError, FormatError
 from hgpart.run.training.samples import divided, missing_package
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 MOST_PIXELS = 2**26  # a file of some hundred bytes may say any number; they take 8 bytes each
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tiff", ".webp")
+WHITE = 2**16 - 1  # of 16 bits
+OF_16_BITS_IN_32 = {"PNG", "PPM"}  # formats whose pixels Pillow may have in mode I
+TRAIN, TESTS = "train", ("test", "val")
+# What folders are called that are no classes, but divide the samples.
+SUBSETS = {TRAIN, *TESTS, "training", "testing", "valid", "validation", "eval", "evaluation", "dev"}
 
 
 @dataclass(frozen=True)
@@ -46,16 +55,32 @@ class ImageFiles:
                 width, height = file.size
                 if width * height > MOST_PIXELS:
                     raise ValueError(f"{width} x {height} pixels, more than {MOST_PIXELS}")
-                image = file.convert("L" if self.channels == 1 else "RGB")
+                image = _of_8_bits(file).convert("L" if self.channels == 1 else "RGB")
         except Exception as error:  # Pillow's decoders raise almost anything
             reason = " ".join(str(error).split()) or type(error).__name__
             raise FormatError(
-                f"can't read {path}: {reason}; accepted is a complete image file"
+                f"can't read {path}: {reason}; accepted is a complete image file of 8 or 16 bits"
             ) from error
         fitted = ImageOps.fit(image, (self.width, self.height), Image.Resampling.BILINEAR)
         pixels = torch.frombuffer(bytearray(fitted.tobytes()), dtype=torch.uint8)
         pixels = pixels.view(self.height, self.width, self.channels).permute(2, 0, 1)
         return pixels.float() / 127.5 - 1
+
+
+def _of_8_bits(image: Image) -> Image:
+    """A grey image of 16 bits scaled to 8, which Pillow would cut off at 255; others as they are.
+
+    Raises
+    ------
+    ValueError
+        If its pixels are numbers that no file says the white of.
+    """
+    if image.mode == "F" or (image.mode == "I" and image.format not in OF_16_BITS_IN_32):
+        kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
+        raise ValueError(f"its pixels are {kind} (mode {image.mode}), whose range nothing says")
+    if not image.mode.startswith("I"):
+        return image
+    return image.convert("F").point(lambda pixel: pixel * (255 / WHITE) + 0.5)
 
 
 def image_folder(
@@ -83,11 +108,18 @@ def image_folder(
             f"imagefolder:{folder}: there is no such folder; accepted is a folder with a folder "
             "of images for each class"
         )
-    tests = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
-    if (folder / "train").is_dir() and tests:
-        files = _files_by_class(folder / "train")
-        tested = _files_by_class(tests[0], like=folder / "train")
+    tests = [folder / name for name in TESTS if (folder / name).is_dir()]
+    if (folder / TRAIN).is_dir() and tests:
+        files = _files_by_class(folder / TRAIN)
+        tested = _files_by_class(tests[0], like=folder / TRAIN)
     else:
+        names = _class_names(folder)
+        if SUBSETS.issuperset(name.lower() for name in names):
+            raise ArgumentError(
+                f"imagefolder: {folder} has {', '.join(names)}, which are not taken for classes: "
+                f"accepted are {TRAIN} with {' or '.join(TESTS)}, or a folder of images for each "
+                "class"
+            )
         every = _files_by_class(folder)
         train, test = divided([label for _, label in every])
         files, tested = [every[at] for at in train], [every[at] for at in test]

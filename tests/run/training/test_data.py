@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -150,6 +151,49 @@ def test_an_image_is_scaled_to_cover_and_cut_in_the_middle(tmp_path):
     image = ImageFiles(((tmp_path / "wide.png", 0),), 1, 5, 5).images([0])
     assert image.shape == (1, 1, 5, 5)
     assert torch.all(image[..., 1:-1] == 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("16.png", "<u2"), ("16.tiff", "<u2"), ("big.tiff", ">u2"), ("16.pgm", ">u2")],
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_of_16_bits_is_the_same_as_in_8(name, kind, channels, tmp_path):
+    """Pillow cuts pixels of 16 bits off at 255: nearly all of an image was white."""
+    grey = np.arange(0, 256, 4, "uint8").reshape(8, 8)
+    Image.fromarray(grey).save(tmp_path / "8.png")
+    halves = (grey.astype("uint16") * 257).astype(kind)  # 255 -> 65535
+    if name == "16.pgm":
+        (tmp_path / name).write_bytes(b"P5 8 8 65535\n" + halves.tobytes())
+    else:
+        Image.fromarray(halves).save(tmp_path / name)
+    eight, sixteen = (
+        ImageFiles(((tmp_path / file, 0),), channels, 6, 6).images([0]) for file in ("8.png", name)
+    )
+    assert torch.equal(sixteen, eight)
+    assert len(eight.unique()) > 20
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("int32", "I"), ("float32", "F")])
+def test_pixels_whose_range_nothing_says_are_refused_by_mode(kind, mode, tmp_path):
+    Image.fromarray(np.ones((4, 4), kind)).save(tmp_path / "x.tiff")
+    with pytest.raises(FormatError, match=rf"\(mode {mode}\).* accepted is .* of 8 or 16 bits"):
+        ImageFiles(((tmp_path / "x.tiff", 0),), 1, 4, 4).images([0])
+
+
+@pytest.mark.parametrize("names", [("Train", "val"), ("training", "validation"), ("test", "val")])
+def test_folders_that_divide_the_samples_are_not_taken_for_classes(names, tmp_path):
+    for name in names:
+        fill(tmp_path / name, 1)
+    with pytest.raises(ArgumentError, match=f"has {names[0]}, {names[1]}, which are not taken for"):
+        load_data(f"imagefolder:{tmp_path}", (3, 4, 4), 3, seed=0)
+
+
+def test_a_class_of_trains_is_one(tmp_path):
+    for name in ("bus", "train"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "0.png")
+    assert load_data(f"imagefolder:{tmp_path}", (3, 4, 4), 3, seed=0).classes == 2
 
 
 def test_a_folder_may_have_its_own_test_set_and_deeper_folders(tmp_path):
