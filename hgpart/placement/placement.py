@@ -69,7 +69,7 @@ from hgpart.placement.shares.exchanges import Holding, exchanges
 from hgpart.placement.shares.in_flight import CopiesInFlight
 from hgpart.placement.shares.messages import buckets_of
 from hgpart.placement.state.batch_statistics import batch_of
-from hgpart.placement.state.original_state import has_hooks, hooked, original_state
+from hgpart.placement.state.original_state import compared_names, has_hooks, hooked, original_state
 from hgpart.placement.state.traced_values import check_values
 from hgpart.placement.state.weight_files import opened_weights
 from hgpart.schedules import make_schedule
@@ -1151,13 +1151,7 @@ class Placement(nn.Module):
                 f"the state is a {type(state_dict).__name__}, expected tensors by name"
             )
         original = self._state.original
-        missing = [name for name in original if name not in state_dict]
-        unknown = [name for name in state_dict if name not in original]
-        if strict and (missing or unknown):
-            what, names = ("lacks", missing) if missing else ("has unknown", unknown)
-            raise PlacementError(
-                f"the state {what} {names[0]} ({len(names)} names): not this model's"
-            )
+        missing, unknown = compared_names(state_dict, original, strict)
         here = self._state.names
         bare = self._skeleton[0].state_dict(keep_vars=True)
         values = {name: value for name, value in bare.items() if not value.is_meta}
@@ -1203,7 +1197,8 @@ class Placement(nn.Module):
     def load_checkpoint(self, path: Path | str) -> None:
         """Load a safetensors or torch file of the model's state_dict.
 
-        Only tensors that a part of this process has elements of are read.
+        Only tensors that a part of this process has elements of are read. A prefix of all names, as
+        ``module.``, is left out; the state_dict may be an entry of a dict, as ``"state_dict"``.
 
         Raises
         ------
@@ -1212,7 +1207,7 @@ class Placement(nn.Module):
         PlacementError
             If it is of another model.
         """
-        with opened_weights(path) as state:
+        with opened_weights(path, self._state.original) as state:
             self.load_state_dict(state)
 
 

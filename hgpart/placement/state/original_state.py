@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from hgpart.errors import PlacementError
+
 
 @dataclass(frozen=True)
 class Original:
@@ -47,6 +49,25 @@ def original_state(model: nn.Module, used: Iterable[str]) -> dict[str, Original]
         for name in model.state_dict()
         if name in tensors
     }
+
+
+def compared_names(
+    state: Iterable[str], original: Iterable[str], strict: bool = True
+) -> tuple[list[str], list[str]]:
+    """Names of a model's state that another state lacks, and those of the other that are unknown.
+
+    Raises
+    ------
+    PlacementError
+        If there are any, and that is not accepted.
+    """
+    have, wanted = dict.fromkeys(state), dict.fromkeys(original)
+    missing = [name for name in wanted if name not in have]
+    unknown = [name for name in have if name not in wanted]
+    if strict and (missing or unknown):
+        what, names = ("lacks", missing) if missing else ("has unknown", unknown)
+        raise PlacementError(f"the state {what} {names[0]} ({len(names)} names): not this model's")
+    return missing, unknown
 
 
 def hooked(model: nn.Module) -> Iterator[str]:

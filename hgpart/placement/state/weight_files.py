@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickletools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from zipfile import ZIP_STORED, ZipFile
 
 import torch
 
-from hgpart.errors import CheckpointError, MissingPackageError, first_line
+from hgpart.errors import CheckpointError, first_line, not_installed
 from hgpart.files.writing import replacing
 
 # What torch.save writes of tensors by name (those of types are in lower case). torch.load would
@@ -23,14 +23,28 @@ _NAMES = re.compile(
 )
 
 
+# What files begin with that torch has written before its version 1.6.
+_OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+
+State = Mapping[str, torch.Tensor]
+
+
 @contextmanager
-def opened_weights(path: Path | str) -> Iterator[Mapping[str, torch.Tensor]]:
+def opened_weights(path: Path | str, names: Collection[str] = ()) -> Iterator[State]:
     """A mapping of names to tensors, each read from the file when it is asked for.
+
+    Parameters
+    ----------
+    path : path
+    names : collection of str, optional
+        The model's: where the file has the same behind a prefix, as ``module.``, that is left out,
+        and of several state_dicts in a file the one that has these is taken.
 
     Raises
     ------
     CheckpointError
-        If the file is missing, truncated, or something else than tensors by name.
+        If the file is missing, truncated, or something else than tensors by name. If it has
+        several state_dicts, or others' tensors beside those that have a prefix.
     MissingPackageError
         If it is a safetensors file, and safetensors is not installed.
     """
@@ -39,17 +53,71 @@ def opened_weights(path: Path | str) -> Iterator[Mapping[str, torch.Tensor]]:
         raise CheckpointError(f"{path}: no weights can be read: it is not a regular file")
     if path.suffix == ".safetensors":
         with _safetensors(path) as file:
-            yield _LazyTensors(file)
+            yield _without_prefix(_LazyTensors(file), names, path)
         return
     try:
         state = load_tensors(path)
     except Exception as error:
+        reason = getattr(error, "strerror", None) or first_line(error) or type(error).__name__
         raise CheckpointError(
-            f"{path}: no weights can be read: {first_line(error) or type(error).__name__}"
+            f"{path}: no weights can be read: {reason}; accepted is what "
+            "torch.save(model.state_dict(), FILE) writes"
         ) from None
-    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+    yield _the_models(state, names, path)
+
+
+def _the_models(content: Any, names: Collection[str], path: Path) -> State:
+    """The state_dict of a file, which may be an entry of a dict, as ``"state_dict"``."""
+    if _is_state(content):
+        return _without_prefix(content, names, path)
+    entries = content if isinstance(content, dict) else {}
+    states = {key: value for key, value in entries.items() if value and _is_state(value)}
+    if not states:
         raise CheckpointError(f"{path}: accepted is a state_dict, tensors by name")
-    yield state
+    if len(states) == 1:
+        (state,) = states.values()
+        return _without_prefix(state, names, path)
+    of_model = [state for state in states.values() if _prefixes(state, names)]
+    if len(of_model) != 1:
+        each = ", ".join(map(repr, states))
+        raise CheckpointError(
+            f"{path}: each of {each} is a state_dict: accepted is a file of one, as "
+            f"torch.save(torch.load(FILE)[{next(iter(states))!r}], OTHER) writes"
+        )
+    return _without_prefix(of_model[0], names, path)
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in value.items()
+    )
+
+
+def _prefixes(state: State, names: Collection[str]) -> list[str]:
+    """What a state has in front of all of a model's names, as DataParallel and Lightning do."""
+    if not names:
+        return []
+    one = next(iter(names))
+    found = {name.removesuffix(one) for name in state if name.endswith(one)}
+    return [
+        prefix
+        for prefix in sorted(found, key=len)
+        if prefix[-1:] in ("", ".") and all(prefix + name in state for name in names)
+    ]
+
+
+def _without_prefix(state: State, names: Collection[str], path: Path) -> State:
+    """The same under the model's names, if these are its names behind a prefix."""
+    prefix = next(iter(_prefixes(state, names)), "")
+    if not prefix:
+        return state
+    others = [name for name in state if not name.startswith(prefix)]
+    if others:
+        raise CheckpointError(
+            f"{path}: the model's names have {prefix!r} in front, {others[0]} has not "
+            f"({len(others)} names): accepted is a file of the model's tensors alone"
+        )
+    return _Renamed(state, prefix)
 
 
 def check_can_save(path: Path | str) -> None:
@@ -61,9 +129,7 @@ def check_can_save(path: Path | str) -> None:
         try:
             import safetensors.torch  # noqa: F401
         except ImportError:
-            raise MissingPackageError(
-                f"{path}: safetensors is not installed: pip install safetensors"
-            ) from None
+            raise not_installed(str(path), "safetensors", extra="train") from None
 
 
 def save_weights(state: Mapping[str, torch.Tensor], path: Path | str) -> None:
@@ -95,6 +161,11 @@ def load_tensors(path: Path) -> Any:
         Any; ValueError if the file could take more memory than it has bytes.
     """
     size = path.stat().st_size
+    with path.open("rb") as start:
+        if start.read(len(_OLD_FORMAT)) == _OLD_FORMAT:
+            raise ValueError(
+                "it is in torch's old format, which torch.save(torch.load(FILE), OTHER) renews"
+            )
     with ZipFile(path) as file:
         for item in file.infolist():
             if item.compress_type != ZIP_STORED:
@@ -112,15 +183,32 @@ def _safetensors(path: Path) -> Any:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
-        raise MissingPackageError(
-            f"{path}: safetensors is not installed: pip install safetensors"
-        ) from None
+        raise not_installed(str(path), "safetensors", extra="train") from None
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{path}: no weights can be read: {first_line(error) or type(error).__name__}"
         ) from None
+
+
+class _Renamed(Mapping[str, torch.Tensor]):
+    """A state whose names have a prefix, without it."""
+
+    def __init__(self, state: State, prefix: str) -> None:
+        self.state, self.prefix = state, prefix
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.state[self.prefix + name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self.prefix) for name in self.state)
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.prefix + name in self.state
 
 
 class _LazyTensors(Mapping[str, torch.Tensor]):

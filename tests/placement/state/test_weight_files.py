@@ -73,7 +73,7 @@ class Foreign:
 
 
 @pytest.mark.parametrize(
-    "saved", [[torch.zeros(2)], torch.zeros(2), {"epoch": 3}, {"model": state()}, Foreign()]
+    "saved", [[torch.zeros(2)], torch.zeros(2), {"epoch": 3}, {"model": {}}, Foreign()]
 )
 def test_a_torch_file_of_something_else(tmp_path, saved):
     path = tmp_path / "weights.pt"
@@ -134,17 +134,69 @@ def test_every_type_of_tensor_and_parameter_is_read(tmp_path):
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.module."])
+def test_a_prefix_of_all_names_is_left_out(tmp_path, suffix, prefix):
+    """DataParallel, Lightning and torch.compile put one there: no name was the model's."""
+    path = save({prefix + name: one for name, one in state().items()}, tmp_path / f"w{suffix}")
+    with opened_weights(path, [*state()]) as found:
+        assert [*sorted(found)] == [*sorted(state())]
+        assert len(found) == 3
+        assert "head.bias" in found
+        assert all(torch.equal(found[name], tensor) for name, tensor in state().items())
+    with opened_weights(path) as found:
+        assert f"{prefix}head.bias" in found
+
+
+def test_names_that_are_the_models_or_no_ones_stay_as_they_are(tmp_path):
+    own = {"module.weight": torch.zeros(2), "weight": torch.ones(2)}
+    for names in (own, ["module.weight", "module.bias"]):
+        with opened_weights(save(own, tmp_path / "weights.pt"), [*names]) as found:
+            assert [*found] == [*own]
+
+
+def test_what_stands_beside_names_with_a_prefix_is_refused(tmp_path):
+    saved = {f"model.{name}": tensor for name, tensor in state().items()}
+    path = save({**saved, "loss.weight": torch.ones(2)}, tmp_path / "weights.pt")
+    said = refused(path, [*state()])
+    assert "the model's names have 'model.' in front, loss.weight has not (1 names)" in said
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model", "net"])
+def test_the_one_state_in_a_dict_is_taken(tmp_path, key):
+    """As trainings write it, with counts and the optimizer beside it."""
+    optimizer = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 0.1}]}
+    wrapped = {"epoch": 3, key: state(), "optimizer": optimizer, "scheduler": {}}
+    with opened_weights(save(wrapped, tmp_path / "weights.pt")) as found:
+        assert all(torch.equal(found[name], tensor) for name, tensor in state().items())
+
+
+def test_of_several_states_the_one_with_the_models_names_is_taken(tmp_path):
+    several = {"generator": {"module.weight": torch.ones(2)}, "critic": {"bias": torch.zeros(2)}}
+    path = save(several, tmp_path / "weights.pt")
+    with opened_weights(path, ["weight"]) as found:
+        assert torch.equal(found["weight"], torch.ones(2))
+    alike = save({"model": state(), "ema": state()}, tmp_path / "alike.pt")
+    assert "each of 'model', 'ema' is a state_dict: accepted is" in refused(alike, [*state()])
+
+
+def test_torchs_old_format_is_named(tmp_path):
+    path = tmp_path / "weights.pt"
+    torch.save(state(), path, _use_new_zipfile_serialization=False)
+    assert "it is in torch's old format, which torch.save(torch.load(FILE), " in refused(path)
+
+
 def test_without_safetensors(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with (
-        pytest.raises(MissingPackageError, match="safetensors is not installed"),
+        pytest.raises(MissingPackageError, match=r"needs safetensors, not installed"),
         opened_weights(tmp_path / "weights.safetensors"),
     ):
         raise AssertionError("it was opened")
 
 
-def refused(path):
-    with pytest.raises(CheckpointError) as caught, opened_weights(path):
+def refused(path, names=()):
+    with pytest.raises(CheckpointError) as caught, opened_weights(path, names):
         raise AssertionError("it was opened")
     assert str(caught.value).startswith(f"{path}: ")
     assert len(str(caught.value).splitlines()) == 1
