@@ -49,6 +49,12 @@ def user_factory(spec: str) -> Callable[[], Model]:
     with _importable_from(folder), _blaming(source):
         module = load()
     factory = getattr(module, name, None)
+    if isinstance(factory, nn.Module):
+        kind = type(factory).__name__
+        raise ModelError(
+            f"{spec} is a module, {kind}: accepted is a function that makes it, as def make(): "
+            f"return {kind}(...)"
+        )
     if not callable(factory):
         public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
         raise unknown_name("factory", name, public, f"{source} has no such function")

@@ -388,6 +388,7 @@ def bad_shape():
 
 
 factory = 3
+instance = nn.ReLU()
 """
 
 
@@ -479,6 +480,10 @@ def test_tied_weights_stay_tied_on_meta(user_file: Path) -> None:
         ("bad_shape", "{file}:bad_shape returned (Conv2d(1, 4, kernel_size=(3, 3), stride=(1, 1))"),
         ("shape", "unknown factory 'shape'; nearest: shaped, bad_shape; {file} has no such"),
         ("factory", "unknown factory 'factory'; "),
+        (
+            "instance",
+            "{file}:instance is a module, ReLU: accepted is a function that makes it, as def ",
+        ),
         ("", "'{file}:' names no factory; write path/file.py:factory or package.module:factory"),
     ],
 )
