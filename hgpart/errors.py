@@ -119,6 +119,17 @@ def did_you_mean(value: object, words: Sequence[str]) -> str:
     return f"; did you mean {folded[near[0]]}?" if near else ""
 
 
+def not_installed(what: str, package: str, extra: str) -> MissingPackageError:
+    """Error for a package that is not there; an extra of hgpart brings it.
+
+    >>> print(not_installed("--data digits", "scikit-learn", "train"))
+    --data digits needs scikit-learn, not installed here: pip install -c constraints.txt '.[train]'
+    """
+    return MissingPackageError(
+        f"{what} needs {package}, not installed here: pip install -c constraints.txt '.[{extra}]'"
+    )
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, which may be nothing."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 
-from hgpart.cli.stages import Stages
+from hgpart.cli.processes import check_devices
+from hgpart.cli.stages import Stages, classes_of, trains
+from hgpart.errors import TraceError
 from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -58,12 +60,54 @@ class Placing:
 
     def here(self) -> Placement:
         """All parts in this process."""
+        self.check_weights()
         return self._placed(self.devices, None)
 
     def part_of(self, connection: Connection) -> Placement:
         """The part of this rank."""
         devices = (str(connection.device),) * self.plan.k
         return self._placed(devices, connection.rank)
+
+    def check_here(self, transport: str) -> None:
+        """Refuse, before any process is started here, devices and weights that are not there."""
+        check_devices(self.devices, transport)
+        self.check_weights()
+
+    def check_weights(self) -> None:
+        """Refuse, before the model is placed, a file that has not its weights by name."""
+        from hgpart.placement.state.original_state import compared_names, original_state
+        from hgpart.placement.state.weight_files import opened_weights
+
+        if self.weights is not None:
+            with redirect_stdout(sys.stderr):
+                names = original_state(self._module("meta"), ())
+            with opened_weights(self.weights, names) as state:
+                compared_names(state, names)
+
+    def classes(self) -> int:
+        """Width of the model's output.
+
+        Raises
+        ------
+        RunError
+            If it returns no class scores.
+        PlanError
+            If it is not the model of the plan.
+        """
+        from hgpart.plan import another_model
+
+        with redirect_stdout(sys.stderr):
+            module = self._module("meta")
+        try:
+            return classes_of(module, self.plan.input_shape)
+        except TraceError as error:  # the model takes no such images
+            raise another_model(self.plan, error) from error
+
+    def trains(self) -> bool:
+        """Whether the model returns what `hgpart train` needs."""
+        with redirect_stdout(sys.stderr):
+            module = self._module("meta")
+        return trains(module, self.plan.input_shape)
 
     def check_step(
         self, scheduling: Scheduling, batch_size: int, training: bool, transport: str

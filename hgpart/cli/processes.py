@@ -13,6 +13,7 @@ import typer
 
 from hgpart.cli.command_lines import written_out
 from hgpart.errors import ArgumentError, OutputError
+from hgpart.run.processes.transports import check_carries
 
 
 def started_as_rank() -> bool:
@@ -45,6 +46,15 @@ def check_one_clock(timeline: Path | None, one_process: bool) -> None:
             "--timeline of processes on several machines, which have no clock in common: accepted "
             "is one machine, with LOCAL_WORLD_SIZE as WORLD_SIZE"
         )
+
+
+def check_devices(devices: Sequence[str], transport: str) -> None:
+    """Refuse, before a process is started here for each device, what its process would refuse."""
+    from hgpart.run.processes.connection import device_of_rank
+
+    check_carries(transport, devices)
+    for rank, device in enumerate(devices):
+        device_of_rank(device, rank)
 
 
 def start_ranks(context: typer.Context, k: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, RunError
 from hgpart.terminal import warn
 
 if TYPE_CHECKING:
@@ -89,12 +89,35 @@ def traced_model(
 
 
 def classes_of(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Width of a classifier's output."""
-    from hgpart.run.training.loop import class_scores
-    from hgpart.tracing.traced_model import example_inputs
+    """Width of a classifier's output.
 
+    Raises
+    ------
+    RunError
+        If it returns no class scores.
+    """
+    from hgpart.run.training.loop import class_scores
+    from hgpart.tracing.traced_model import example_inputs, result_of
+
+    example = example_inputs(module, shape)
     with redirect_stdout(sys.stderr):
-        return class_scores(module(*example_inputs(module, shape))).shape[1]
+        result = result_of(module, example)
+    return class_scores(result, len(example[0])).shape[1]
+
+
+def trains(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether a model returns what `hgpart train` needs."""
+    try:
+        return classes_of(module, shape) > 0
+    except RunError:
+        return False
+
+
+def then_of_plan(module: nn.Module, shape: tuple[int, ...], of_plan: str) -> str:
+    """Command that trains by a plan or, where the model is no classifier, runs its steps."""
+    if trains(module, shape):
+        return f"hgpart train {of_plan}"
+    return f"hgpart run {of_plan} --backward"
 
 
 def _cautions(traced: TracedModel) -> Iterator[str]:

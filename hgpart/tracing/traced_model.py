@@ -179,6 +179,29 @@ def trace(model: nn.Module, example: Inputs) -> TracedModel:
     return trace_call(model, arguments_of(model, example))
 
 
+def result_of(model: nn.Module, example: Inputs) -> Any:
+    """What a model returns for an example; where both are on the meta device, without data.
+
+    Raises
+    ------
+    ArgumentError
+        If the model's forward does not take the example.
+    TraceError
+        If it can't be called with it.
+
+    >>> result_of(nn.Linear(3, 4, device="meta"), torch.zeros(2, 3, device="meta")).shape
+    torch.Size([2, 4])
+    """
+    arguments = arguments_of(model, example)
+    # Stand-ins, as the model's code may make tensors that are not on the meta device.
+    with _quiet(), stand_ins(model, arguments.tensors) as values:
+        args, kwargs = arguments.with_tensors(values).call
+        try:
+            return model(*args, **kwargs)
+        except (Exception, SystemExit) as error:
+            raise TraceError(_explain(model, arguments, error)) from error
+
+
 def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
     """The same of a call of the model, as of one that was traced before."""
     given = _apart(model, arguments.tensors)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from torch import nn
 from toy_times import in_proportion
 
 from hgpart import load_model
 from hgpart.cli import run
+from hgpart.cli.stages import then_of_plan
 from hgpart.layers.layering import channel_graph
 from hgpart.plan import load_plan
 from hgpart.recommendation import ways as module
@@ -61,6 +64,14 @@ def test_the_plan_trains_by_itself(files, capfd):
     trained = json.loads(capfd.readouterr().out)
     assert trained["batch_size"] == 8
     assert trained["micro_batches"] == plan.scheduling.micro_batches
+
+
+def test_what_comes_next_is_what_the_model_can_do():
+    """A model without class scores was to be trained, which failed."""
+    with torch.device("meta"):
+        scores, boxes = nn.Linear(4, 3), nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
+    assert then_of_plan(scores, (4,), "--plan p") == "hgpart train --plan p"
+    assert then_of_plan(boxes, (4,), "--plan p") == "hgpart run --plan p --backward"
 
 
 def test_json_on_standard_output_is_all_there_is(files, capfd):

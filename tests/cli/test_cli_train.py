@@ -644,6 +644,52 @@ def test_mistakes_are_one_line(options, status, message, plans, capsys):
     assert captured.err.count("\n") == 1
 
 
+DETECTORS = """
+from torch import nn
+
+class Detector(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).flatten(2).transpose(1, 2)  # boxes x scores of each
+
+def detector():
+    return Detector(nn.Conv2d(1, 10, 3))
+"""
+
+
+@pytest.mark.parametrize("command", ["train", "run"])
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--devices", "gpu"], 13, "device 'gpu': accepted are cpu, cuda and cuda:N"),
+        (["--devices", "cpu,cuda:7"], 13, "device cuda:7 is not there: this machine has 0 GPUs"),
+        (["--weights", "none.pt"], 15, "none.pt: no weights can be read: No such file"),
+        (["--weights", "{folder}/other.pt"], 13, "the state lacks "),
+        (["--data", "digits"], 10, "--data digits needs scikit-learn, not installed here: pip"),
+        (["--data", "imagefolder:none"], 3, "imagefolder:none: there is no such folder"),
+        (["--data", "digits", "--batch-size", 2000], 3, "accepted is 1 to 1442"),
+        (["{folder}/models.py:detector"], 14, "float32 numbers, 2 x 900 x 10: accepted are"),
+    ],
+)
+def test_what_is_needed_is_looked_for_before_processes_start(
+    command, options, status, said, plans, capsys, monkeypatch, tmp_path
+):
+    """Each process failed by itself, a minute later; boxes were trained as classes."""
+    if command == "run" and status not in (13, 15):
+        pytest.skip("of train alone")
+    (tmp_path / "models.py").write_text(DETECTORS)
+    torch.save({"other": torch.zeros(2)}, tmp_path / "other.pt")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    if status == 10:
+        monkeypatch.setitem(sys.modules, "sklearn", None)
+    given = [command, "--plan", plans["coarse"], *options]
+    with patch(f"hgpart.cli.commands.{command}.start_ranks", side_effect=AssertionError):
+        assert run([str(argument).format(folder=tmp_path) for argument in given]) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
 def test_a_plan_of_another_model_is_refused(plans, capsys):
     given = ["train", "resnet18", "--plan", str(plans["coarse"]), "--steps", "1", "--one-process"]
     assert run(given) != 0

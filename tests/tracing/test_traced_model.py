@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.tracing import traced_model
 from hgpart.tracing.batches import has_dynamic_batch
-from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
+from hgpart.tracing.traced_model import TracedModel, example_inputs, result_of, trace
 from hgpart.zoo import load_model
 
 
@@ -397,6 +397,20 @@ def test_message_names_the_line_of_the_model() -> None:
 )
 def test_places_are_in_the_models_code(filename: str, is_model: bool) -> None:
     assert traced_model._is_the_models(filename) == is_model
+
+
+def test_a_result_without_data_is_of_code_that_makes_tensors_elsewhere() -> None:
+    """A model on the meta device could not be called where its code makes a tensor on the CPU."""
+
+    class Shifted(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + torch.arange(4.0)
+
+    with torch.device("meta"):
+        model, example = Shifted(3, 4), torch.zeros(2, 3)
+    assert result_of(model, example).shape == (2, 4)
+    with pytest.raises(TraceError, match="can't trace Shifted with input 2x5"):
+        result_of(model, torch.zeros(2, 5, device="meta"))
 
 
 @pytest.mark.parametrize("result", [None, 3, ()])

@@ -12,7 +12,7 @@ from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
 from hgpart.cli.options import Devices, JsonFile, Timeout, Transport
 from hgpart.cli.outputs import check_outputs, lead_on, plain_console, tables_wanted
-from hgpart.cli.processes import device_of_each, start_ranks, started_as_rank
+from hgpart.cli.processes import check_devices, device_of_each, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError
@@ -45,10 +45,11 @@ def calibrate(
         from hgpart.run.processes.connection import check_timeout
     check_timeout(timeout)
     places = device_of_each(devices, k)
-    check_carries(transport, places)
     if started_as_rank():
+        check_carries(transport, places)
         _measure(k, threads, places, transport, timeout, json, output)
     else:
+        check_devices(places, transport)
         start_ranks(context, k)
 
 

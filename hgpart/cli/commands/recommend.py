@@ -22,7 +22,7 @@ from hgpart.cli.options import (
     one_of,
 )
 from hgpart.cli.outputs import check_outputs, lead_on, of_plan, plain_console, tables_wanted
-from hgpart.cli.stages import Stages, classes_of, traced_model
+from hgpart.cli.stages import Stages, classes_of, then_of_plan, traced_model
 from hgpart.cores import threads_of_each
 from hgpart.errors import ArgumentError
 from hgpart.terminal import progress_bar
@@ -128,6 +128,7 @@ def recommend(
         k = devices or (given.k if given is not None else 1)
         threads = given.devices[0].threads if given is not None else threads_of_each(k)
         module, shape, traced, graph = traced_model(stage, model, input_shape)
+        classes = classes_of(module, shape) if measure else 0
         notes = []
         if times is not None:
             from hgpart.work.layer_times import load_layer_times
@@ -157,7 +158,6 @@ def recommend(
         )
     found = replace(found, notes=(*notes, *found.notes))
     if measure and not found.interrupted:
-        classes = classes_of(module, shape)
         found = _measured(found, shape, classes, threads, measure, seed, timeout)
     save_plan(found.best.plan, output)
     if html is not None:
@@ -170,7 +170,7 @@ def recommend(
         print_recommendation(found, plain_console(), unit)
         plain_console().print()
         plain_console().print(f"{output} has the plan and its schedule", soft_wrap=True)
-        lead_on(f"hgpart train {of_plan(model, output)}")
+        lead_on(then_of_plan(module, shape, of_plan(model, output)))
     if found.interrupted:
         raise KeyboardInterrupt(f"in the simulations: {output} is the best by then")
 

@@ -47,7 +47,7 @@ from hgpart.cli.processes import (
 )
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
-from hgpart.run.processes.transports import check_carries, check_transport
+from hgpart.run.processes.transports import check_transport
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def run(
         with placing.connected(transport, timeout) as connection:
             report = wanted.steps_of(placing.part_of(connection), connection, transport)
     else:
-        check_carries(transport, placing.devices)
+        placing.check_here(transport)
         placing.check_step(scheduling, samples, backward, transport)
         start_ranks(context, loaded.k)
         return
@@ -218,4 +218,4 @@ class _Run:
         divided = in_micro_batches(self.placing.plan.modelling.slices, self.batch_size)
         if divided and self.scheduling == Scheduling() and len(self.placing.devices) > 1:
             return f"hgpart run {of} --backward{divided}"
-        return f"hgpart train {of}"
+        return f"hgpart train {of}" if self.placing.trains() else ""

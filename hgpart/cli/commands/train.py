@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -44,7 +42,8 @@ from hgpart.cli.processes import (
 )
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, not_one_of
-from hgpart.run.processes.transports import check_carries, check_transport
+from hgpart.run.processes.transports import check_transport
+from hgpart.run.training.data_wanted import check_data
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.terminal import warn
 
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from hgpart.placement import Placement
     from hgpart.report.training import TrainingReport
     from hgpart.run.learner import Learner
+    from hgpart.run.training.data import Data
     from hgpart.run.training.loop import TrainingOptions
     from hgpart.run.training.resuming import Checkpointing
 
@@ -167,13 +167,15 @@ def train(
     if resume and checkpoint is None:
         raise ArgumentError("--resume needs the folder of --checkpoint FOLDER, and writes again")
     check_transport(transport)
+    check_data(data)
     if dtype not in DTYPES:
         raise not_one_of("dtype", dtype, DTYPES)
     with Stages() as stage:
         with stage("import"):
             from hgpart.placement.state.weight_files import check_can_save
             from hgpart.run.processes.connection import check_timeout
-            from hgpart.run.training.loop import TrainingOptions
+            from hgpart.run.training.data import load_data
+            from hgpart.run.training.loop import TrainingOptions, check_training
             from hgpart.run.training.resuming import Checkpointing
         checked_unit(unit)
         check_timeout(timeout)
@@ -209,9 +211,13 @@ def train(
             checkpointing = Checkpointing(
                 checkpoint, every, resume, warn, loaded.fingerprint, about
             )
-    placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, dtype, norms)
+        of_each = device_of_each(devices, loaded.k)
+        placing = Placing(model, loaded, of_each, weights, seed, dtype, norms)
+        with stage("data"):  # before any process is started that would miss it
+            opened = load_data(data, loaded.input_shape, placing.classes(), seed)
+            check_training(opened, options, checkpointing)
     wanted = _Run(
-        *(placing, data, options, scheduling, checkpointing),
+        *(placing, opened, options, scheduling, checkpointing),
         *(unit, json, html, timeline, output),
     )
     if one_process:
@@ -228,7 +234,7 @@ def train(
             model_here = DistributedModel(placement, connection)
             trained = wanted.train(RankModel(model_here, scheduling), placement)
     else:
-        check_carries(transport, placing.devices)
+        placing.check_here(transport)
         placing.check_step(scheduling, samples, training=True, transport=transport)
         start_ranks(context, loaded.k)
         return
@@ -256,7 +262,7 @@ class _Run:
     """What was asked for, checked."""
 
     placing: Placing
-    data: str
+    data: Data
     options: TrainingOptions
     scheduling: Scheduling
     checkpointing: Checkpointing | None
@@ -270,11 +276,8 @@ class _Run:
         """Train; returns what came of it in the first process."""
         from hgpart.report.running import shares_of_work
         from hgpart.report.training import TrainingReport
-        from hgpart.run.training.data import load_data
         from hgpart.run.training.loop import train as run_training
 
-        shape = self.placing.plan.input_shape
-        data = load_data(self.data, shape, self._classes(), self.options.seed)
         with progress("training", self.options.steps, learner.first) as (bar, task):
 
             def on_step(done: int, loss: float) -> None:
@@ -284,14 +287,14 @@ class _Run:
             peaks = learner.peak_bytes(self.options.batch_size)
             kept = self.timeline is not None or self._draws_when()
             result = run_training(
-                learner, data, self.options, self.checkpointing, on_step, timeline=kept
+                learner, self.data, self.options, self.checkpointing, on_step, timeline=kept
             )
         state = None if self.output is None else learner.whole_state()
         if not learner.first:
             return None
         report = TrainingReport(
             model=self.placing.model,
-            data=self.data,
+            data=self.data.spec,
             dtype=self.placing.dtype,
             devices=self.placing.devices,
             processes=learner.processes,
@@ -343,14 +346,3 @@ class _Run:
         if self.checkpointing is None:
             return "the same with --checkpoint FOLDER, which --resume goes on from"
         return f"the same with --resume and --steps {2 * self.options.steps}"
-
-    def _classes(self) -> int:
-        """Width of the model's output."""
-        from hgpart.run.training.loop import class_scores
-        from hgpart.tracing.traced_model import example_inputs
-        from hgpart.zoo import load_model
-
-        with redirect_stdout(sys.stderr):
-            module, _ = load_model(self.placing.model, device="meta")
-            result = module(*example_inputs(module, self.placing.plan.input_shape))
-        return class_scores(result).shape[1]

@@ -32,7 +32,7 @@ from hgpart.cli.options import (
 from hgpart.cli.outputs import check_outputs, lead_on, of_plan, plain_console, tables_wanted
 from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import device_of_each
-from hgpart.cli.stages import Stages
+from hgpart.cli.stages import Stages, then_of_plan
 from hgpart.errors import ArgumentError, PlacementError, RunError, not_one_of
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 
@@ -192,7 +192,7 @@ def verify(
             same = typed(context, "grain", "input_shape")
             lead_on(f"hgpart partition {quote(model)}{same} --k {k} -o plan.json")
         elif found.passed and plan is not None:
-            lead_on(f"hgpart train {of_plan(model, plan)}")
+            lead_on(then_of_plan(module, shape, of_plan(model, plan)))
     sys.stdout.flush()
     if not found.passed:
         raise RunError(f"{model} in its parts is not the original: {found.failures[0]}")

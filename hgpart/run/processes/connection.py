@@ -294,11 +294,27 @@ def check_timeout(timeout: float) -> None:
 
 
 def local_device(device: str | torch.device) -> torch.device:
-    """The device of this process, if it is there.
+    """The device of this process, if it is there, which torch's own calls then take.
 
     Raises
     ------
     PlacementError
+    """
+    place = device_of_rank(device, int(os.environ.get("LOCAL_RANK", 0)))
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    return place
+
+
+def device_of_rank(device: str | torch.device, local_rank: int) -> torch.device:
+    """The device of a process that is one of several on this machine, if it is there.
+
+    Raises
+    ------
+    PlacementError
+
+    >>> device_of_rank("cpu", 1)
+    device(type='cpu')
     """
     try:
         place = torch.device(device)
@@ -308,11 +324,10 @@ def local_device(device: str | torch.device) -> torch.device:
         return torch.device("cpu")
     if place.type != "cuda":
         raise PlacementError(f"device {str(device)!r}: accepted are cpu, cuda and cuda:N")
-    index = int(os.environ.get("LOCAL_RANK", 0)) if place.index is None else place.index
+    index = local_rank if place.index is None else place.index
     count = torch.cuda.device_count()
     if index >= count:
         raise PlacementError(f"device cuda:{index} is not there: this machine has {count} GPUs")
-    torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hgpart.errors import ArgumentError, not_one_of
+from hgpart.errors import ArgumentError
+from hgpart.run.training.data_wanted import check_data
 from hgpart.run.training.image_folder import image_folder
-from hgpart.run.training.samples import Samples, divided, missing_package
+from hgpart.run.training.samples import Samples, divided
 
 SYNTHETIC_SAMPLES = 2**16
 
@@ -94,11 +95,9 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
     >>> data.train.images([4, 5]).shape, data.train.labels([4, 5]).shape
     (torch.Size([2, 3, 16, 16]), torch.Size([2]))
     """
+    check_data(spec)
     if spec == "synthetic":
         return Data(spec, Synthetic(tuple(input_shape), classes, seed), None, classes, seed)
-    kind, _, path = spec.partition(":")
-    if spec != "digits" and not (kind == "imagefolder" and path):
-        raise not_one_of("data", spec, ("synthetic", "digits", "imagefolder:PATH"))
     if len(input_shape) != 3:
         raise ArgumentError(
             f"data {spec!r} are images, the model's input has shape {tuple(input_shape)}: "
@@ -110,7 +109,7 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
     if spec == "digits":
         train, test, found = _digits(channels, height, width)
     else:
-        train, test, found = image_folder(Path(path), channels, height, width)
+        train, test, found = image_folder(Path(spec.partition(":")[2]), channels, height, width)
     if found > classes:
         raise ArgumentError(
             f"{spec} has {found} classes, the model's output has {classes} values a sample: "
@@ -172,10 +171,8 @@ class InMemory:
 
 def _digits(channels: int, height: int, width: int) -> tuple[Samples, Samples, int]:
     """Digits of 8 x 8 grey pixels, scaled; mean 0 and deviation 1 over the training samples."""
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        raise missing_package("digits", "scikit-learn") from error
+    from sklearn.datasets import load_digits
+
     bunch: Any = load_digits()
     labels = torch.tensor(bunch.target, dtype=torch.int64)
     train, test = divided(labels.tolist())

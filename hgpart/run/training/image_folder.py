@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import ArgumentError, FormatError
-from hgpart.run.training.samples import divided, missing_package
+from hgpart.run.training.samples import divided
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -91,22 +91,12 @@ def image_folder(
     Raises
     ------
     ArgumentError
-        If it is no such folder.
-    MissingPackageError
+        If it is no folder of images by class, or they do not fit the model.
     """
-    try:
-        import PIL  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing_package("imagefolder", "Pillow") from error
     if channels not in (1, 3):
         raise ArgumentError(
             f"imagefolder:{folder}: the model's input has {channels} channels, "
             "accepted are 1 (grey) and 3 (red, green, blue)"
-        )
-    if not folder.is_dir():
-        raise ArgumentError(
-            f"imagefolder:{folder}: there is no such folder; accepted is a folder with a folder "
-            "of images for each class"
         )
     tests = [folder / name for name in TESTS if (folder / name).is_dir()]
     if (folder / TRAIN).is_dir() and tests:

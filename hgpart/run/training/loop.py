@@ -38,6 +38,7 @@ RATES = {
 TIMELINE_STEPS = 100  # that a timeline has at most, the last ones
 LARGEST_RATE = 1e30  # what torch makes of it by division is a float32 still
 SHARES = "samples of shares"  # in manifests
+SCORES = (2, 4, 5)  # dimensions of class scores: of images, of their pixels, of those of volumes
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,8 @@ def train(
     """Train with cross entropy, then test.
 
     Called in every process, with its own share of the model and the same of everything else. A
-    result with more dimensions than (samples, classes), as of a segmentation, is averaged over
-    them; of several results the first one counts.
+    result with pixels behind (samples, classes), as of a segmentation, is averaged over them; of
+    several results the first one counts.
 
     Parameters
     ----------
@@ -186,17 +187,29 @@ def train(
     CheckpointError
         If none can be resumed, one can't be written, or another training writes to the folder.
     """
-    data.check_batch(options.batch_size)
-    if options.decay and data.test is None:
-        raise ArgumentError(f"decay by the accuracy on test samples, of which {data.spec} has none")
-    if options.decay and checkpointing is not None:
-        raise ArgumentError("decay, and checkpoints, which do not keep it: accepted is one of them")
+    check_training(data, options, checkpointing)
     with (
         locked(checkpointing.folder)
         if checkpointing is not None and learner.first
         else nullcontext()
     ):
         return _train(learner, data, options, checkpointing, on_step, timeline)
+
+
+def check_training(
+    data: Data, options: TrainingOptions, checkpointing: Checkpointing | None
+) -> None:
+    """Refuse what can't be trained on such data; see `train`.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    data.check_batch(options.batch_size)
+    if options.decay and data.test is None:
+        raise ArgumentError(f"decay by the accuracy on test samples, of which {data.spec} has none")
+    if options.decay and checkpointing is not None:
+        raise ArgumentError("decay, and checkpoints, which do not keep it: accepted is one of them")
 
 
 def _train(
@@ -366,7 +379,7 @@ def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
             images, labels = _samples(learner, data.test, indices, (batch_size,))
             result = learner.forward(images, batch_size)
             if labels is not None:
-                right = class_scores(result).argmax(1).cpu() == labels
+                right = class_scores(result, len(labels)).argmax(1).cpu() == labels
                 scored = learner.samples_of_result((batch_size,))
                 counts = torch.tensor([first + at < count for at in scored])
                 correct += int((right & counts).sum())
@@ -374,16 +387,48 @@ def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
     return learner.share(float(correct) if learner.makes_result else None) / count
 
 
-def class_scores(result: Any) -> Tensor:
+def class_scores(result: Any, samples: int) -> Tensor:
     """One number for each sample and class.
 
-    >>> class_scores(torch.zeros(8, 10, 4, 4)).shape
+    Raises
+    ------
+    RunError
+        If the result is something else; says what.
+
+    >>> class_scores(torch.zeros(8, 10, 4, 4), samples=8).shape
     torch.Size([8, 10])
     """
-    scores = result[0] if isinstance(result, (tuple, list)) else result
-    if not isinstance(scores, Tensor) or scores.dim() < 2:
-        raise RunError("the model does not return class scores: accepted is samples x classes")
+    several = isinstance(result, (tuple, list)) and len(result) > 0
+    scores = result[0] if several else result
+    if (
+        not isinstance(scores, Tensor)
+        or not scores.is_floating_point()
+        or scores.dim() not in SCORES
+        or scores.shape[0] != samples
+        or scores.shape[1] < 2
+    ):
+        found = f"a {type(result).__name__} that begins with " * several + _described(scores)
+        raise RunError(
+            f"for {samples} samples the model returns {found}: accepted are class scores, "
+            f"{samples} x classes, or maps of them, alone or first in a tuple"
+        )
     return scores.flatten(2).mean(2) if scores.dim() > 2 else scores
+
+
+def _described(result: Any) -> str:
+    """What a model returns, in a few words.
+
+    >>> _described({"logits": torch.zeros(2, 10)}), _described(torch.zeros(2, 5, 10))
+    ("a dict of 'logits'", 'float32 numbers, 2 x 5 x 10')
+    """
+    if isinstance(result, Mapping):
+        return f"a {type(result).__name__} of {', '.join(map(repr, result))}"
+    if not isinstance(result, Tensor):
+        return f"a {type(result).__name__}"
+    kind = str(result.dtype).removeprefix("torch.")
+    if not result.dim():
+        return f"one {kind} number"
+    return f"{kind} numbers, {' x '.join(map(str, result.shape))}"
 
 
 def _resumed(
@@ -450,7 +495,7 @@ def _samples(
 
 
 def _cross_entropy(result: Any, labels: Tensor) -> Tensor:
-    return functional.cross_entropy(class_scores(result), labels)
+    return functional.cross_entropy(class_scores(result, len(labels)), labels)
 
 
 def _optimizers(learner: Learner, options: TrainingOptions) -> dict[int, torch.optim.Optimizer]:

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from hgpart.errors import MissingPackageError
-
 TEST_SHARE = 5  # every fifth sample of a class is for testing
 
 
@@ -38,10 +36,3 @@ def divided(labels: Sequence[int]) -> tuple[list[int], list[int]]:
         seen[label] = seen.get(label, 0) + 1
         (test if seen[label] % TEST_SHARE == 0 else train).append(at)
     return train, test
-
-
-def missing_package(data: str, package: str) -> MissingPackageError:
-    """Make the error for a package that some data need."""
-    return MissingPackageError(
-        f"--data {data} needs the package {package}, which is not installed: pip install {package}"
-    )

@@ -585,14 +585,33 @@ def test_tied_and_frozen_parameters_and_unused_ones(data, tmp_path):
 
 def test_maps_of_scores_are_averaged_and_first_results_count():
     scores = torch.rand(2, 10, 3, 4)
-    assert torch.allclose(class_scores(scores), scores.mean((2, 3)))
-    assert class_scores((scores[:, :, 0, 0], scores)).shape == (2, 10)
+    assert torch.allclose(class_scores(scores, 2), scores.mean((2, 3)))
+    assert class_scores((scores[:, :, 0, 0], scores), 2).shape == (2, 10)
 
 
-@pytest.mark.parametrize("result", [{"out": torch.rand(2, 10)}, torch.rand(2), "scores"])
-def test_what_are_no_scores_is_refused(result):
-    with pytest.raises(RunError, match="does not return class scores"):
-        class_scores(result)
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"out": torch.rand(2, 10), "aux": torch.rand(2, 10)}, "a dict of 'out', 'aux'"),
+        (torch.rand(2), "float32 numbers, 2"),
+        (torch.tensor(3.0), "one float32 number"),
+        (torch.rand(2, 1), "float32 numbers, 2 x 1"),
+        (torch.rand(2, 100, 10), "float32 numbers, 2 x 100 x 10"),  # boxes are no classes
+        (torch.rand(5, 10), "float32 numbers, 5 x 10"),  # nor is something else a sample
+        (torch.rand(2, 10).long(), "int64 numbers, 2 x 10"),
+        (torch.rand(2, 10) + 1j, "complex64 numbers, 2 x 10"),
+        ([torch.rand(2), torch.rand(2, 10)], "a list that begins with float32 numbers, 2"),
+        ((), "a tuple"),
+        ("scores", "a str"),
+    ],
+)
+def test_what_are_no_scores_is_refused_and_named(result, said):
+    with pytest.raises(RunError) as caught:
+        class_scores(result, 2)
+    assert str(caught.value) == (
+        f"for 2 samples the model returns {said}: accepted are class scores, 2 x classes, or maps "
+        "of them, alone or first in a tuple"
+    )
 
 
 @pytest.mark.parametrize(
