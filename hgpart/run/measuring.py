@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.events import Event, Timeline
 from hgpart.execution.held_memory import memory_counted
 from hgpart.execution.totals import Totals
@@ -194,10 +194,22 @@ def _now(placement: Placement, learner: Learner) -> float:
 def mean_square(result: object) -> Tensor:
     """A loss of whatever a model returns.
 
-    >>> mean_square({"a": torch.ones(2, 3), "b": (torch.zeros(2),)})
-    tensor(1.)
+    >>> mean_square({"a": torch.ones(2, 3), "b": (torch.zeros(2), torch.tensor([3 + 4j]))})
+    tensor(26.)
+
+    Raises
+    ------
+    RunError
+        If it returns no numbers that a gradient could be of.
     """
     tensors = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
-    return torch.stack(
-        [value.square().mean().cpu() for value in tensors if value.is_floating_point()]
-    ).sum()
+    squares = [
+        (value * value.conj()).real.mean().cpu()
+        for value in tensors
+        if value.is_floating_point() or value.is_complex()
+    ]
+    if not squares:
+        raise RunError(
+            "the model returns no floating-point numbers: accepted is without --backward"
+        )
+    return torch.stack(squares).sum()

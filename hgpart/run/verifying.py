@@ -254,7 +254,9 @@ def _steps(
         )
         generator = torch.Generator().manual_seed(seed + first)
         terms = [
-            (one * torch.randn(one.shape, generator=generator, dtype=torch.float64).to(one)).sum()
+            (
+                one * torch.randn(one.shape, generator=generator, dtype=torch.float64).to(one)
+            ).real.sum()
             for one in results.values()
             if one.requires_grad
         ]
@@ -296,16 +298,21 @@ def _gap(name: str, expected: Tensor, found: Tensor, whole: Tensor | None = None
         return name, math.inf, scale
     if torch.equal(expected, found):
         return name, 0.0, scale
-    if not expected.is_floating_point():  # counters and indices are equal or wrong
+    if not _is_rounded(expected):  # counters and indices are equal or wrong
         return name, math.inf, scale
     return name, _largest_element(expected - found), scale
 
 
 def _largest_element(tensor: Tensor) -> float:
-    if not tensor.is_floating_point() or not tensor.numel():
+    if not _is_rounded(tensor) or not tensor.numel():
         return 0.0
     found = float(tensor.detach().abs().max())
     return math.inf if math.isnan(found) else found
+
+
+def _is_rounded(tensor: Tensor) -> bool:
+    """Whether its elements are rounded."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _largest(gaps: Iterable[_Gap]) -> Difference:

@@ -114,6 +114,13 @@ def test_a_model_that_does_not_learn():
     assert not found.traffic.backward_bytes.any()
 
 
+def test_complex_results_are_rounded_too():
+    """They were taken for counters, which are equal or wrong, and so differed by inf."""
+    expected = torch.tensor([3.0 + 4.0j, 1.0])
+    name, gap, scale = verifying._gap("result", expected, expected + 2e-3j)
+    assert (name, gap, scale) == ("result", pytest.approx(2e-3), 5.0)
+
+
 def test_the_same_seed_gives_the_same_figures_and_the_random_state_stays():
     model, inputs = model_of("forked")
     placement = placed(model, inputs)
