@@ -101,7 +101,7 @@ class Placing:
         try:
             return classes_of(module, self.plan.input_shape)
         except TraceError as error:  # the model takes no such images
-            raise another_model(self.plan, error) from error
+            raise another_model(self.plan.model, [self.plan.input_shape], error) from error
 
     def trains(self) -> bool:
         """Whether the model returns what `hgpart train` needs."""
