@@ -207,12 +207,16 @@ def agree(connection, seed):
     expected.square().sum().backward()
     torch.set_rng_state(state)
     result = placed(x) if placed.reads_inputs else placed(None, batch_size=batch)
+    traffic = placed.traffic
+    with torch.no_grad():  # which is a pass of its own
+        placed(x)
     if connection.rank == 0:
         torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
         placed.backward(result.square().sum())
     else:
         assert result is None
         placed.backward(None)
+    assert placed.traffic is traffic
     held = 0
     for name, share in placed.placement.module.named_children():
         layer = int(name.removeprefix("share_"))
@@ -482,6 +486,13 @@ def refused(connection, folder, way):
             if way == "called":
                 placed(x)
                 placed.backward(None)
+            elif way in ("joint", "plain"):
+                results = [placed(x), placed(x)]
+                own = sum(one.sum() for one in results if one is not None)
+                if way == "plain" and connection.rank == 0:
+                    own.backward()
+                else:
+                    placed.backward(own or None)
             elif way == "stream":
                 schedule = make_schedule(outlines, "async", 3, Costs(), in_flight=2)
                 placed.stream([([x], None)] * 3, broken, id, schedule, 3)

@@ -124,7 +124,7 @@ def score_of(
                 device = results[0].device
                 target = pytree.tree_map_only(torch.Tensor, partial(_to, device), target)
             loss = loss_fn(build(results), target)
-            _check_loss(loss, learns=any(result.requires_grad for result in results))
+            check_loss(loss, learns=any(result.requires_grad for result in results))
             losses.append(loss if len(flat) == 1 else loss * (flat[at] / sum(flat)))
         return reduce(add, losses)
 
@@ -268,7 +268,8 @@ def joined_results(blueprint: Blueprint, by_share: Sequence[Sequence[Any]]) -> S
     return found
 
 
-def _check_loss(loss: Any, learns: bool) -> None:
+def check_loss(loss: Any, learns: bool) -> None:
+    """Raise an ArgumentError for what backward can't begin with, where something learns."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         received = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else repr(loss)
         raise ArgumentError(f"a loss of {received}: accepted is a tensor of one element")

@@ -26,10 +26,12 @@ from hgpart.execution.weights.versions import Versions
 from hgpart.placement import Placement
 from hgpart.placement.micro_batches import (
     StreamedBatches,
+    check_loss,
     check_modules_of_stream,
     schedule_for_mode,
 )
 from hgpart.placement.shares.in_flight import CopiesInFlight
+from hgpart.run.pass_results import guarded
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.post import MicroBatchWire, Post
 from hgpart.run.processes.state_post import StatePost
@@ -116,7 +118,9 @@ class DistributedModel(nn.Module):
         self.traffic, self.timing = Traffic.none(connection.k), Timing()
         self.events: list[Event] = []
         self.peak_bytes: tuple[int, ...] = ()
-        self._pass: _Pass | None = None
+        self._pass: _Pass | None = None  # the last one in grad mode, until its backward
+        self._going_back: StepRun | None = None  # whose results get their gradients now
+        self._is_passing = False
         self._plain: WeakKeyDictionary[PartProgram, Schedule] = WeakKeyDictionary()
         self._routes: WeakKeyDictionary[PartProgram, WeakKeyDictionary[Schedule, Routes]] = (
             WeakKeyDictionary()
@@ -161,7 +165,8 @@ class DistributedModel(nn.Module):
         -------
         Any
             What the model returns on the rank that makes the result, None on the others. In grad
-            mode a loss is computed from it, for `backward`. Where the batch is in slices, several
+            mode a loss is computed from it, for `backward`, which comes before the next pass in
+            grad mode: `loss.backward()` raises a RunError. Where the batch is in slices, several
             ranks may have results, each of its own samples: see `Placement.samples_of_result`.
 
         Raises
@@ -172,7 +177,7 @@ class DistributedModel(nn.Module):
         RunError
             If another rank is gone.
         """
-        self._pass = None
+        self._forget_pass()
         given = self.placement.arguments.tensors_here(inputs, named)
         batch, rank = self._whole_size(given, batch_size), self.connection.rank
         here = self._here(given)
@@ -192,24 +197,33 @@ class DistributedModel(nn.Module):
             self._pass = _Pass(
                 step, wires, schedule.backward_only, batch, state, self.program, self.makes_result
             )
-        return self._own_result(step.results[0]) if self.makes_result else None
+        if not self.makes_result:
+            return None
+        return self._own_result(guarded(step.results[0], partial(self._check_gradient, step)))
 
     def backward(self, loss: Tensor | None = None) -> None:
-        """Add to the gradients of this rank's parameters.
+        """Add to the gradients of this rank's parameters; all ranks call it.
 
         Parameters
         ----------
         loss : Tensor or None
-            A number computed from what `forward` returned; None on the other ranks. Where several
+            A number computed from what the last `forward` in grad mode returned, and from no other
+            pass's result; None on the other ranks. Where several
             ranks have results, each has its part of the loss: what they add up to is the batch's.
 
         Raises
         ------
+        ArgumentError
+            If the loss is no tensor of one element that is computed from the result.
         RunError
-            If there was no forward pass in grad mode before, or if another rank is gone.
+            If there was no forward pass in grad mode before, the loss is computed from the result
+            of an earlier one, too, or another rank is gone.
         """
         if self._pass is None:
-            raise RunError("backward without a forward pass in grad mode before it")
+            raise RunError(
+                "backward without a forward pass in grad mode before it: accepted is one for each "
+                "such pass, before the next begins"
+            )
         begun, self._pass = self._pass, None
         with self._whole_pass():
             if begun.makes_result != (loss is not None):
@@ -217,13 +231,14 @@ class DistributedModel(nn.Module):
                     f"rank {self.connection.rank} got {'no' if loss is None else 'a'} loss: "
                     "accepted is one on each rank that makes a result, and None on the others"
                 )
+            self._note(begun.step)
             if begun.state is not None:
                 begun.state.begin_backward(self._uses_of(begun.schedule, begun.program))
             post = self._post(begun.schedule, (begun.batch_size,), begun.program)
             for wire in begun.wires:
                 wire.post = post
             if loss is not None:
-                loss.backward()  # type: ignore[no-untyped-call]
+                self._begin_backward(loss, begun.step)
             begun.step.run(begun.schedule.sequences[self.connection.rank])
             end = None if begun.state is None else begun.state.end_backward
             self._finish(post, "backward", end)
@@ -266,7 +281,7 @@ class DistributedModel(nn.Module):
         PlanError
             If the schedule is for another placement, or for its other mode.
         """
-        self._pass = None
+        self._forget_pass()
         schedule = schedule_for_mode(schedule or self._whole_batch(), loss_fn is not None)
         given = self._given(inputs)
         batch, rank = self._whole_size(given, batch_size), self.connection.rank
@@ -326,6 +341,41 @@ class DistributedModel(nn.Module):
         """
         return self.placement.load_state_dict(state_dict, strict)
 
+    def _forget_pass(self) -> None:
+        """Begin something else; a pass without gradients leaves what others need as it is."""
+        if torch.is_grad_enabled():
+            self._pass = None
+
+    def _begin_backward(self, loss: Tensor, step: StepRun) -> None:
+        """Give the results of a forward pass their gradients."""
+        learns = any(result.requires_grad for result in step.results[0])
+        check_loss(loss, learns)
+        self._going_back = step
+        try:
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
+        finally:
+            self._going_back = None
+
+    def _check_gradient(self, step: StepRun) -> None:
+        """Raise a RunError if a forward pass's results get gradients that others know nothing of.
+
+        They go on to the other ranks in its own backward alone, of which there is one.
+        """
+        if step is self._going_back:
+            return
+        if self._is_passing:
+            raise RunError(
+                "a loss of what an earlier forward pass returned: accepted is one of the last pass "
+                "in grad mode alone, whose backward comes before the next pass, or of one pass of "
+                "both batches"
+            )
+        with self._whole_pass():
+            raise RunError(
+                "loss.backward() of what a DistributedModel returned, of which other ranks do not "
+                "hear: accepted is model.backward(loss), in all processes"
+            )
+
     def _own_result(self, results: Sequence[Tensor]) -> Any:
         """What the model returns, of the samples whose result is here."""
         here = len(self.placement.shares_of_result(self.connection.rank))
@@ -368,6 +418,7 @@ class DistributedModel(nn.Module):
                 f"rank {self.connection.rank} begins a pass after one that has failed, which "
                 "has ended its connections: accepted are new processes"
             )
+        self._is_passing = True
         try:
             yield
         except BaseException as error:
@@ -376,6 +427,8 @@ class DistributedModel(nn.Module):
                 self.placement.copies.clear()
             self.connection.fail(error)
             raise
+        finally:
+            self._is_passing = False
 
     def stream(
         self,
@@ -420,7 +473,7 @@ class DistributedModel(nn.Module):
             As `Placement.stream`; and if a batch is of another size, or by a plan over slices the
             transport is nccl.
         """
-        self._pass = None
+        self._forget_pass()
         placement = self.placement
         several = len(placement.shares) > 1
         placement.check_stream(schedule, stash, self.connection.nccl)
@@ -575,8 +628,12 @@ class DistributedModel(nn.Module):
         if state is not None:
             step.traffic, step.before_step = state.sent, state.arrive
             step.on_used = partial(state.used, complete=step.complete)
-        self.traffic, self.timing, self.events = step.traffic, step.timing, step.events
+        self._note(step)
         return step
+
+    def _note(self, step: StepRun) -> None:
+        """Have the figures of the last run be those of this one."""
+        self.traffic, self.timing, self.events = step.traffic, step.timing, step.events
 
     def _finish(
         self, post: Post, direction: str, end_copies: Callable[[], None] | None = None
