@@ -6,7 +6,8 @@ Each rank trains its part, and by itself all parts in threads; rank 0 writes to 
 
     python sliced_ranks.py ddp FILE
 
-Two ranks train by data parallelism, ours and torch's; rank 0 writes losses and states that differ.
+Two ranks train by data parallelism, ours and torch's; rank 0 writes losses and states that differ,
+and what it is refused where they begin batches of two sizes.
 
     python sliced_ranks.py loops FILE
 
@@ -71,7 +72,7 @@ def main(beside: str, file: str, *cases: str) -> None:
     joining.end_of = lambda units, order: 0.0  # shares wait for each other where they can be one
     with connect(k, timeout=60) as connection:
         if beside == "ddp":
-            found["ddp"] = beside_ddp(connection)
+            found = {"ddp": beside_ddp(connection), "sizes": of_other_sizes(connection)}
         elif beside == "loops":
             found = {"loops": loops(connection), "failing": failing(connection)}
         elif beside == "streams":
@@ -357,6 +358,18 @@ def failing(connection: Connection) -> list[str]:
     said += ["copies"] * bool(copies)
     said += ["gradients"] * any(one.grad is not None for one in copies)
     return said
+
+
+def of_other_sizes(connection: Connection) -> list[str]:
+    """Of a size each, which one alone is refused nothing; they send nothing to each other."""
+    _, process = wide(connection)
+    size = (8, 6)[connection.rank]
+    try:
+        with torch.no_grad():
+            process(torch.randn(size, 96, dtype=torch.float64), batch_size=size)
+    except HgpartError as error:
+        return [str(error)]
+    return []
 
 
 def differences(connection, threads, process):

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain
+from numbers import Integral
 from operator import add
 from time import perf_counter_ns
 from typing import Any
@@ -32,6 +33,7 @@ from hgpart.placement.micro_batches import (
 )
 from hgpart.placement.shares.in_flight import CopiesInFlight
 from hgpart.run.pass_results import guarded
+from hgpart.run.processes.agreement import Agreement, Batch
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.post import MicroBatchWire, Post
 from hgpart.run.processes.state_post import StatePost
@@ -115,6 +117,7 @@ class DistributedModel(nn.Module):
         own = [held for held, _ in placement.held(connection.rank)]
         placement.check_coverage(chain.from_iterable(connection.gather(own)))
         self.placement, self.connection = placement, connection
+        self._agreement = Agreement(connection)
         self.traffic, self.timing = Traffic.none(connection.k), Timing()
         self.events: list[Event] = []
         self.peak_bytes: tuple[int, ...] = ()
@@ -172,18 +175,18 @@ class DistributedModel(nn.Module):
         Raises
         ------
         ArgumentError
-            If the batch size is not known, or the inputs are not the model's, as where a
-            `Placement` is called.
+            If the batch size is not known, or not the same on all ranks, or the inputs are not the
+            model's, as where a `Placement` is called.
         RunError
-            If another rank is gone.
+            If another rank is gone, or is refused what it begins.
         """
         self._forget_pass()
         given = self.placement.arguments.tensors_here(inputs, named)
-        batch, rank = self._whole_size(given, batch_size), self.connection.rank
+        schedule, rank = self._whole_batch(), self.connection.rank
+        there = schedule.forward_only
+        batch = self._agreed_size(given, batch_size, there)
         here = self._here(given)
         self.placement.check_alike((batch,))
-        schedule = self._whole_batch()
-        there = schedule.forward_only
         with self._whole_pass():
             batches = self.placement.batches(here, (batch,), rank)
             state = self._begun_state()
@@ -276,15 +279,17 @@ class DistributedModel(nn.Module):
 
         Raises
         ------
+        ArgumentError
+            As in `forward`, and in `Placement.step`.
         RunError
-            If another rank is gone.
+            If another rank is gone, or is refused what it begins.
         PlanError
             If the schedule is for another placement, or for its other mode.
         """
         self._forget_pass()
         schedule = schedule_for_mode(schedule or self._whole_batch(), loss_fn is not None)
         given = self._given(inputs)
-        batch, rank = self._whole_size(given, batch_size), self.connection.rank
+        batch, rank = self._agreed_size(given, batch_size, schedule), self.connection.rank
         sizes = micro_batch_sizes(batch, schedule.micro_batches)
         here = self._here(given)
         self.placement.check_alike(sizes)
@@ -486,8 +491,8 @@ class DistributedModel(nn.Module):
 
         def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
             given = self._given(inputs)
-            size = batch_size if several else self._batch_size(given, batch_size)
-            if size != batch_size:
+            size = None if several else placement.arguments.batch_size(given)
+            if size not in (None, batch_size):
                 raise ArgumentError(f"a batch of {size}: accepted are batches of {batch_size}")
             (values,) = placement.divided(self._here(given), (batch_size,), rank)
             return values, partial(placement.score, targets, loss_fn, (batch_size,), alone=True)
@@ -495,6 +500,7 @@ class DistributedModel(nn.Module):
         rank, makes_result = self.connection.rank, self.makes_result
         source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
         with self._whole_pass(), ExitStack() as copies:
+            self._check_same(batch_size, schedule)
             check_modules_of_stream([self.program.module])
             shared: CopiesInFlight | None = None
             wire: StreamPost | None = None
@@ -565,20 +571,37 @@ class DistributedModel(nn.Module):
         """The tensors among the inputs, None where there is none in the place of one."""
         return self.placement.arguments.tensors_here(*as_called(inputs))
 
-    def _whole_size(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> int:
-        if batch_size is None and len(self.placement.shares) > 1:
-            raise ArgumentError(
-                "no batch size, and inputs by a plan over slices may be of this process alone: "
-                "accepted is that of all, as in batch_size=32"
-            )
-        return batch_size or self._batch_size(inputs, None)
+    def _agreed_size(
+        self, inputs: Sequence[Tensor | None], batch_size: int | None, schedule: Schedule
+    ) -> int:
+        """Samples of the batch that all ranks begin now."""
+        with self._whole_pass():
+            if batch_size is None and len(self.placement.shares) > 1:
+                raise ArgumentError(
+                    "no batch size, and inputs by a plan over slices may be of this process alone: "
+                    "accepted is that of all, as in batch_size=32"
+                )
+            size = self.placement.arguments.batch_size(inputs) if batch_size is None else batch_size
+            if size is None:
+                raise ArgumentError(
+                    f"neither inputs nor a batch size on rank {self.connection.rank}: accepted is "
+                    "one of them, as in batch_size=32; another model's result is on one rank alone"
+                )
+            self._check_same(size, schedule)
+        return size
 
-    def _batch_size(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> int:
-        found = self.placement.arguments.batch_size(inputs)
-        batch = batch_size if found is None else found
-        if batch is None:
-            raise ArgumentError("neither inputs nor a batch size: one of them is needed")
-        return batch
+    def _check_same(self, batch_size: int, schedule: Schedule) -> None:
+        """Raise an ArgumentError if other ranks begin another batch, or in another way."""
+        if not isinstance(batch_size, Integral) or batch_size < 1:
+            raise ArgumentError(f"batch size {batch_size!r}: accepted are whole numbers from 1 on")
+        own = Batch(batch_size, schedule.micro_batches, schedule.backward)
+        if len(self.placement.shares) > 1:  # where a rank may send nothing
+            self._agreement.check_among_all(own)
+        else:
+            there = self._routes_of(schedule, self.program)
+            senders = dict.fromkeys(one.sender for one in there.incoming)
+            receivers = dict.fromkeys(one.receiver for one in there.departing.values())
+            self._agreement.check(own, [*senders], [*receivers])
 
     def _here(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The inputs whose values are here, and needed."""
@@ -596,12 +619,17 @@ class DistributedModel(nn.Module):
     def _post(
         self, schedule: Schedule, sizes: tuple[int, ...], program: PartProgram | None = None
     ) -> Post:
-        rank, program = self.connection.rank, program or self.program
+        program = program or self.program
+        there = self._routes_of(schedule, program)
+        return Post(self.connection, program.transfers, there, sizes)
+
+    def _routes_of(self, schedule: Schedule, program: PartProgram) -> Routes:
         known = self._routes.setdefault(program, WeakKeyDictionary())
         if schedule not in known:
+            rank = self.connection.rank
             check_fits(schedule, {rank: program}, self.connection.k)
             known[schedule] = routes(schedule, rank)
-        return Post(self.connection, program.transfers, known[schedule], sizes)
+        return known[schedule]
 
     def _begun(
         self,
@@ -640,6 +668,7 @@ class DistributedModel(nn.Module):
     ) -> None:
         begin = perf_counter_ns()
         post.finish()
+        self._agreement.settle()
         if end_copies is not None:
             end_copies()
         end = perf_counter_ns()

@@ -93,6 +93,13 @@ class Connection:
         self.guard(lambda: dist.all_gather_object(values, value), "gathered what all have")
         return values
 
+    def numbers(self, own: Sequence[int]) -> list[list[int]]:
+        """The same of a few whole numbers, of as many in all, which is quicker."""
+        mine = torch.tensor(own, dtype=torch.int64)
+        every = [torch.empty_like(mine) for _ in range(self.k)]
+        self.guard(lambda: dist.all_gather(every, mine), "gathered what all have")
+        return [numbers.tolist() for numbers in every]
+
     def collect(self, value: Any) -> list[Any] | None:
         """Tell the first process what each of them has, in their order; None to the others."""
         values = [None] * self.k if self.rank == 0 else None

@@ -70,7 +70,7 @@ class Post:
         if size != wanted:  # the receiver waits for as many
             raise RunError(
                 f"{transfer.layer} sends {size} bytes, accepted is {wanted}, as it was placed "
-                "(autocast changes types, and every process needs the same batch size)"
+                "(autocast changes types)"
             )
         begun = self._begun.setdefault(message.number, {})
         begun[transfer.number] = pieces

@@ -57,12 +57,10 @@ class StatePost:
         if learns and whole:
             self._bring(copies.beside, BESIDE)
             copies.note_fixed()
-        elif learns and copies.fixed and any(self._connection.gather(copies.fixed_changed)):
+        elif learns and copies.fixed and self._is_so_on_any(copies.fixed_changed):
             self._bring(copies.fixed, FIXED)
             copies.note_fixed()
-        elif not learns and (
-            whole or (copies.state and any(self._connection.gather(copies.changed)))
-        ):
+        elif not learns and (whole or (copies.state and self._is_so_on_any(copies.changed))):
             self._bring(copies.state, STATE)
             copies.note()
         if learns:
@@ -70,6 +68,9 @@ class StatePost:
             for one in copies.weights:
                 if one.owner == rank:
                     count(one, copies.nbytes(one), self.sent, backward=False)
+
+    def _is_so_on_any(self, here: bool) -> bool:
+        return any(changed for (changed,) in self._connection.numbers([here]))
 
     def _bring(self, exchanges: Sequence[Exchange], way: int) -> None:
         """Let copies be there that no step waits for."""

@@ -1,0 +1,114 @@
+"""What each rank begins -> whether all begin the same, before anything of it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from hgpart.errors import ArgumentError
+from hgpart.run.processes.connection import NEVER, Connection
+
+TAG = NEVER + 1  # of what is told here
+
+
+class Batch(NamedTuple):
+    """What a rank begins.
+
+    Attributes
+    ----------
+    samples : int
+        Of all ranks.
+    micro_batches : int
+        Of a stream, its batches.
+    learns : int
+        Whether there are backward passes.
+    """
+
+    samples: int
+    micro_batches: int
+    learns: int
+
+    def said(self, other: Batch) -> str:
+        """In what it is not the other.
+
+        >>> Batch(4, 1, True).said(Batch(3, 1, False))
+        'of 4 samples with backward passes'
+        """
+        words = (
+            f"of {self.samples} sample{'s' * (self.samples > 1)}",
+            f"in {self.micro_batches} micro-batch{'es' * (self.micro_batches > 1)}",
+            f"with{'' if self.learns else 'out'} backward passes",
+        )
+        differ = (one != two for one, two in zip(self, other, strict=True))
+        return " ".join(said for said, differs in zip(words, differ, strict=True) if differs)
+
+
+class Agreement:
+    """Compares what ranks begin, from pass to pass.
+
+    A rank hears of those alone that are going to send to it, and waits for nobody else to begin: in
+    a row of passes without gradients the first parts may be ahead of the last. Of a message of
+    another size than was expected, gloo ends the process.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._going: list[tuple[int, Tensor, dist.Work | None]] = []
+
+    def check(self, own: Batch, senders: Collection[int], receivers: Collection[int]) -> None:
+        """Tell receivers what this rank begins, and hear it from senders.
+
+        Raises
+        ------
+        ArgumentError
+            If one of them begins something else.
+        """
+        connection = self._connection
+        coming = []
+        for peer in senders:
+            body = torch.empty(len(own), dtype=torch.int64)
+            call = partial(dist.irecv, body, peer, tag=TAG)
+            coming.append((peer, body, connection.guard(call, _heard(peer), peer)))
+        for peer in receivers:
+            body = torch.tensor(own, dtype=torch.int64)
+            call = partial(dist.isend, body, peer, tag=TAG)
+            self._going.append((peer, body, connection.guard(call, _told(peer), peer)))
+        for peer, body, work in coming:
+            if work is not None:
+                connection.guard(work.wait, _heard(peer), peer)
+            check_same({connection.rank: own, peer: Batch(*body.tolist())})
+
+    def check_among_all(self, own: Batch) -> None:
+        """The same among all ranks, also those that send nothing."""
+        check_same({rank: Batch(*one) for rank, one in enumerate(self._connection.numbers(own))})
+
+    def settle(self) -> None:
+        """Wait until all have heard: they have by then, if they have what this rank sent."""
+        for peer, _, work in self._going:
+            if work is not None:
+                self._connection.guard(work.wait, _told(peer), peer)
+        self._going.clear()
+
+
+def check_same(begun: dict[int, Batch]) -> None:
+    """Raise an ArgumentError, which names two of them, if ranks begin different batches."""
+    (first, one), *others = sorted(begun.items())
+    for rank, other in others:
+        if other != one:
+            raise ArgumentError(
+                f"rank {first} begins a batch {one.said(other)}, rank {rank} one "
+                f"{other.said(one)}: accepted is the same on all ranks"
+            )
+
+
+def _heard(peer: int) -> str:
+    return f"waited for rank {peer} to begin"
+
+
+def _told(peer: int) -> str:
+    return f"sent rank {peer} what it begins"

@@ -1,0 +1,102 @@
+"""Ranks are threads here, and what they send each other lies in queues."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+
+import pytest
+
+from hgpart.errors import ArgumentError
+from hgpart.run.processes import agreement
+from hgpart.run.processes.agreement import Agreement, Batch, check_same
+
+OURS = Batch(4, 1, False)
+OTHERS = [Batch(3, 1, False), Batch(4, 2, False), Batch(4, 1, True)]
+SAID = ["of 4 samples, rank 1 one of 3 samples"]
+SAID += ["in 1 micro-batch, rank 1 one in 2 micro-batches"]
+SAID += ["without backward passes, rank 1 one with backward passes"]
+
+
+class Mail:
+    """Stands for torch.distributed."""
+
+    def __init__(self):
+        self.boxes, self.own = defaultdict(SimpleQueue), threading.local()
+
+    def isend(self, body, peer, tag):
+        self.boxes[self.own.rank, peer, tag].put(body)
+        return None  # nobody waits for it
+
+    def irecv(self, body, peer, tag):
+        box = self.boxes[peer, self.own.rank, tag]
+
+        class Work:
+            def wait(self):
+                body.copy_(box.get(timeout=10))
+
+        return Work()
+
+
+class Connection:
+    def __init__(self, rank):
+        self.rank = rank
+
+    def guard(self, call, doing, peer):
+        return call()
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """What ranks of a chain, each of which sends to the next, are told when they begin batches."""
+    mail = Mail()
+    monkeypatch.setattr(agreement, "dist", mail)
+
+    def begin(*batches, both_ways=False):
+        def of_rank(rank):
+            mail.own.rank = rank
+            near = [one for one in (rank - 1, rank + 1) if 0 <= one < len(batches)]
+            senders, receivers = near, near
+            if not both_ways:
+                senders, receivers = [one for one in near if one < rank], [rank + 1]
+            try:
+                Agreement(Connection(rank)).check(batches[rank], senders, receivers)
+            except ArgumentError as error:
+                return str(error)
+            return None
+
+        with ThreadPoolExecutor(len(batches)) as threads:
+            return [*threads.map(of_rank, range(len(batches)))]
+
+    return begin
+
+
+def test_those_that_begin_the_same_are_told_nothing(begun):
+    assert begun(OURS, OURS, OURS) == [None] * 3
+    assert begun(OURS, OURS, OURS, both_ways=True) == [None] * 3
+
+
+@pytest.mark.parametrize(("other", "said"), [*zip(OTHERS, SAID, strict=True)])
+def test_who_receives_names_both(begun, other, said):
+    """Of a message of another size than it waited for, gloo ended the process."""
+    sentence = f"rank 0 begins a batch {said}: accepted is the same on all ranks"
+    assert begun(OURS, other) == [None, sentence]
+    assert begun(OURS, other, both_ways=True) == [sentence] * 2
+
+
+def test_the_first_of_a_chain_does_not_wait_for_the_last_to_begin(monkeypatch):
+    """A row of batches without gradients would go through the parts one by one."""
+    mail = Mail()
+    monkeypatch.setattr(agreement, "dist", mail)
+    mail.own.rank = 0
+    first = Agreement(Connection(0))
+    for _ in range(3):
+        first.check(OURS, [], [1])
+
+
+def test_ranks_that_send_nothing_are_compared_too():
+    check_same({0: OURS, 1: OURS, 2: OURS})
+    with pytest.raises(ArgumentError, match="rank 0 begins a batch of 4 samples, rank 2 one of 3"):
+        check_same({0: OURS, 1: OURS, 2: OTHERS[0]})
