@@ -62,6 +62,7 @@ from hgpart.placement.mode_programs import (
 )
 from hgpart.placement.modes import skeleton
 from hgpart.placement.other_forms import programs_of, retraced
+from hgpart.placement.parts import Parts
 from hgpart.placement.shares.batch_shares import joined, sizes_of
 from hgpart.placement.shares.copies import Copies
 from hgpart.placement.shares.copies_by_form import CopiesByForm
@@ -139,7 +140,7 @@ class Placement(nn.Module):
         self._hooked = tuple(hooked(model))
         self.dtype = float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
         self._check_types(blueprint.traced.example)  # floats of one type alone can be called with
-        self.parts = nn.ModuleDict()
+        self.parts = Parts()
         state = dict(model.named_buffers(remove_duplicate=False))
         state.update(model.named_parameters(remove_duplicate=False))
         self._state.fill(self._now, devices, state)

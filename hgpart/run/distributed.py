@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -116,6 +117,9 @@ class DistributedModel(nn.Module):
             )
         own = [held for held, _ in placement.held(connection.rank)]
         placement.check_coverage(chain.from_iterable(connection.gather(own)))
+        self._begin(placement, connection)
+
+    def _begin(self, placement: Placement, connection: Connection) -> None:
         self.placement, self.connection = placement, connection
         self._agreement = Agreement(connection)
         self.traffic, self.timing = Traffic.none(connection.k), Timing()
@@ -132,6 +136,15 @@ class DistributedModel(nn.Module):
             PartProgram, WeakKeyDictionary[Schedule, Mapping[nn.Module, int]]
         ] = WeakKeyDictionary()
         self._failed = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistributedModel:
+        """A copy with parameters of its own, as of averaged weights, over the same connection."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        nn.Module.__init__(copied)
+        copied._begin(copy.deepcopy(self.placement, memo), self.connection)
+        copied.training = self.training
+        return copied
 
     @property
     def program(self) -> PartProgram:
@@ -580,6 +593,13 @@ class DistributedModel(nn.Module):
                 raise ArgumentError(
                     "no batch size, and inputs by a plan over slices may be of this process alone: "
                     "accepted is that of all, as in batch_size=32"
+                )
+            if torch.is_grad_enabled() and any(
+                one.requires_grad for one in inputs if one is not None
+            ):
+                raise PlacementError(
+                    "an input requires a gradient, as what another model returned does, which "
+                    "processes do not compute: accepted are inputs without, as of detach()"
                 )
             size = self.placement.arguments.batch_size(inputs) if batch_size is None else batch_size
             if size is None:

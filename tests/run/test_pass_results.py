@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hgpart import place
-from hgpart.errors import RunError
+from hgpart.errors import PlacementError, RunError
 from hgpart.run.distributed import DistributedModel
 
 FIRST, SECOND = torch.randn(2, 4, 3, dtype=torch.float64)
@@ -123,3 +123,30 @@ def test_results_without_gradients_are_given_as_they_are():
     assert [one.requires_grad for one in found.values()] == [True, False, False]
     for name, one in expected.items():
         assert torch.equal(found[name], one)
+
+
+def test_an_input_that_requires_a_gradient_is_refused(placed):
+    """Its gradient, as that of another model's result, would never come."""
+    x = FIRST.clone().requires_grad_()
+    with torch.no_grad():
+        placed(x)
+    with pytest.raises(PlacementError, match=r"an input requires a gradient, .*: accepted are"):
+        placed(x)
+
+
+def test_a_copy_has_parameters_of_its_own(placed, model):
+    """It copied the connection, which can't be."""
+    mean = torch.optim.swa_utils.AveragedModel(placed)
+    assert mean.module.connection is placed.connection
+    for _ in range(2):
+        placed.zero_grad()
+        placed.backward(placed(FIRST).square().sum())
+        torch.optim.SGD(placed.parameters(), lr=0.1).step()
+        mean.update_parameters(placed)
+    expected = torch.optim.swa_utils.AveragedModel(model)
+    for _ in range(2):
+        model.zero_grad()
+        model(FIRST).square().sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        expected.update_parameters(model)
+    torch.testing.assert_close(mean(SECOND), expected(SECOND))
