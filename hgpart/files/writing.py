@@ -57,6 +57,8 @@ def replacing(
 @contextmanager
 def _replacing(path: Path, mode: str) -> Iterator[Any]:
     try:
+        if "\0" in str(path):
+            raise OSError("a NUL in its name")
         if path.exists() and not path.is_file():
             # Renaming over a device would destroy it; opening a folder fails as it should.
             with _open(path, mode) as file:

@@ -26,6 +26,14 @@ def test_half_a_character_of_a_name_that_is_no_utf8_is_written_as_an_escape(tmp_
     assert (tmp_path / "result.txt").read_bytes() == b"na\\udcefve\n"
 
 
+@pytest.mark.parametrize("name", ["a\0b", "n" * 300])
+def test_what_no_file_can_be_called(tmp_path: Path, name: str) -> None:
+    """A NUL was a ValueError."""
+    with pytest.raises(OutputError, match="can't write"), replacing(tmp_path / name) as file:
+        file.write("result")
+    assert names(tmp_path) == []
+
+
 def test_bytes_are_written_as_they_are(tmp_path: Path) -> None:
     with replacing(str(tmp_path / "result.bin"), "wb") as file:
         file.write(b"\x00\r\n\xff")

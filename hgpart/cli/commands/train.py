@@ -84,9 +84,7 @@ def train(
     ] = "sgd",
     lr: Annotated[
         float | None,
-        typer.Option(
-            help="Learning rate; left out, the checkpoint's, or else 0.01 of sgd, 0.001 of adam."
-        ),
+        typer.Option(help="Learning rate; left out, the checkpoint's, or else 0.001."),
     ] = None,
     momentum: Annotated[
         float | None, typer.Option(help="Of sgd; left out, the checkpoint's, or else 0.9.")

@@ -49,7 +49,11 @@ def opened_weights(path: Path | str, names: Collection[str] = ()) -> Iterator[St
         If it is a safetensors file, and safetensors is not installed.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():
+    try:
+        is_other = path.exists() and not path.is_file()
+    except OSError as error:  # a name that is too long, a folder that is not to be looked into
+        raise CheckpointError(f"{path}: no weights can be read: {error.strerror}") from None
+    if is_other:
         raise CheckpointError(f"{path}: no weights can be read: it is not a regular file")
     if path.suffix == ".safetensors":
         with _safetensors(path) as file:

@@ -18,7 +18,6 @@ import math
 import os
 import re
 import shutil
-import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -126,7 +125,10 @@ def begin(folder: Path, step: int) -> Path:
     unfinished = unfinished_folder(folder, step)
     with _written(folder):
         for left in folder.glob(".step-*"):  # by a training that was ended while it wrote
-            shutil.rmtree(left)
+            if _is_folder(left):
+                shutil.rmtree(left)
+            else:
+                left.unlink()
         unfinished.mkdir(parents=True)
     return unfinished
 
@@ -207,8 +209,24 @@ def step_of(path: Path) -> int | None:
     >>> step_of(Path("checkpoints/step-000040"))
     40
     """
-    digits = path.name.removeprefix("step-")
-    return int(digits) if digits.isdecimal() else None
+    found = re.fullmatch(r"step-(\d{6,})", path.name, re.ASCII)
+    return int(found[1]) if found else None
+
+
+def check_names(folder: Path) -> None:
+    """Refuse what has the name of a checkpoint, and could not give way to one when it is written.
+
+    Raises
+    ------
+    CheckpointError
+        If it is a file or a link.
+    """
+    for path in checkpoints(folder):
+        if not _is_folder(path):
+            raise CheckpointError(
+                f"{path} is no folder, but has the name of a checkpoint: accepted is a folder that "
+                "has checkpoints alone"
+            )
 
 
 def newest(folder: Path, settings: Collection[str] = ()) -> tuple[Path, Manifest, list[str]]:
@@ -252,10 +270,8 @@ def check(path: Path, settings: Collection[str] = ()) -> Manifest:
     for name, (size, digest) in manifest.files.items():
         file = path / name
         try:
-            status = file.stat()
-            if not stat.S_ISREG(status.st_mode):  # a device has no end that its digest would find
-                raise CheckpointError(f"{file} is not a regular file")
-            if (found := status.st_size) != size:
+            _check_regular(file)
+            if (found := file.stat().st_size) != size:
                 raise CheckpointError(f"{file} has {found} bytes, the manifest says {size}")
             if _sha256(file) != digest:
                 raise CheckpointError(f"{file} was changed: its SHA-256 is not the manifest's")
@@ -373,6 +389,7 @@ def _as_text(manifest: Manifest) -> str:
 def _read_manifest(path: Path, settings: Collection[str]) -> Manifest:
     try:
         what = "the manifest of a checkpoint"
+        _check_regular(path / MANIFEST)
         head = read_json(path / MANIFEST, what, FORMAT, most=LARGEST_MANIFEST)
         content = {name: value for name, value in head.fields.items() if name != "sha256"}
         if head.string("sha256") != _digest(content):
@@ -420,6 +437,12 @@ def _describes_file(item: tuple[str, Any]) -> bool:
     return [type(fact) for fact in facts] == [int, str]
 
 
+def _check_regular(file: Path) -> None:
+    """Refuse a pipe, which nobody may ever write to, and a device, which may have no end."""
+    if file.exists() and not file.is_file():
+        raise CheckpointError(f"{file} is not a regular file")
+
+
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -430,6 +453,11 @@ def _sha256(path: Path) -> str:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is one itself, and not a link to one."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def _remove(path: Path) -> None:

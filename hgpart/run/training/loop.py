@@ -30,9 +30,10 @@ from hgpart.run.training.resuming import Checkpointing, last, restore, save
 from hgpart.run.training.samples import Samples
 from hgpart.schedules.rules import LONGEST
 
-# What each optimizer takes where nothing is said.
+# What each optimizer takes where nothing is said. The loss of resnet50 rises by sgd with 0.01 and,
+# on random labels, with 0.003.
 RATES = {
-    "sgd": {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0},
+    "sgd": {"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0},
     "adam": {"lr": 0.001, "weight_decay": 0.0},
 }
 TIMELINE_STEPS = 100  # that a timeline has at most, the last ones

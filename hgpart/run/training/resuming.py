@@ -17,6 +17,7 @@ from hgpart.run.training.checkpoints import (
     Held,
     Manifest,
     begin,
+    check_names,
     checkpoints,
     newest,
     part_file,
@@ -43,8 +44,8 @@ class Checkpointing:
         Steps between two; the last step is always followed by one.
     resume : bool
     warn : callable
-        Told, in the first process, of checkpoints that were refused, and of what is no longer as
-        in the one that is resumed.
+        Told, in the first process, of checkpoints that were refused, that there is none to go on
+        from, and of what is no longer as in the one that is resumed.
     fingerprint : str, optional
         Of the model, as plans have it: a checkpoint of another one is refused.
     about : mapping
@@ -62,6 +63,10 @@ class Checkpointing:
         """Refuse what can't be."""
         if self.every < 1:
             raise ArgumentError(f"a checkpoint every {self.every} steps: accepted is 1 or more")
+        if "\0" in str(self.folder):
+            raise ArgumentError(
+                f"checkpoints in {str(self.folder)!r}: accepted is a name without NUL"
+            )
 
 
 def save(
@@ -127,6 +132,8 @@ def last(
         If there are some, but none is whole, or it is of another model or training.
     """
     folder = checkpointing.folder
+    if learner.first:
+        check_names(folder)
     if not checkpointing.resume:
         if checkpoints(folder):
             raise ArgumentError(
@@ -141,6 +148,8 @@ def last(
     )
     shared: tuple[Path, Manifest, list[str]] | None = learner.gather(found)[0]
     if shared is None:
+        if learner.first:
+            checkpointing.warn(f"there is no checkpoint in {folder}: the training begins anew")
         return None
     path, manifest, refused = shared
     if learner.first:

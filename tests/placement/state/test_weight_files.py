@@ -88,6 +88,12 @@ def test_what_is_no_regular_file_has_no_end(tmp_path, suffix):
     refused(path)
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("name", ["n" * 300, "a\0b"])
+def test_what_no_file_can_be_called(tmp_path, suffix, name):
+    refused(tmp_path / f"{name}{suffix}")
+
+
 class Called:
     """What torch.load calls unasked, with any number: a few hundred bytes that take gigabytes."""
 

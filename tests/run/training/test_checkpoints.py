@@ -26,6 +26,7 @@ from hgpart.run.training.checkpoints import (
     Manifest,
     begin,
     check,
+    check_names,
     locked,
     newest,
     part_file,
@@ -301,6 +302,38 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"can't read .*part-0\.pt"):
         CheckpointReader(path, check(path))
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path):
+    """Nobody ever wrote to it."""
+    path = simple(tmp_path, 10)
+    (path / "manifest.json").unlink()
+    os.mkfifo(path / "manifest.json")
+    with pytest.raises(CheckpointError, match=r"manifest\.json is not a regular file"):
+        check(path)
+
+
+def test_names_of_checkpoints_are_of_folders(tmp_path):
+    """A file was found where the checkpoint of its name was written, hours later."""
+    simple(tmp_path, 10)
+    for name in ("step-12", "step-00001\u0663", "notes"):  # none has such a name
+        (tmp_path / name).write_text("")
+    check_names(tmp_path)
+    for make in (Path.touch, lambda path: path.symlink_to(tmp_path / "step-000010")):
+        make(tmp_path / "step-000020")
+        with pytest.raises(CheckpointError, match=r"step-000020 is no folder, but has the name"):
+            check_names(tmp_path)
+        (tmp_path / "step-000020").unlink()
+
+
+def test_what_was_left_unfinished_gives_way_whatever_it_is(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    (tmp_path / ".step-000010.unfinished").symlink_to(tmp_path / "precious")
+    (tmp_path / ".step-000020.unfinished").touch()
+    simple(tmp_path, 10)
+    assert (tmp_path / "precious" / "file").exists()
+    assert not [*tmp_path.glob(".step-*")]
 
 
 def test_an_empty_folder_has_none(tmp_path):

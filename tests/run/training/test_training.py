@@ -294,9 +294,12 @@ def test_the_last_that_is_whole_is_resumed_with_a_warning(data, tmp_path):
 
 def test_resuming_from_nothing_begins_and_from_the_end_only_tests(data, tmp_path):
     options = OPTIONS["adam"]
-    resuming = Checkpointing(tmp_path / "new", 100, resume=True)
+    said: list[str] = []
+    resuming = Checkpointing(tmp_path / "new", 100, resume=True, warn=said.append)
     first = train(WholeModel(network()), data, options, resuming)
+    assert said == [f"there is no checkpoint in {tmp_path / 'new'}: the training begins anew"]
     again = train(WholeModel(network()), data, options, resuming)
+    assert len(said) == 1
     assert (again.losses, again.accuracy) == (first.losses, first.accuracy)
     assert (again.steps, again.samples_per_second) == (0, None)
 
@@ -642,3 +645,5 @@ def test_options_out_of_range_are_refused(wrong):
 def test_a_checkpoint_every_zero_steps_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="every 0 steps: accepted is 1 or more"):
         Checkpointing(tmp_path, 0)
+    with pytest.raises(ArgumentError, match="accepted is a name without NUL"):
+        Checkpointing(tmp_path / "a\0b", 1)
