@@ -1,18 +1,25 @@
 """Text that others wrote (names, files, models) -> a terminal, which shows it and obeys none of it.
 
 Whatever the commands print passes here: `PlainConsole` prints tables, `progress_bar` shows what is
-under way, `say` and `warn` write a line to standard error.
+under way, and `Lines` says it where no bar can be shown, `say` and `warn` write a line to standard
+error.
 """
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from textwrap import wrap
-from typing import Any
+from threading import Event, Thread
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.text import Text
+
+FIRST_LINE, LONGEST_PAUSE = 5.0, 60.0  # seconds until progress is said, and between two lines
 
 
 def printable(text: str) -> str:
@@ -29,9 +36,9 @@ def printable(text: str) -> str:
     )
 
 
-def say(message: str) -> None:
-    """Write one line to standard error."""
-    print(printable(" ".join(message.split())), file=sys.stderr)
+def say(message: str, file: TextIO | None = None) -> None:
+    """Write one line to standard error, or to another file."""
+    print(printable(" ".join(message.split())), file=file or sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
@@ -67,6 +74,62 @@ class PlainConsole(Console):
         return super().render_str(printable(text), **options)
 
 
+class Lines:
+    """What is under way, a line now and then on standard error: in a pipe, in a log.
+
+    Parameters
+    ----------
+    under_way : callable
+        What is to be said; asked for each line, and nothing is said where it is empty.
+    """
+
+    def __init__(self, under_way: Callable[[], str]) -> None:
+        self.under_way = under_way
+        self._ended = Event()
+        # Standard error as it is now: while a model is traced, it is another.
+        self._thread = Thread(target=self._tell, args=(sys.stderr,), daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first line comes after some seconds."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Say nothing any more."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _tell(self, file: TextIO) -> None:
+        start, pause = time.monotonic(), FIRST_LINE
+        while not self._ended.wait(pause):
+            if what := self.under_way():
+                with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+                    say(f"hgpart: {what} ({time.monotonic() - start:.0f} s)", file)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+class _ProgressInLines(Progress):
+    """Progress of one task, where no bar can be shown."""
+
+    def __init__(self) -> None:
+        super().__init__(disable=True)
+        self._lines = Lines(self._under_way)
+
+    def start(self) -> None:
+        self._lines.start()
+
+    def stop(self) -> None:
+        self._lines.stop()
+
+    def _under_way(self) -> str:
+        if not self.tasks:
+            return ""
+        task = self.tasks[-1]
+        of_whole = task.total is None or task.total <= 1
+        done = f"{task.percentage:.0f}%" if of_whole else f"{task.completed:g} of {task.total:g}"
+        return f"{task.description}: {done}" if task.description else done
+
+
 class _Description(ProgressColumn):
     """What a bar is of."""
 
@@ -75,12 +138,14 @@ class _Description(ProgressColumn):
 
 
 def progress_bar(*columns: ProgressColumn, shown: bool = True) -> Progress:
-    """A description, a bar and columns of figures, if standard error is a terminal."""
+    """A description, a bar and columns of figures on a terminal, or else lines."""
+    if shown and not sys.stderr.isatty():
+        return _ProgressInLines()
     return Progress(
         _Description(),
         BarColumn(),
         *columns,
         console=PlainConsole(stderr=True),
-        disable=not (shown and sys.stderr.isatty()),
+        disable=not shown,
         transient=True,
     )

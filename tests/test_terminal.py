@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+from threading import Event
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hgpart import terminal
+from hgpart.cli.stages import Stages
 from hgpart.report.tables import print_table, ruled_table
 from hgpart.terminal import PlainConsole, printable, progress_bar, say
 
@@ -73,6 +76,62 @@ def test_an_error_is_one_line(name: str, shown: str, capsys: pytest.CaptureFixtu
     say(f"hgpart: error: found {name}; accepted: others")
     shown = shown.replace("\\n", " ").replace("\\r", " ")
     assert capsys.readouterr().err == f"hgpart: error: found {shown}; accepted: others\n"
+
+
+class Told(io.StringIO):
+    """What is no terminal, and says when it has been told some lines."""
+
+    def __init__(self, lines: int) -> None:
+        super().__init__()
+        self.lines, self.enough = lines, Event()
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if self.getvalue().count("\n") >= self.lines:
+            self.enough.set()
+        return written
+
+
+@pytest.mark.parametrize(("total", "shown"), [(1.0, "50%"), (2, "1 of 2")])
+def test_a_pipe_is_told_what_is_under_way(
+    total: float, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saw nothing for minutes."""
+    told = Told(lines=2)
+    monkeypatch.setattr(sys, "stderr", told)
+    monkeypatch.setattr(terminal, "FIRST_LINE", 0.001)
+    with progress_bar() as bar:
+        task = bar.add_task("profile", total=total)
+        bar.update(task, completed=total / 2)
+        monkeypatch.setattr(sys, "stderr", io.StringIO())  # as while a model is traced
+        assert told.enough.wait(60)
+    before = told.getvalue()
+    assert {one.rpartition(" (")[0] for one in before.splitlines()} == {f"hgpart: profile: {shown}"}
+    assert before == told.getvalue()
+
+
+def test_a_pipe_is_told_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(lines=1)
+    monkeypatch.setattr(sys, "stderr", told)
+    monkeypatch.setattr(terminal, "FIRST_LINE", 0.001)
+    with Stages() as stage:
+        with stage("trace"):
+            assert told.enough.wait(60)
+        told.lines, told.enough = 10**6, Event()
+        with stage("bars of its own", spinner=False):
+            assert not told.enough.wait(0.01)
+    assert {one.rpartition(" (")[0] for one in told.getvalue().splitlines()} == {"hgpart: trace"}
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_one_of_several_processes_is_enough(shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(lines=1)
+    monkeypatch.setattr(sys, "stderr", told)
+    monkeypatch.setattr(terminal, "FIRST_LINE", 0.001)
+    monkeypatch.setenv("RANK", "0" if shown else "1")
+    with Stages() as stage, stage("place"), progress_bar(shown=shown) as bar:
+        bar.add_task("steps", total=3)
+        assert told.enough.wait(60 if shown else 0.02) == shown
 
 
 @every_name

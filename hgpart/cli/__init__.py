@@ -49,9 +49,11 @@ STATUSES = "; ".join(
 )
 COMPLETION = {"--install-completion", "--show-completion"}
 
+FIRST = "recommend vgg16 --devices 2 --batch-size 16"
+
 app = typer.Typer(
     help="Which device computes which filters of a CNN, by hypergraph partitioning.",
-    epilog=f"Begin with: hgpart recommend lenet5 --devices 2\n\nExit status: {STATUSES}",
+    epilog=f"Begin with: hgpart {FIRST}\n\nExit status: {STATUSES}",
 )
 EXAMPLES: Mapping[str, Mapping[Callable[..., None], str]] = {
     "Divide a model": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from hgpart.errors import ArgumentError, RunError
-from hgpart.terminal import warn
+from hgpart.terminal import Lines, warn
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,20 +24,27 @@ STARTED = time.perf_counter()
 
 
 class Stages:
-    """Times the stages of a command, and shows on a terminal which one is running."""
+    """Times the stages of a command, and shows which one is running, or says it now and then."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.status = Console(stderr=True).status("") if sys.stderr.isatty() else None
+        self._now = ""
+        first = os.environ.get("RANK", "0") == "0"  # of several processes one is enough
+        self._lines = Lines(lambda: self._now) if self.status is None and first else None
 
     def __enter__(self) -> Stages:
         """Begin; nothing is shown before the first stage."""
+        if self._lines is not None:
+            self._lines.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Show nothing any more."""
         if self.status is not None:
             self.status.stop()
+        if self._lines is not None:
+            self._lines.stop()
 
     @contextmanager
     def __call__(self, name: str, spinner: bool = True) -> Iterator[None]:
@@ -44,17 +52,20 @@ class Stages:
         if self.status is not None and spinner:
             self.status.update(name)
             self.status.start()
+        self._now = name if spinner else ""
         start = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        self._now = ""
         if self.status is not None:
             self.status.stop()
 
     def search(self, done: float, volume: int | None) -> None:
         """Show how far a search is, and the bytes of the best that it has found."""
+        best = "" if volume is None else f", {volume / 10**6:,.2f} MB so far"
+        self._now = f"partition: {done:.0%}{best}"
         if self.status is not None:
-            best = "" if volume is None else f", {volume / 10**6:,.2f} MB so far"
-            self.status.update(f"partition: {done:.0%}{best}")
+            self.status.update(self._now)
 
     def all_seconds(self) -> dict[str, float]:
         """Seconds of each stage, and since the command began."""
