@@ -2,9 +2,10 @@
 
 One idea a file, in the order in which a placement comes about: `mode_programs`, `modes` and
 `other_forms` (training and evaluation, sizes of inputs), `micro_batches` (what a batch is divided
-into), `held_state` (the tensors), `placement` (the module), `param_groups` (its parameters, for an
-optimizer), `pipeline_stages` (its parts as functions of tensors); `expected` is what its passes
-should send, `rehearsal` and `accounting` are its report.
+into), `held_state` (the tensors), `original_modules` (what `modules()` lists), `placement` (the
+module), `param_groups` (its parameters, for an optimizer), `pipeline_stages` (its parts as
+functions of tensors); `expected` is what its passes should send, `rehearsal` and `accounting` are
+its report.
 
 In `building`: `shipments` (which channels go where, as `execution.transfers`), `blueprint` (all
 that the parts have in common), `order` (of layers, over the shares of a batch), `part_graph`,
@@ -170,7 +171,9 @@ def _checked_for(model: nn.Module, plan: PartitionedModel) -> tuple[TracedModel,
     traced, graph = plan.traced, plan.graph
     outline, was = outline_of(model), traced.outline
     modes_differ = model.training != traced.training
-    if outline.modules == was.modules and (modes_differ or outline.modes == was.modes):
+    if modes_differ:
+        outline = outline._replace(modes=was.modes)
+    if outline == was and not outline.opaque:
         buffers = {name: one for name, one in model.named_buffers() if not one.is_meta}
         check_values(traced, graph, buffers)
         return traced, graph

@@ -41,6 +41,7 @@ class HeldState:
         self._slices: dict[_Key, Slice] = {}
         self._copies: dict[_Key, Slice] = {}  # of what other parts have, or this part elsewhere
         self._windows: dict[_Key, tuple[_Key, tuple[slice, ...]]] = {}  # of own parts of copies
+        self._by_name: dict[str, list[_Key]] | None = None  # keys of slices, found when asked for
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make it what another one is: of parameters torch makes copies apart."""
@@ -61,6 +62,14 @@ class HeldState:
         for (owner, key), held in self._slices.items():
             if owner == part and held.name in self._names:
                 yield held, self._tensors[owner, key]
+
+    def slices_of(self, name: str) -> list[torch.Tensor]:
+        """What parts hold under a name, part by part."""
+        if self._by_name is None:
+            self._by_name = {}
+            for key, held in sorted(self._slices.items(), key=lambda item: item[0][0]):
+                self._by_name.setdefault(held.name, []).append(key)
+        return [self._tensors[key] for key in self._by_name.get(name, ())]
 
     def fill(
         self,
@@ -96,6 +105,7 @@ class HeldState:
                         value = nn.Parameter(value, learns)
                     self._tensors[key] = value
                     (self._copies if is_copy else self._slices)[key] = held
+                    self._by_name = None
                 if is_copy and isinstance(empty, nn.Parameter):  # no parameter of the model's
                     delattr(step, attribute)
                     step.register_buffer(attribute, self._tensors[key], persistent=False)
@@ -150,6 +160,7 @@ class HeldState:
         self._windows.pop((part, held.key), None)
         self._tensors.pop((part, held.key), None)
         self._slices.pop((part, held.key), None)
+        self._by_name = None
 
     def parameters_beside(self, programs: Programs) -> Iterator[tuple[int, Slice]]:
         """Parameters that parts hold, and that programs of a new mode make no use of."""

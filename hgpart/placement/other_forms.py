@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -26,6 +26,8 @@ from hgpart.tracing.traced_model import TracedModel, trace_call
 def retraced(model: nn.Module, arguments: Arguments, form: Form, dtype: torch.dtype) -> TracedModel:
     """Trace a model, which becomes of that float type, in a form, called as it was before.
 
+    The model is in the mode, and has the settings, of the form.
+
     Raises
     ------
     PlacementError
@@ -41,8 +43,8 @@ def retraced(model: nn.Module, arguments: Arguments, form: Form, dtype: torch.dt
     ]
     model.to(dtype)
     try:
-        with _in_mode(model, form.training):
-            return trace_call(model, arguments.with_tensors(tensors))
+        traced = trace_call(model, arguments.with_tensors(tensors))
+        return replace(traced, settings=form.settings)
     except TraceError as error:
         before = sizes_of_inputs(arguments.tensors)
         if form.sizes == before:
@@ -53,32 +55,16 @@ def retraced(model: nn.Module, arguments: Arguments, form: Form, dtype: torch.dt
         ) from error
 
 
-@contextmanager
-def _in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Have a model in a mode: of its own, each module as it is, as norms that are frozen."""
-    if training == model.training:
-        yield
-        return
-    own = [(module, module.training) for module in model.modules()]
-    model.train(training)
-    try:
-        yield
-    finally:
-        model.train(not training)  # which a model may do more in than set flags
-        for module, mode in own:
-            module.training = mode
-
-
 def programs_of(traced: TracedModel, base: Programs, held: Sequence[int]) -> Programs:
     """What parts do in the form of a trace: each layer is theirs who have it in another form.
 
     Raises
     ------
     PlacementError
-        If the model has other layers, in the same mode.
+        If the model has other layers, in the same mode with the same settings.
     """
     first, graph = base.blueprint, channel_graph(traced)
-    if traced.training == first.traced.training:
+    if traced.form._replace(sizes=()) == first.traced.form._replace(sizes=()):
         check_same_layers(first.graph, graph, said_of(traced.form.sizes))
     facts, carried = NodeFacts(traced, graph), []
     for one in base.blueprints:

@@ -61,6 +61,16 @@ from hgpart.placement.mode_programs import (
     with_unused,
 )
 from hgpart.placement.modes import skeleton
+from hgpart.placement.original_modules import (
+    Listed,
+    Settings,
+    check_assigned,
+    is_registered,
+    listed,
+    listed_children,
+    modes_of,
+    set_modes,
+)
 from hgpart.placement.other_forms import programs_of, retraced
 from hgpart.placement.parts import Parts
 from hgpart.placement.shares.batch_shares import joined, sizes_of
@@ -80,6 +90,8 @@ from hgpart.schedules.schedule import Schedule
 from hgpart.summary import Summary
 from hgpart.tracing.arguments import Arguments, Inputs, as_called
 from hgpart.tracing.forms import Form, Sizes, said_of, sizes_of_inputs
+from hgpart.tracing.model_outline import outline_of
+from hgpart.tracing.reachable import NO_STATE
 from hgpart.work.figures import Work
 
 if TYPE_CHECKING:
@@ -126,18 +138,28 @@ class Placement(nn.Module):
         self.devices = devices
         self.training = blueprint.traced.training
         self._held = tuple(held)
+        traced = blueprint.traced
         self._skeleton = (skeleton(model),)  # a submodule would count among the placement's own
+        self.listed = Listed()
+        self._modes = {
+            model.training: modes_of(self.original),
+            traced.training: traced.outline.modes,
+        }
+        set_modes(self.original, traced.outline.modes)
+        self._settings, self._known_settings = 0, {outline_of(self.original): 0}
+        self._settings_then = Settings(self.original)
         programs = build_programs(blueprints, owners_blueprint(blueprints), held)
         self._state = HeldState(original_state(model, blueprint.used_state))
         unused = never_used(programs, self._state.original)
-        self.placed_for = self._sizes = blueprint.traced.form.sizes  # of inputs, and the present
+        self.placed_for = self._sizes = traced.form.sizes  # of inputs, and the present
+        self._first = self.form
         self._forms = {self.form: with_unused(programs, self._state.original, unused)}
         self._runtimes: dict[tuple[Form, bool], LocalRuntime] = {}
         self._plain: dict[Form, Schedule] = {}  # of the whole batch at once
         self.copies_by_form = CopiesByForm()
         self._partitions: dict[Form, Partition] = {}
         self._last = (self.form, False)  # form and whether gradients of inputs were wanted
-        self._hooked = tuple(hooked(model))
+        self._hooked = self._hooked_then = tuple(hooked(model))
         self.dtype = float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
         self._check_types(blueprint.traced.example)  # floats of one type alone can be called with
         self.parts = Parts()
@@ -152,8 +174,8 @@ class Placement(nn.Module):
 
     @property
     def form(self) -> Form:
-        """The present mode, and the present sizes of the inputs: all else is of these."""
-        return Form(self.training, self._sizes)
+        """The present mode, sizes of the inputs and settings of modules: all else is of these."""
+        return Form(self.training, self._sizes, self._settings)
 
     @property
     def _now(self) -> Programs:
@@ -350,6 +372,11 @@ class Placement(nn.Module):
 
     def _check_pass(self, inputs: Sequence[torch.Tensor | None]) -> None:
         """What of `check_batch` goes by what this process has, but for the shapes of inputs."""
+        if self._are_set_anew():
+            raise PlacementError(
+                "modules were given other attributes, modes or hooks after the model was placed: "
+                "accepted in processes is before"
+            )
         if unfilled := self._state.unfilled:
             raise PlacementError(
                 f"{min(unfilled)} has no value ({len(unfilled)} in all): the model was on the meta "
@@ -658,6 +685,8 @@ class Placement(nn.Module):
         PlanError, PlacementError
             As `step`; and if what does not learn was changed meanwhile, by a plan over slices.
         """
+        if self._has_all:
+            self._follow()
         self.check_stream(schedule, stash)
         check_modules_of_stream(self.submodule(part) for part in self.programs)
         self._last = self.form, False
@@ -882,13 +911,47 @@ class Placement(nn.Module):
 
         Back in the mode that it was placed in, each module is in the mode that it had then: a norm
         that was in evaluation in a model in training stays so, where the model's own `train` would
-        have it train. In the other mode all modules are.
+        have it train. In the other mode all modules are. The mode of a module that was set since,
+        as `placed.norm.eval()`, is over, as it is in the model.
         """
-        self._make(Form(mode, self._sizes))
-        super().train(mode)
+        before = modes_of(self.original)
+        try:
+            self.original.train(mode)
+            if mode in self._modes:
+                set_modes(self.original, self._modes[mode])
+            self._switch(mode)
+        except BaseException:
+            set_modes(self.original, before)
+            raise
+        self.parts.train(mode)
+        return self
+
+    def _follow(self) -> None:
+        """Switch to what the model's modules have been set to since, if they were."""
+        if self._are_set_anew():
+            self._switch(self.training)
+
+    def _are_set_anew(self) -> bool:
+        """Whether the model's modules have other settings than those of the present form."""
+        if not self._settings_then.are_others:
+            return False
+        if self._known_settings.get(outline_of(self.original)) != self._settings:
+            return True
+        self._note_settings()
+        return False
+
+    def _note_settings(self) -> None:
+        self._hooked = (*self._hooked_then, *hooked(self.original))
+        self._settings_then.note()
+
+    def _switch(self, training: bool) -> None:
+        """Switch to a mode, and the settings, that the model's modules are in."""
+        known, outline = self._known_settings, outline_of(self.original)
+        self._make(Form(training, self._sizes, known.setdefault(outline, len(known))))
+        self.training, self._settings = training, known[outline]
+        self._note_settings()
         self._last = self.form, False
         self._show()
-        return self
 
     def for_inputs(self, inputs: Inputs) -> Placement:
         """Switch to inputs of the sizes of these, as `train` switches to a mode.
@@ -919,30 +982,32 @@ class Placement(nn.Module):
         True
         """
         self._check_has_all("for_inputs")
+        self._follow()
         return self.for_sizes(sizes_of_inputs(self.tensors_of(inputs)))
 
     def _for_call(self, tensors: Sequence[torch.Tensor], call: str) -> None:
         """Switch to the sizes of what it is called with, if it can compute with that."""
         self._check_has_all(call)
+        self._follow()
         self._check_types(tensors)
         self.for_sizes(sizes_of_inputs(tensors))
 
     def for_sizes(self, sizes: Sizes) -> Placement:
         """The same of the sizes themselves, which all processes switch to together."""
         if sizes != self._sizes:
-            self._make(Form(self.training, sizes))
+            self._make(self.form._replace(sizes=sizes))
             self._sizes = sizes
             self._last = self.form, False
             self._show()
         return self
 
     def _make(self, form: Form) -> None:
-        """Make programs of a form, if there are none: of another mode's, or another size's."""
+        """Make programs of a form, if there are none; the model's modules are as they are in it."""
         if form in self._forms:
             return
-        base = Form(not form.training, self.placed_for)
+        base = self._first
         if form.sizes != self.placed_for:
-            base = Form(form.training, self.placed_for)
+            base = form._replace(sizes=self.placed_for)
             self._make(base)
         with torch.inference_mode(False):  # a call may come here in whatever mode
             made, new = self._in_form(form, self._forms[base])
@@ -1026,6 +1091,98 @@ class Placement(nn.Module):
             self._state.fill(programs, devices, {})
         self._show()
         return self
+
+    # -------------------------------------------------------------- the model's modules
+
+    def slices_of(self, name: str) -> list[torch.Tensor]:
+        """What parts hold of a tensor of the model's state, by its name there."""
+        known = self._state.original.get(name)
+        return [] if known is None else self._state.slices_of(known.held_as)
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """The model's own modules; see `named_modules`."""
+        for name, module in listed_children(self, self.original, "").items():
+            if module is not None:
+                yield name, module
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """The placement and the model's own modules, by the names that they have in the model.
+
+        Modes, attributes and hooks that are set there have the effect that they have on the model,
+        whose next pass traces it once more: norms in evaluation, their momentum, a dropout's rate.
+        `parameters()` of a module are what parts hold of it. Its tensors as a whole are nowhere:
+        reading or replacing one is a PlacementError.
+
+        >>> import hgpart
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+        >>> placed = hgpart.place(model, k=2, example=torch.zeros(2, 3, 8, 8))
+        >>> [name for name, module in placed.named_modules() if isinstance(module, nn.BatchNorm2d)]
+        ['1']
+        >>> sum(one.numel() for one in placed.get_submodule("1").parameters())
+        16
+        """
+        memo = set() if memo is None else memo
+        if self in memo:
+            return
+        if remove_duplicate:
+            memo.add(self)
+        yield prefix, self
+        own = vars(self.original)
+        if own["_parameters"] or own["_buffers"] or not own["_modules"]:
+            whole = listed(self, self.original, "")  # which has what no module in it has
+            yield from whole.named_modules(memo, prefix, remove_duplicate)
+            return
+        for name, module in self.named_children():
+            path = f"{prefix}.{name}" if prefix else name
+            yield from module.named_modules(memo, path, remove_duplicate)
+
+    def _named_members(
+        self,
+        get_members_fn: Callable[..., Any],
+        prefix: str = "",
+        recurse: bool = True,
+        remove_duplicate: bool = True,
+    ) -> Iterator[tuple[str, Any]]:
+        """The parameters and buffers of parts, by the parts' names."""
+        if recurse:
+            prefix = f"{prefix}.parts" if prefix else "parts"
+            yield from self.parts._named_members(
+                get_members_fn, prefix=prefix, remove_duplicate=remove_duplicate
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        """A module of the model's, or an attribute of the model itself."""
+        skeleton = self.__dict__.get("_skeleton")
+        if skeleton is None or name in self._modules:
+            return super().__getattr__(name)
+        own = vars(skeleton[0])
+        if name in own and name not in NO_STATE:
+            return own[name]
+        if is_registered(own, name):
+            return getattr(listed(self, skeleton[0], ""), name)
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute: of the model, if that has it."""
+        parts = self.__dict__.get("_modules", {}).get("parts")
+        if parts is None or name in self.__dict__ or hasattr(type(self), name):
+            super().__setattr__(name, value)
+            return
+        own = vars(self.original)
+        check_assigned(own, "", name, value)
+        if name in own and name not in NO_STATE:
+            setattr(self.original, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        """Refuse another module than the model's own, of which there is no trace."""
+        if "parts" not in self._modules:
+            super().add_module(name, module)
+        else:
+            listed(self, self.original, "").add_module(name, module)
 
     # -------------------------------------------------------------- as it is shown, and copied
 

@@ -19,10 +19,13 @@ class Form(NamedTuple):
         The mode of the model.
     sizes : tuple of tuple of int
         Of each tensor among its inputs, the dimensions behind the first.
+    settings : int
+        Of those that its modules have been seen with, attributes and modes, which.
     """
 
     training: bool
     sizes: Sizes
+    settings: int = 0
 
 
 def sizes_of_inputs(tensors: Sequence[Tensor]) -> Sizes:

@@ -30,10 +30,13 @@ class Outline(NamedTuple):
         Of each module its path, kind, code, tensors, attributes and hooks.
     modes : tuple of bool
         Whether each is in training.
+    opaque : bool
+        Whether something could not be looked into, and may have changed within.
     """
 
     modules: tuple[Hashable, ...]
     modes: tuple[bool, ...]
+    opaque: bool
 
 
 def outline_of(model: nn.Module) -> Outline:
@@ -59,7 +62,7 @@ def outline_of(model: nn.Module) -> Outline:
         )
         for path, module in named
     )
-    return Outline(modules, tuple(module.training for _, module in named))
+    return Outline(modules, tuple(module.training for _, module in named), names.opaque)
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -84,6 +87,7 @@ class _Names:
 
     def __init__(self, named: list[tuple[str, nn.Module]]) -> None:
         self.known: dict[int, str] = {}
+        self.opaque = False
         for path, module in named:
             self.known.setdefault(id(vars(module)), path)
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
@@ -98,7 +102,7 @@ class _Names:
         return None
 
     def content(self, value: Any) -> Hashable:
-        """What values of equal content have in common; one that can't be looked into is unique."""
+        """What values of equal content have in common; of others, that they are the same."""
         if isinstance(value, (bool, int, float, str, type(None))):
             return type(value), value
         if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
@@ -107,11 +111,13 @@ class _Names:
             return dict, tuple((name, self.content(one)) for name, one in value.items())
         if isinstance(value, (list, tuple)):
             return type(value), tuple(map(self.content, value))
-        return digest_of(value, self) or object()
+        digest = digest_of(value, self)
+        self.opaque |= digest is None
+        return digest or _Itself(value)
 
 
 class _Itself:
-    """A function, which is equal to itself alone."""
+    """An object that is equal to itself alone."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -89,6 +89,8 @@ class TracedModel:
         The mode that it was traced in.
     outline : Outline
         Of the model as it was traced.
+    settings : int
+        As in `Form`.
     unheld : tuple of str
         What the forward pass does in Python that the graph does as it was done this one time.
     lost_gradients : tuple of str
@@ -109,6 +111,7 @@ class TracedModel:
     batch_size: int
     training: bool
     outline: Outline
+    settings: int = 0
     unheld: tuple[str, ...] = ()
     lost_gradients: tuple[str, ...] = ()
 
@@ -120,7 +123,7 @@ class TracedModel:
     @property
     def form(self) -> Form:
         """The mode, and the sizes of inputs, that the graph is for."""
-        return Form(self.training, sizes_of_inputs(self.example))
+        return Form(self.training, sizes_of_inputs(self.example), self.settings)
 
 
 def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,286 @@
+"""The model that a placement was made of -> its modules, as the placement lists them.
+
+Each is of the model's own kind and has its attributes, modes and hooks: what is set there, the
+placement follows by tracing the model once more. Its parameters and buffers are the slices that
+parts hold, each by its name in the model. No tensor is there as a whole: to read one, or to put
+another in its place, is refused by name, and so is what would do nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from hgpart.errors import PlacementError
+from hgpart.tracing.reachable import NO_STATE
+
+if TYPE_CHECKING:
+    from hgpart.placement.placement import Placement
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+class SliceName(str):
+    """The name of a divided tensor, of one of its slices: equal to the name, to no other slice's.
+
+    >>> one, other = SliceName("bias", 0), SliceName("bias", 1)
+    >>> one == "bias" == other, one == other, len({one: 0, other: 1})
+    (True, False, 2)
+    """
+
+    __slots__ = ("number",)
+    number: int
+
+    def __new__(cls, name: str, number: int) -> SliceName:
+        """The name of the slice of a number."""
+        made = super().__new__(cls, name)
+        made.number = number
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same name, and not of another slice."""
+        if isinstance(other, SliceName) and other.number != self.number:
+            return False
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        """As `str` has an own one."""
+        return not self == other
+
+    __hash__ = str.__hash__
+
+    def __radd__(self, prefix: str) -> SliceName:
+        """The name behind the path of a module."""
+        return SliceName(f"{prefix}{self}", self.number)
+
+
+class Listed(WeakValueDictionary[int, nn.Module]):
+    """Modules that a placement has listed, while anyone has them; a copy begins with none."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Listed:
+        """Those of the copy, of which there are none yet."""
+        return Listed()
+
+
+def listed(placement: Placement, module: nn.Module, path: str) -> nn.Module:
+    """A module of the model as its placement lists it: the same one wherever it is met."""
+    made = placement.listed.get(id(module))
+    if made is None:
+        of_model: Any = type(module)
+        kind = _listed_kind(of_model)
+        made = kind.__new__(kind)
+        object.__setattr__(made, "__dict__", vars(module))
+        object.__setattr__(made, "_placement", placement)
+        object.__setattr__(made, "_module", module)
+        object.__setattr__(made, "_path", path)
+        placement.listed[id(module)] = made
+    return made
+
+
+def listed_children(
+    placement: Placement, module: nn.Module, path: str
+) -> dict[str, nn.Module | None]:
+    """The modules in one, by their names."""
+    return {
+        name: None if child is None else listed(placement, child, _joined(path, name))
+        for name, child in vars(module)["_modules"].items()
+    }
+
+
+def slices_of(
+    placement: Placement, registry: Mapping[str, Tensor | None], path: str
+) -> dict[str, Tensor | None]:
+    """What parts hold of a module's tensors, each slice by the name of what it is of."""
+    found: dict[str, Tensor | None] = {}
+    for name, whole in registry.items():
+        several = [] if whole is None else placement.slices_of(_joined(path, name))
+        if len(several) == 1:
+            found[name] = several[0]
+        for number, one in enumerate(several if len(several) > 1 else ()):
+            found[SliceName(name, number)] = one
+        if whole is None:
+            found[name] = None
+    return found
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise the PlacementError for what can't be done where parts hold slices of tensors."""
+    raise PlacementError(
+        f"{what}, where parts hold slices: accepted are the model itself, before it is placed, "
+        "state_dict and load_state_dict of the placement, and slices by parameters() of a module"
+    )
+
+
+class _Listed:
+    """What is other in a listed module than in the model's own."""
+
+    __slots__ = ("_module", "_path", "_placement")
+    _module: nn.Module
+    _path: str
+    _placement: Placement
+
+    @property
+    def _modules(self) -> dict[str, nn.Module | None]:
+        """The modules in it, as they are listed."""
+        return listed_children(self._placement, self._module, self._path)
+
+    @property
+    def _parameters(self) -> dict[str, Tensor | None]:
+        """What parts hold of its parameters."""
+        return slices_of(self._placement, vars(self)["_parameters"], self._path)
+
+    @property
+    def _buffers(self) -> dict[str, Tensor | None]:
+        """What parts hold of its buffers."""
+        return slices_of(self._placement, vars(self)["_buffers"], self._path)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in vars(self)["_modules"]:
+            return self._modules[name]
+        for registry in ("_parameters", "_buffers"):
+            if name in vars(self)[registry]:
+                if vars(self)[registry][name] is None:
+                    return None
+                refuse(f"{_joined(self._path, name)} as a whole")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return repr(self._module)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_assigned(vars(self), self._path, name, value)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        check_assigned(vars(self), self._path, name, None)
+        object.__delattr__(self, name)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        if name not in vars(self)["_modules"] or self._modules[name] is not module:
+            check_assigned(vars(self), self._path, name, module or nn.Identity())
+
+    register_module = add_module
+
+    def register_parameter(self, name: str, param: Any) -> None:
+        check_assigned(vars(self), self._path, name, nn.Parameter())
+
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+        check_assigned(vars(self), self._path, name, torch.empty(0))
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        refuse(f"the state of {self._path or 'the model'} as a whole")
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        refuse(f"the state of {self._path or 'the model'} as a whole")
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        refuse(f"moving or casting {self._path} alone")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        refuse(f"a copy of {self._path}")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        refuse(f"a copy of {self._path}")
+
+
+def is_registered(own: Mapping[str, Any], name: str) -> bool:
+    """Whether a module that has these attributes has a tensor or a module of a name."""
+    return any(name in own[one] for one in ("_parameters", "_buffers", "_modules"))
+
+
+def check_assigned(own: Mapping[str, Any], path: str, name: str, value: Any) -> None:
+    """Raise a PlacementError for an attribute of the model that would be a tensor or a module."""
+    if is_registered(own, name) or isinstance(value, Tensor | nn.Module):
+        raise PlacementError(
+            f"{_joined(path, name)} would be {type(value).__name__}, with which the parts do not "
+            "compute: accepted are modules and tensors of the model, before it is placed, and "
+            "values by load_state_dict"
+        )
+
+
+def _reset_running_stats(self: Any) -> None:
+    """As the norm's own, in all parts."""
+    if self.track_running_stats:
+        fresh = {"running_mean": 0, "running_var": 1, "num_batches_tracked": 0}
+        state = {
+            _joined(self._path, name): torch.full(whole.shape, fresh[name], dtype=whole.dtype)
+            for name, whole in vars(self)["_buffers"].items()
+            if whole is not None and name in fresh
+        }
+        self._placement.load_state_dict(state, strict=False)
+
+
+@cache
+def _listed_kind(kind: Any) -> type[nn.Module]:
+    own: dict[str, Any] = {"__slots__": (), "__module__": kind.__module__}
+    if issubclass(kind, _NormBase):
+        own["reset_running_stats"] = _reset_running_stats
+    made: type[nn.Module] = type(kind.__name__, (_Listed, kind), own)
+    return made
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+class Settings:
+    """The attributes, modes and hooks of a model's modules, as they were."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.note()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Settings:
+        """Those of the copied model: what was set and not noted still is in the copy."""
+        made = Settings(copy.deepcopy(self._model, memo))
+        made._unnoted = self.are_others
+        return made
+
+    def note(self) -> None:
+        """They are as they are now."""
+        self._unnoted = False
+        self._known = [(vars(module), [*_settings(module)]) for module in self._model.modules()]
+
+    @property
+    def are_others(self) -> bool:
+        """Whether any was set since, be it to an equal value."""
+        return self._unnoted or any(
+            len(known) != len(now := [*_settings_of(own)])
+            or any(one is not other for one, other in zip(known, now, strict=True))
+            for own, known in self._known
+        )
+
+
+def _settings(module: nn.Module) -> Iterator[Any]:
+    return _settings_of(vars(module))
+
+
+def _settings_of(own: Mapping[str, Any]) -> Iterator[Any]:
+    for name, value in own.items():
+        if name in _HOOKS:
+            yield from value.values()
+        elif name not in NO_STATE:
+            yield value
+            if isinstance(value, list | tuple):
+                yield from value
+            elif isinstance(value, dict):
+                yield from value.values()
+
+
+def modes_of(model: nn.Module) -> tuple[bool, ...]:
+    """Whether each module is in training, in the order of an `Outline`."""
+    return tuple(one.training for _, one in model.named_modules(remove_duplicate=False))
+
+
+def set_modes(model: nn.Module, modes: tuple[bool, ...]) -> None:
+    """Give each module its mode."""
+    every: list[nn.Module] = [one for _, one in model.named_modules(remove_duplicate=False)]
+    for one, mode in zip(every, modes, strict=True):
+        one.training = mode

@@ -1,0 +1,204 @@
+"""What is done to the modules that a placement lists: the model's own effect, or refused by name.
+
+Each of these did nothing on a placement, without a word: its modules were those of the parts.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import fusion, parametrizations, prune
+
+from hgpart import Placement, partition_model, place
+from hgpart.errors import PlacementError
+from hgpart.partitioned_model import PartitionedModel
+from hgpart.placement.original_modules import SliceName
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)
+        self.rest = nn.Sequential(nn.SiLU(), nn.Dropout(0.5), nn.Conv2d(6, 4, 1))
+        self.bias, self.scale = nn.Parameter(torch.ones(4, 1, 1)), 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rest(self.norm(self.first(x))) * self.scale + self.bias
+
+
+IMAGES = [torch.randn(4, 3, 6, 6, dtype=torch.float64) + step for step in range(2)]
+
+
+@cache
+def divided() -> tuple[Net, PartitionedModel]:
+    torch.manual_seed(0)
+    model = Net().double()
+    return model, partition_model(model, IMAGES[0], k=2, eps=0.2, effort=0.1)
+
+
+def both() -> tuple[Net, Placement]:
+    model, plan = divided()
+    placed = place(model, plan)
+    assert len(placed.slices_of("norm.weight")) == 2  # else little is tried
+    return copy.deepcopy(model), placed
+
+
+def trained(model: Any, groups: Any = None) -> dict[str, torch.Tensor]:
+    optimizer = torch.optim.SGD(groups or model.parameters(), lr=0.1)
+    torch.manual_seed(1)
+    for images in IMAGES:
+        optimizer.zero_grad()
+        model(images).square().mean().backward()
+        optimizer.step()
+    state: dict[str, torch.Tensor] = model.state_dict()
+    return state
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    torch.testing.assert_close(found, dict(expected), rtol=1e-9, atol=1e-12)
+
+
+def frozen(model: Any) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+            module.requires_grad_(False)
+
+
+SETTINGS: dict[str, Callable[[Any], object]] = {
+    "norms in evaluation": frozen,
+    "momentum": lambda model: model.apply(
+        lambda one: setattr(one, "momentum", 0.5) if isinstance(one, nn.BatchNorm2d) else None
+    ),
+    "a rate": lambda model: setattr(model.rest[1], "p", 0.1),
+    "a module of a sequence": lambda model: model.get_submodule("rest.1").eval(),
+    "an attribute of the model": lambda model: setattr(model, "scale", 2.0),
+    "a hook": lambda model: model.rest.register_forward_hook(lambda module, args, made: made * 2),
+}
+LONG = [*SETTINGS][2:]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=[pytest.mark.full] if one in LONG else []) for one in SETTINGS],
+)
+def test_what_is_set_on_modules_has_the_models_effect(name: str) -> None:
+    model, placed = both()
+    SETTINGS[name](model), SETTINGS[name](placed)
+    assert_same(trained(placed), trained(model))
+
+
+def test_a_mode_that_was_set_is_over_with_train_and_copies_have_their_own() -> None:
+    model, placed = both()
+    copied = copy.deepcopy(placed)
+    frozen(copied)
+    again = copy.deepcopy(copied)
+    for one in (placed, again):
+        expected = copy.deepcopy(model)
+        if one is again:
+            frozen(expected)
+        assert_same(trained(one), trained(expected))
+    again.train()
+    assert again.form == placed.form
+
+
+def test_running_statistics_are_reset() -> None:
+    model, placed = both()
+    for one in (model, placed):
+        trained(one)
+        norms = [module for module in one.modules() if isinstance(module, nn.BatchNorm2d)]
+        norms[0].reset_running_stats()
+    assert_same(placed.state_dict(), model.state_dict())
+    assert not model.norm.running_mean.any()
+
+
+@pytest.mark.parametrize("how", ["by kind and name", "by modules' own names"])
+def test_groups_for_an_optimizer_by_modules(how: str) -> None:
+    """A name of a divided parameter comes several times, and a dict of them loses none."""
+    states = []
+    for model in both():
+        decays, others = [], []
+        for module in model.modules():
+            own = dict(module.named_parameters(recurse=False))
+            if how == "by modules' own names" and module is not model:
+                own = dict(module.named_parameters(prefix="p"))
+                own = {name: one for name, one in own.items() if name.count(".") == 1}
+            for name, parameter in own.items():
+                norm = isinstance(module, nn.BatchNorm2d) or name in ("bias", "p.bias")
+                (others if norm else decays).append(parameter)
+        states.append(trained(model, [{"params": decays, "weight_decay": 0.5}, {"params": others}]))
+    assert_same(states[1], states[0])
+
+
+REFUSED: dict[str, Callable[[Any], object]] = {
+    "initialise": lambda placed: placed.apply(
+        lambda one: nn.init.zeros_(one.weight) if isinstance(one, nn.Conv2d) else None
+    ),
+    "initialise again": lambda placed: placed.first.reset_parameters(),
+    "data": lambda placed: placed.first.weight.data.fill_(1.0),
+    "statistics": lambda placed: placed.norm.running_mean.zero_(),
+    "look for a bias": lambda placed: hasattr(placed.first, "bias"),
+    "penalty": lambda placed: placed.bias.norm(),
+    "prune": lambda placed: prune.l1_unstructured(placed.first, "weight", 0.5),
+    "parametrize": lambda placed: parametrizations.weight_norm(placed.first),
+    "norms among processes": nn.SyncBatchNorm.convert_sync_batchnorm,
+    "fuse": lambda placed: fusion.fuse_conv_bn_eval(placed.first.eval(), placed.norm.eval()),
+    "another head": lambda placed: setattr(placed, "first", nn.Conv2d(3, 6, 3)),
+    "another activation": lambda placed: setattr(placed.rest, "0", nn.ReLU()),
+    "one module more": lambda placed: setattr(placed, "head", nn.ReLU()),
+    "another parameter": lambda placed: setattr(placed, "bias", nn.Parameter(torch.ones(4))),
+    "one parameter more": lambda placed: placed.first.register_parameter("scale", None),
+    "no bias": lambda placed: delattr(placed.first, "bias"),
+    "another type": lambda placed: placed.first.half(),
+    "a copy": lambda placed: copy.deepcopy(placed.first),
+    "a state": lambda placed: placed.first.state_dict(),
+    "another state": lambda placed: placed.first.load_state_dict({}),
+}
+
+
+@cache
+def refusing() -> Placement:
+    return both()[1]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_needs_tensors_as_a_whole_is_refused_by_name(name: str) -> None:
+    placed = refusing()
+    before = {name: one.clone() for name, one in placed.state_dict().items()}
+    with pytest.raises(PlacementError, match=r"^(a copy of |moving or casting |the state of )?\w+"):
+        REFUSED[name](placed)
+    assert_same(placed.state_dict(), before)
+
+
+def test_modules_have_the_names_and_kinds_of_the_models_and_all_parameters_once() -> None:
+    model, placed = both()
+    named = [(name, type(one).__name__) for name, one in placed.named_modules()]
+    assert named[1:] == [(name, type(one).__name__) for name, one in model.named_modules()]
+    assert repr(placed.rest) == repr(model.rest)
+    assert placed.norm is placed.get_submodule("norm") and placed.rest[2].stride == (1, 1)
+    outer = nn.Sequential(placed, nn.ReLU())
+    for found in (placed.parameters(), outer.parameters(), dict(outer.named_parameters()).values()):
+        assert {*map(id, found)} == {*map(id, placed.parameters())}
+    assert SliceName("weight", 0) != SliceName("weight", 1)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = placed.nothing
+
+
+def test_backward_hooks_that_modules_are_given_are_refused_by_name() -> None:
+    placed = both()[1]
+    placed.first.register_full_backward_hook(lambda *_: None)
+    with pytest.raises(PlacementError, match="a hook on the module first"):
+        placed(IMAGES[0])
+
+
+def test_a_process_with_some_of_the_parts_does_not_follow_alone() -> None:
+    placed = place(*divided(), parts=[0])
+    placed.norm.eval()
+    with pytest.raises(PlacementError, match="modules were given other attributes"):
+        placed.check_batch(4, [IMAGES[0]])
