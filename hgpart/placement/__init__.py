@@ -2,10 +2,9 @@
 
 One idea a file, in the order in which a placement comes about: `mode_programs`, `modes` and
 `other_forms` (training and evaluation, sizes of inputs), `micro_batches` (what a batch is divided
-into), `held_state` (the tensors), `original_modules` (what `modules()` lists), `placement` (the
-module), `param_groups` (its parameters, for an optimizer), `pipeline_stages` (its parts as
-functions of tensors); `expected` is what its passes should send, `rehearsal` and `accounting` are
-its report.
+into), `held_state` (the tensors), `placement` (the module), `param_groups` (its parameters, for an
+optimizer), `pipeline_stages` (its parts as functions of tensors); `expected` is what its passes
+should send, `rehearsal` and `accounting` are its report.
 
 In `building`: `shipments` (which channels go where, as `execution.transfers`), `blueprint` (all
 that the parts have in common), `order` (of layers, over the shares of a batch), `part_graph`,
@@ -20,7 +19,8 @@ say how operators are cut), `steps`, and `slices` (what a part holds of the mode
 `batch_shares` (which are computed as one), `interleaving` (in which order parts go through them),
 `joining`, `samples` and `joined_graph` (which of their steps are one, and how that is made),
 `owners` (whose the parameters are), `messages` (which of them travel together), `exchanges` and
-`copies` (what parts have of each other's state), `statistics` (of norms of all shares).
+`copies` (what parts have of each other's state), `statistics` (of norms of all shares). In
+`as_module`: `original_modules` (what `modules()` lists), `whole_tensors` (who needs them).
 """
 
 from __future__ import annotations

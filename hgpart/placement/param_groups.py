@@ -20,6 +20,9 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     Biases are all that has one dimension or none, norms the modules of torch that are such, or are
     derived from these. Of a placement it goes by the modules and shapes of the model that it was
     made of, so that an optimizer does to the parts what it does to the model. A group may be empty.
+    In each, ``"whole"`` says of each parameter whether it is all of one of the model's: optimizers
+    that compute with a tensor as a whole (LARS, LAMB, Adafactor, Muon) do to these alone what they
+    do to the model.
 
     Parameters
     ----------
@@ -30,6 +33,8 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     >>> [len(group["params"]) for group in param_groups(model, 0.01)]
     [1, 3]
+    >>> param_groups(model, 0.01)[0]["whole"]
+    (True,)
     """
     whole = model.original if isinstance(model, Placement) else model
     of_norms = {
@@ -42,9 +47,16 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     groups: dict[bool, list[torch.Tensor]] = {True: [], False: []}
     for name, parameter in _named(model):
         groups[shapes[name] > 1 and name not in of_norms].append(parameter)
+    divided = dict[int, str]()
+    if isinstance(model, Placement):
+        divided = {id(parameter): name for name, parameter in model.divided_parameters()}
     return [
-        {"params": groups[True], "weight_decay": weight_decay},
-        {"params": groups[False], "weight_decay": 0.0},
+        {
+            "params": parameters,
+            "weight_decay": weight_decay if decays else 0.0,
+            "whole": tuple(id(one) not in divided for one in parameters),
+        }
+        for decays, parameters in groups.items()
     ]
 
 

@@ -28,6 +28,17 @@ from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.partition import Partition
 from hgpart.partition.partition import MB
+from hgpart.placement.as_module.original_modules import (
+    Listed,
+    Settings,
+    check_assigned,
+    is_registered,
+    listed,
+    listed_children,
+    modes_of,
+    set_modes,
+)
+from hgpart.placement.as_module.whole_tensors import warn_of_optimizers
 from hgpart.placement.building.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import (
@@ -61,16 +72,6 @@ from hgpart.placement.mode_programs import (
     with_unused,
 )
 from hgpart.placement.modes import skeleton
-from hgpart.placement.original_modules import (
-    Listed,
-    Settings,
-    check_assigned,
-    is_registered,
-    listed,
-    listed_children,
-    modes_of,
-    set_modes,
-)
 from hgpart.placement.other_forms import programs_of, retraced
 from hgpart.placement.parts import Parts
 from hgpart.placement.shares.batch_shares import joined, sizes_of
@@ -169,6 +170,7 @@ class Placement(nn.Module):
         if self._has_all:
             self._state.check_coverage()
         self._show()
+        warn_of_optimizers(self)
 
     # -------------------------------------------------------------- the submodules
 
@@ -1099,6 +1101,13 @@ class Placement(nn.Module):
         known = self._state.original.get(name)
         return [] if known is None else self._state.slices_of(known.held_as)
 
+    def divided_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Those parameters that are not all of a parameter of the model, whose names they have."""
+        for part in self.programs:
+            for held, tensor in self.held(part):
+                if isinstance(tensor, nn.Parameter) and not held.is_whole:
+                    yield held.name, tensor
+
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
         """The model's own modules; see `named_modules`."""
         for name, module in listed_children(self, self.original, "").items():
@@ -1246,6 +1255,7 @@ class Placement(nn.Module):
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        warn_of_optimizers(copied)
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:

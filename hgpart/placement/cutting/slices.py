@@ -47,6 +47,11 @@ class Slice:
         )
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the tensor."""
+        return self.local_shape == self.shape
+
+    @property
     def places(self) -> tuple[Any, ...]:
         """An index into a numpy array of the whole that has the elements held."""
         if self.elements is not None:

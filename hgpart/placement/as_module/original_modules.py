@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from weakref import WeakValueDictionary
 
 import torch
@@ -20,9 +20,6 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from hgpart.errors import PlacementError
 from hgpart.tracing.reachable import NO_STATE
-
-if TYPE_CHECKING:
-    from hgpart.placement.placement import Placement
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -69,7 +66,19 @@ class Listed(WeakValueDictionary[int, nn.Module]):
         return Listed()
 
 
-def listed(placement: Placement, module: nn.Module, path: str) -> nn.Module:
+class Lister(Protocol):
+    """A placement, as the modules that it lists need it."""
+
+    listed: Listed
+
+    def slices_of(self, name: str) -> list[Tensor]:
+        """What parts hold of a tensor of the model's state, by its name there."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Load some of the model's state."""
+
+
+def listed(placement: Lister, module: nn.Module, path: str) -> nn.Module:
     """A module of the model as its placement lists it: the same one wherever it is met."""
     made = placement.listed.get(id(module))
     if made is None:
@@ -84,9 +93,7 @@ def listed(placement: Placement, module: nn.Module, path: str) -> nn.Module:
     return made
 
 
-def listed_children(
-    placement: Placement, module: nn.Module, path: str
-) -> dict[str, nn.Module | None]:
+def listed_children(placement: Lister, module: nn.Module, path: str) -> dict[str, nn.Module | None]:
     """The modules in one, by their names."""
     return {
         name: None if child is None else listed(placement, child, _joined(path, name))
@@ -95,7 +102,7 @@ def listed_children(
 
 
 def slices_of(
-    placement: Placement, registry: Mapping[str, Tensor | None], path: str
+    placement: Lister, registry: Mapping[str, Tensor | None], path: str
 ) -> dict[str, Tensor | None]:
     """What parts hold of a module's tensors, each slice by the name of what it is of."""
     found: dict[str, Tensor | None] = {}
@@ -124,7 +131,7 @@ class _Listed:
     __slots__ = ("_module", "_path", "_placement")
     _module: nn.Module
     _path: str
-    _placement: Placement
+    _placement: Lister
 
     @property
     def _modules(self) -> dict[str, nn.Module | None]:

@@ -18,7 +18,7 @@ from torch.nn.utils import fusion, parametrizations, prune
 from hgpart import Placement, partition_model, place
 from hgpart.errors import PlacementError
 from hgpart.partitioned_model import PartitionedModel
-from hgpart.placement.original_modules import SliceName
+from hgpart.placement.as_module.original_modules import SliceName
 
 
 class Net(nn.Module):

@@ -1,0 +1,71 @@
+"""Placement + the optimizers that step on it -> a warning of those that need parameters as a whole.
+
+Most update each element by itself, or by the gradients of all parameters: what they make of slices
+is what they make of the whole. Those that scale by a tensor's norm, or factor or orthogonalise
+it, do something else where parts hold slices of it.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+# In names of classes of torch.optim, timm, transformers, apex, and those of papers.
+KINDS = (
+    *("adafactor", "adahessian", "adamp", "came", "galore", "kron", "lamb", "larc", "lars"),
+    *("muon", "novograd", "sgdp", "shampoo", "sm3", "soap"),
+)
+
+
+class Divided(Protocol):
+    """A placement, some of whose parameters are divided."""
+
+    def divided_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """These, with the names of what they are slices of."""
+
+
+def needs_whole_tensors(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer is known to compute with parameters as a whole.
+
+    >>> needs_whole_tensors(torch.optim.Adafactor([torch.ones(1)]))
+    True
+    >>> needs_whole_tensors(torch.optim.AdamW([torch.ones(1)]))
+    False
+    """
+    names = [kind.__name__.lower() for kind in type(optimizer).__mro__]
+    return any(kind in name for kind in KINDS for name in names)
+
+
+def warn_of_optimizers(placement: Divided) -> None:
+    """Warn once if such an optimizer steps on divided parameters of a placement, while that lives.
+
+    Nothing is watched where no parameter is divided.
+    """
+    if next(placement.divided_parameters(), None) is None:
+        return
+    placed = weakref.ref(placement)
+
+    def look(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        found = placed()
+        if found is None or not needs_whole_tensors(optimizer):
+            return
+        names = {id(one): name for name, one in found.divided_parameters()}
+        given = [one for group in optimizer.param_groups for one in group["params"]]
+        divided = [names[id(one)] for one in given if id(one) in names]
+        if divided:
+            handle.remove()
+            warnings.warn(
+                f"{type(optimizer).__name__} computes with parameters as a whole, and parts hold "
+                f"slices of {divided[0]} ({len(divided)} of the {len(given)} that it was given): "
+                "it does not do what it does to the model; whole ones are marked in "
+                'hgpart.param_groups(...)[0]["whole"]',
+                stacklevel=2,
+            )
+
+    handle = register_optimizer_step_pre_hook(look)
+    weakref.finalize(placement, handle.remove)
