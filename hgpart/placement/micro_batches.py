@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import add
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.step_run import Score
 from hgpart.placement.building.blueprint import Blueprint
+from hgpart.placement.loss_counts import class_loss, is_sum
 from hgpart.placement.state.original_state import has_hooks
 from hgpart.schedules import check_recompute
 from hgpart.schedules.schedule import Schedule
@@ -88,47 +89,158 @@ def _divided_values(
     return found
 
 
+Counts = tuple[float, float]  # what a mean divides by: by its own targets, and by all of them
+Total = Callable[[Counts], Counts]
+StandIn = Callable[[Sequence[torch.Tensor], int], Sequence[torch.Tensor]]
+
+
 def score_of(
     build: Callable[[Sequence[Any]], Any],
     targets: Any,
-    loss_fn: Callable[[Any, Any], torch.Tensor] | None,
+    loss_fn: Callable[[Any, Any], Any] | None,
     sizes: Sequence[Sequence[int]],
     shares: Sequence[int] = (0,),
     some: Sequence[Collection[int]] = (),
+    counted: Sequence[int] = (0,),
+    total: Total | None = lambda counts: counts,
+    stand_in: StandIn | None = None,
 ) -> Score:
     """What a part makes of a micro-batch's results: its part of the loss, or the results by share.
 
-    A loss that is a mean over samples counts by their number, so that the sum over the
-    micro-batches, and over the shares of the batch, is that of the whole batch. `sizes` are of each
-    share of each micro-batch, `shares` those whose results the part has. Targets are of all
-    samples, or of those of `some` shares alone.
+    The parts add up to the loss of the whole batch, over micro-batches and over its shares; see
+    `_Parts`. `sizes` are of each share of each micro-batch, `shares` those whose results the part
+    has. Targets are of all samples, or of those of `some` shares alone. `total` adds up what the
+    targets of the shares in `counted` count with what others do in other processes, if these can be
+    asked. `stand_in` makes results of another number of samples, if all targets are here.
 
     Raises
     ------
     ArgumentError
         If targets can't be divided; from `score`, if a loss is no number that gradients begin with.
     """
-    flat = [size for each in sizes for size in each]
     divided, several = divided_targets(targets, _accepted(sizes, some)), len(sizes[0])
+    own_targets = [number * several + share for number in range(len(sizes)) for share in counted]
+    parts = None
+    if loss_fn is not None:
+        parts = _Parts(loss_fn, divided, [*chain(*sizes)], own_targets, total)
 
     def score(micro_batch: int, results: Sequence[Any]) -> Any:
         each = len(results) // len(shares)
         own = [results[at * each : (at + 1) * each] for at in range(len(shares))]
-        if loss_fn is None:
+        if parts is None:
             return own
         losses = []
         for share, results in zip(shares, own, strict=True):
-            at = micro_batch * several + share
-            target = divided[at]
-            if several > 1:  # results of other shares may be on other devices
-                device = results[0].device
-                target = pytree.tree_map_only(torch.Tensor, partial(_to, device), target)
-            loss = loss_fn(build(results), target)
+            loss = parts.loss(micro_batch * several + share, build, results, stand_in)
             check_loss(loss, learns=any(result.requires_grad for result in results))
-            losses.append(loss if len(flat) == 1 else loss * (flat[at] / sum(flat)))
+            losses.append(loss)
         return reduce(add, losses)
 
     return score
+
+
+class _Parts:
+    """The parts of a batch's loss, which add up to it.
+
+    That of a mean over samples counts by their number. Torch's own mean over classes counts by the
+    targets that are not ignored and by their weights, a sum by itself, and (sum, count) by the
+    count of all parts: these have to follow from targets alone, as they are needed before all
+    results are there.
+    """
+
+    def __init__(
+        self,
+        loss_fn: Callable[[Any, Any], Any],
+        targets: Sequence[Any],
+        sizes: Sequence[int],
+        own: Sequence[int],
+        total: Total | None,
+    ) -> None:
+        self._loss_fn, self._targets, self._sizes = loss_fn, targets, sizes
+        self._alone = len(sizes) == 1
+        self._is_sum = is_sum(loss_fn)
+        self._divisor: float | None = None
+        self._counts: list[Any] = []
+        of_classes = None if self._alone else class_loss(loss_fn)
+        if of_classes is None:
+            return
+        found = [targets[at] for at in own]
+        if not all(isinstance(one, torch.Tensor) for one in found):
+            found = []
+        indices = [one for one in found if not one.is_floating_point()]
+        counts = sum(map(of_classes.count, indices)), float(sum(map(torch.numel, indices)))
+        if total is not None:
+            counts = total(counts)
+        elif counts[0] != counts[1] or (indices and of_classes.weight is not None):
+            raise ArgumentError(
+                "weights of classes or ignored targets in a stream of processes over slices: "
+                "accepted is a mean over samples"
+            )
+        if counts[0] != counts[1] or (indices and of_classes.weight is not None):
+            self._loss_fn, self._divisor = of_classes.total, counts[0]
+
+    def loss(
+        self,
+        at: int,
+        build: Callable[[Sequence[Any]], Any],
+        results: Sequence[torch.Tensor],
+        stand_in: StandIn | None,
+    ) -> Any:
+        """The part of one share of one micro-batch."""
+        target = self._to(self._targets[at], results)
+        made = self._loss_fn(build(results), target)
+        if isinstance(made, tuple):
+            made, count = _sum_and_count(made)
+            if self._alone:
+                return made / count
+            return made / self._count_of_all(at, count, build, results, stand_in)
+        if self._alone or self._is_sum or not isinstance(made, torch.Tensor):
+            return made
+        if self._divisor is not None:
+            return made / self._divisor
+        return made * (self._sizes[at] / sum(self._sizes))
+
+    def _count_of_all(
+        self,
+        at: int,
+        count: Any,
+        build: Callable[[Sequence[Any]], Any],
+        results: Sequence[torch.Tensor],
+        stand_in: StandIn | None,
+    ) -> Any:
+        """What all parts count, of their targets beside what this part's results are."""
+        if stand_in is None:
+            raise ArgumentError(
+                "a loss of (sum, count) whose parts are in several processes: accepted there is a "
+                "mean over samples, or torch's cross entropy in steps"
+            )
+        if not self._counts:
+            with torch.no_grad():
+                for size, target in zip(self._sizes, self._targets, strict=True):
+                    others = build(stand_in(results, size))
+                    self._counts.append(
+                        _sum_and_count(self._loss_fn(others, self._to(target, results)))[1]
+                    )
+        if count != self._counts[at]:
+            raise ArgumentError(
+                f"a loss that counts {float(count):g} in place of {float(self._counts[at]):g}: "
+                "accepted in micro-batches are counts that follow from targets alone"
+            )
+        return sum(self._counts)
+
+    def _to(self, target: Any, results: Sequence[torch.Tensor]) -> Any:
+        """Targets where results are: those of other shares may be on other devices."""
+        if self._alone:
+            return target
+        move = partial(_to, results[0].device)
+        return pytree.tree_map_only(torch.Tensor, move, target)
+
+
+def _sum_and_count(made: Any) -> tuple[torch.Tensor, Any]:
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise ArgumentError(f"a loss of {made!r}: accepted is a tensor, or (sum, count)")
+    loss, count = made
+    return loss, count.detach() if isinstance(count, torch.Tensor) else count
 
 
 class StreamedBatches:
@@ -265,6 +377,22 @@ def joined_results(blueprint: Blueprint, by_share: Sequence[Sequence[Any]]) -> S
             )
         device = pieces[0].device
         found.append(torch.cat([piece.to(device) for piece in pieces], dim=dim))
+    return found
+
+
+def stand_in(
+    blueprint: Blueprint, results: Sequence[torch.Tensor], size: int
+) -> Sequence[torch.Tensor]:
+    """Results as of another number of samples: all the first."""
+    found = []
+    for node, result in zip(blueprint.traced.results, results, strict=True):
+        dim = dimension_of_samples(f"result {node.name}", node)
+        one = result.detach()
+        if dim is not None:
+            shape = [*one.shape]
+            shape[dim] = size
+            one = one.narrow(dim, 0, 1).expand(shape)
+        found.append(one)
     return found
 
 

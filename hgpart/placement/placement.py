@@ -52,6 +52,7 @@ from hgpart.placement.expected import (
 from hgpart.placement.held_state import HeldState, assembled
 from hgpart.placement.micro_batches import (
     StreamedBatches,
+    Total,
     check_modules_of_stream,
     check_norms_of_stream,
     check_slices_of_stream,
@@ -61,6 +62,7 @@ from hgpart.placement.micro_batches import (
     named_by_share,
     schedule_for_mode,
     score_of,
+    stand_in,
 )
 from hgpart.placement.mode_programs import (
     Programs,
@@ -564,10 +566,13 @@ class Placement(nn.Module):
         targets : tensors or None in any structure, optional
             Divided among the micro-batches by their first dimension.
         loss_fn : callable, optional
-            (what the model returns, targets) -> a mean over samples, a tensor of one element, which
-            counts by the micro-batch's share of the samples: a sum would count too little, and a
-            mean that leaves out or weighs samples (`ignore_index`, class weights) is one of each
-            micro-batch. Needed in grad mode.
+            (what the model returns, targets) -> a tensor of one element: a mean over samples, which
+            counts by the micro-batch's share of them. Of torch's own losses a sum is one of the
+            batch, and cross entropy and `nll_loss` (functions, their partials and modules) count
+            targets as they do, by class weights and without those of `ignore_index`. Others of that
+            kind return (sum, count), and the loss is the sum over the count of the batch: counts
+            have to follow from targets alone. A loss that the model computes itself has to be a
+            mean over samples, too. Needed in grad mode.
         schedule : Schedule, optional
             Of `hgpart.schedule`; the whole batch at once when left out. One is for all sizes of
             inputs, where parts do the same steps in each of them.
@@ -589,7 +594,8 @@ class Placement(nn.Module):
             If the schedule is for another placement, or for its other mode.
         PlacementError
             As in `for_inputs`, and in `check_batch` for each micro-batch; if an input requires a
-            gradient.
+            gradient. In micro-batches and slices of the batch, if the model computes a loss itself
+            that is a sum, or has class weights or an `ignore_index`.
         """
         tensors = self.tensors_of(inputs)
         batch_size = self.batch_size_of(tensors)
@@ -618,15 +624,34 @@ class Placement(nn.Module):
         part: int,
         *,
         alone: bool = False,
+        total: Total | None = lambda counts: counts,
     ) -> Score:
         """What a part that has results makes of them; see `score_of`.
 
         For a part alone, targets may be of the samples that it needs, or has the result of.
         """
         of_shares = [sizes_of(self.shares, size) for size in sizes]
+        if loss_fn is not None and sum(map(len, of_shares)) > 1 and self.blueprint.uneven_losses:
+            raise PlacementError(
+                f"{self.blueprint.uneven_losses[0]}, a loss that the model computes itself, is no "
+                "mean over samples: accepted in micro-batches and slices is to compute it in the "
+                "loss function"
+            )
         shares = self.shares_of_result(part)
         some = (self._shares_needed(part), shares) if alone else ()
-        return score_of(self.build_results, targets, loss_fn, of_shares, shares, some)
+        counted = shares if alone else range(len(self.shares))
+        all_are_here = not alone or len({*self.output_parts}) == 1
+        return score_of(
+            self.build_results,
+            targets,
+            loss_fn,
+            of_shares,
+            shares,
+            some,
+            total=total,
+            counted=counted,
+            stand_in=partial(stand_in, self.blueprint) if all_are_here else None,
+        )
 
     def batch(self) -> AbstractContextManager[None]:
         """Where micro-batches of one batch are run: what norms update once, they do at its end."""

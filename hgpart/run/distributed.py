@@ -26,7 +26,9 @@ from hgpart.execution.step_run import Score, StepRun
 from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.weights.versions import Versions
 from hgpart.placement import Placement
+from hgpart.placement.loss_counts import class_loss
 from hgpart.placement.micro_batches import (
+    Counts,
     StreamedBatches,
     check_loss,
     check_modules_of_stream,
@@ -309,7 +311,11 @@ class DistributedModel(nn.Module):
         with self._whole_pass():
             batches, score = self.placement.divided(here, sizes, rank), None
             if self.makes_result:
-                score = self.placement.score(targets, loss_fn, sizes, rank, alone=True)
+                score = self.placement.score(
+                    targets, loss_fn, sizes, rank, alone=True, total=self._total
+                )
+            elif class_loss(loss_fn) is not None:
+                self._total((0.0, 0.0))
             state, end = self._begun_state(), None
             if state is not None and schedule.backward:
                 state.begin_backward(self._uses_of(schedule, self.program))
@@ -508,7 +514,8 @@ class DistributedModel(nn.Module):
             if size not in (None, batch_size):
                 raise ArgumentError(f"a batch of {size}: accepted are batches of {batch_size}")
             (values,) = placement.divided(self._here(given), (batch_size,), rank)
-            return values, partial(placement.score, targets, loss_fn, (batch_size,), alone=True)
+            options: dict[str, Any] = {"alone": True, "total": None if several else self._total}
+            return values, partial(placement.score, targets, loss_fn, (batch_size,), **options)
 
         rank, makes_result = self.connection.rank, self.makes_result
         source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
@@ -678,6 +685,13 @@ class DistributedModel(nn.Module):
             step.on_used = partial(state.used, complete=step.complete)
         self._note(step)
         return step
+
+    def _total(self, counts: Counts) -> Counts:
+        """Add up what targets count on all ranks, where several have some."""
+        if len({*self.placement.output_parts}) == 1:
+            return counts
+        first, second = zip(*self.connection.numbers(counts, torch.float64), strict=True)
+        return sum(first), sum(second)
 
     def _note(self, step: StepRun) -> None:
         """Have the figures of the last run be those of this one."""

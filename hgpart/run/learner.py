@@ -26,7 +26,7 @@ from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import times
 
-LossFunction = Callable[[Any, Any], Tensor]  # of results and targets: a mean over samples
+LossFunction = Callable[[Any, Any], Tensor]  # of results and targets; see `Placement.step`
 Loss = Callable[[], float]  # waits for it, where another process has it
 
 

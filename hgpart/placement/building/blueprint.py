@@ -20,6 +20,7 @@ from hgpart.execution.program import CARRY
 from hgpart.execution.transfers import WHOLE, Share, Transfer, TransferredTensor
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.operators.calls import argument, module_of, only_updated
+from hgpart.operators.losses import uneven_losses
 from hgpart.operators.table import operator_of
 from hgpart.partition import Partition
 from hgpart.placement.building.draws import random_nodes
@@ -105,6 +106,11 @@ class Blueprint:
     def nodes(self) -> dict[str, fx.Node]:
         """The traced graph's nodes by name."""
         return {node.name: node for node in self.traced.graph_module.graph.nodes}
+
+    @cached_property
+    def uneven_losses(self) -> tuple[str, ...]:
+        """Losses that the model computes itself, and that are no means over samples."""
+        return tuple(uneven_losses(self.traced.graph_module.graph.nodes))
 
     @cached_property
     def draws(self) -> dict[fx.Node, str]:

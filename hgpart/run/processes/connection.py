@@ -93,9 +93,9 @@ class Connection:
         self.guard(lambda: dist.all_gather_object(values, value), "gathered what all have")
         return values
 
-    def numbers(self, own: Sequence[int]) -> list[list[int]]:
-        """The same of a few whole numbers, of as many in all, which is quicker."""
-        mine = torch.tensor(own, dtype=torch.int64)
+    def numbers(self, own: Sequence[float], dtype: torch.dtype = torch.int64) -> list[list[Any]]:
+        """The same of a few numbers, of as many in all, which is quicker."""
+        mine = torch.tensor(own, dtype=dtype)
         every = [torch.empty_like(mine) for _ in range(self.k)]
         self.guard(lambda: dist.all_gather(every, mine), "gathered what all have")
         return [numbers.tolist() for numbers in every]

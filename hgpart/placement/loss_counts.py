@@ -1,0 +1,89 @@
+"""A loss function, targets -> what its mean counts by, where that is not the number of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.loss import _Loss
+
+OF_CLASSES: Mapping[Any, Callable[..., Tensor]] = {
+    nn.CrossEntropyLoss: functional.cross_entropy,
+    nn.NLLLoss: functional.nll_loss,
+}
+
+LEGACY = ("size_average", "reduce")  # which torch takes in place of a reduction
+
+
+@dataclass(frozen=True, eq=False)
+class ClassLoss:
+    """Torch's own loss of classes, whose mean is over targets by the weights of their classes.
+
+    Attributes
+    ----------
+    total : callable
+        (result, target) -> the sum that the mean is of.
+    weight : Tensor or None
+        Of each class.
+    ignore_index : int
+        The class of targets that do not count.
+    """
+
+    total: Callable[[Any, Tensor], Tensor]
+    weight: Tensor | None
+    ignore_index: int
+
+    def count(self, target: Any) -> float:
+        """What the mean of some targets divides by.
+
+        >>> from torch.nn.functional import cross_entropy
+        >>> loss = class_loss(partial(cross_entropy, ignore_index=0))
+        >>> loss.count(torch.tensor([0, 1, 2, 2]))
+        3.0
+        """
+        counted = target[target != self.ignore_index]
+        if self.weight is None:
+            return float(len(counted))
+        return float(self.weight.to(counted.device, torch.float64)[counted].sum())
+
+
+def class_loss(loss_fn: object) -> ClassLoss | None:
+    """The loss of classes that a mean is of, if it is one that torch has."""
+    function, options = _called(loss_fn)
+    if type(function) in OF_CLASSES:
+        module, function = function, OF_CLASSES[type(function)]
+        of_module = ("weight", "ignore_index", "label_smoothing")
+        options = {name: getattr(module, name) for name in of_module if hasattr(module, name)}
+        options["reduction"] = module.reduction
+    is_mean = options.get("reduction", "mean") == "mean" and not {*LEGACY} & {*options}
+    if function not in OF_CLASSES.values() or not is_mean:
+        return None
+    total = partial(function, **{**options, "reduction": "sum"})
+    return ClassLoss(total, options.get("weight"), options.get("ignore_index", -100))
+
+
+def is_sum(loss_fn: object) -> bool:
+    """Whether it is one of torch's losses that add up.
+
+    >>> is_sum(nn.MSELoss(reduction="sum")), is_sum(nn.MSELoss())
+    (True, False)
+    """
+    function, options = _called(loss_fn)
+    if type(function).__module__ == _Loss.__module__:
+        return bool(function.reduction == "sum")
+    of_torch = getattr(function, "__module__", None) == functional.__name__
+    return of_torch and options.get("reduction") == "sum"
+
+
+def _called(loss_fn: object) -> tuple[Any, dict[str, Any]]:
+    """A function and what it is given by name, by itself and as a partial of it."""
+    options: dict[str, Any] = {}
+    while isinstance(loss_fn, partial) and not loss_fn.args:
+        options = {**loss_fn.keywords, **options}
+        loss_fn = loss_fn.func
+    return loss_fn, options
