@@ -125,6 +125,23 @@ def over_last(count: int) -> Rule:
     return lambda call: along(call, range(-count, 0))
 
 
+def fractional_pool(count: int) -> Rule:
+    """The rule of pooling over so many last dimensions, in steps drawn for each map.
+
+    Each map has as many numbers of its own, between 0 and 1, in the last dimension of a tensor.
+    """
+
+    def rule(call: Call) -> Effect:
+        effect, samples = over_last(count)(call), call.argument("random_samples")
+        if not isinstance(effect, SameIndex) or not samples.origins:
+            return effect
+        of_maps = _elements(samples).reshape(*call.shape[:-count], *[1] * count, count)
+        each = tuple((samples, numbers) for numbers in of_maps.unbind(-1))
+        return SameIndex(effect.operands, (*effect.constants, *each))
+
+    return rule
+
+
 def batch_norm(call: Call) -> Effect:
     """A norm of each channel, along all dimensions but 1."""
     dims = [dim for dim in range(len(call.shape)) if dim != 1]

@@ -145,7 +145,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         Operator(over_last(2)),
         *(aten.max_pool2d, aten.max_pool2d_with_indices, aten.avg_pool2d),
         *(aten.adaptive_avg_pool2d, aten._adaptive_avg_pool2d, aten.adaptive_max_pool2d),
-        *(aten.fractional_max_pool2d, aten.upsample_nearest2d, aten._upsample_nearest_exact2d),
+        *(aten.upsample_nearest2d, aten._upsample_nearest_exact2d),
         *(aten.upsample_bilinear2d, aten._upsample_bilinear2d_aa),
         *(aten.upsample_bicubic2d, aten._upsample_bicubic2d_aa),
     ),
@@ -155,6 +155,8 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         *(aten.adaptive_avg_pool3d, aten.adaptive_max_pool3d),
         *(aten.upsample_nearest3d, aten.upsample_trilinear3d),
     ),
+    (Operator(channelwise.fractional_pool(2)), aten.fractional_max_pool2d),
+    (Operator(channelwise.fractional_pool(3)), aten.fractional_max_pool3d),
     (
         Operator(
             channelwise.batch_norm,

@@ -351,6 +351,23 @@ def test_odd_operators(grain, k, single, seed):
     placements.check_equal(model, inputs, plan, seed)
 
 
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 5, 3), nn.FractionalMaxPool2d(2, output_ratio=0.7)), (3, 9, 9)),
+        (nn.Sequential(nn.Conv3d(1, 4, 1), nn.FractionalMaxPool3d(2, output_size=2)), (1, 5, 5, 5)),
+    ],
+)
+def test_pooling_in_steps_that_are_drawn_for_each_map(model, shape):
+    """The numbers drawn for all maps came to a part of them: torch refused what did not fit."""
+    model = copy.deepcopy(model).double()
+    images = torch.randn(3, *shape, dtype=torch.float64)
+    traced, graph = placements.traced_model(model, images)
+    assert [layer.kind for layer in graph.layers] == ["input", "dense", "output"]
+    plan = placements.of_single_tasks(traced, graph, Modelling(), 3, seed=0)
+    placements.check_equal(model, images, plan)
+
+
 class Beside(nn.Module):
     """Maps of two layers in one, which parameters meet at different places.
 
