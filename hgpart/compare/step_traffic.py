@@ -79,7 +79,9 @@ def step_flows(model: CnnHypergraph, parts: Int32, k: int) -> Mapping[str, Flow]
     is_input = np.array([layer.kind == INPUT for layer in layers])
     costs = np.where(is_input[maps.net_layers % max(1, len(layers))], 0, maps.costs)
     gradients, statistics = (
-        _flow(nets.of_parts(model.weights, parts, k), k)
+        _flow(
+            replace(nets, gathers=np.ones_like(nets.gathers)).of_parts(model.weights, parts, k), k
+        )
         for nets in (model.parameter_nets, model.statistics_nets)
     )
     sums = {"statistics": statistics, "statistics back": statistics.back}

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
 
-from hgpart.arrays import Int64
+from hgpart.arrays import Bool, Int64
 from hgpart.hypergraph.cnn_vertices import CnnVertices
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.nets import Nets
-from hgpart.hypergraph.parameters import vertex_gradients, vertex_statistics
+from hgpart.hypergraph.parameters import read_parameters, vertex_gradients, vertex_statistics
+from hgpart.layers.channel_graph import PARAMETER
 from hgpart.sequences import Sequences, distinct_pairs, equal_rows, starts_of_runs
 
 
 def map_nets(model: CnnVertices) -> Nets:
-    """Slice by slice, and per layer, a net for each row's sums, then for maps read alike."""
+    """Slice by slice, and per layer, a net for each row's sums, then for maps read alike.
+
+    Where the batch is in slices, what tasks read of parameters is no map: see `parameter_nets`.
+    """
     modelling, layers = model.modelling, 2 * len(model.views)
     of_samples = {
         samples: _slice_nets(model, modelling.of_samples(samples).views(model.graph))
         for samples in sorted(set(modelling.samples))
     }
+    if modelling.slices > 1:
+        of_samples = {
+            samples: nets.take(np.flatnonzero(~_are_of_parameters(model, nets)))
+            for samples, nets in of_samples.items()
+        }
     return Nets.joined(
         [
             of_samples[samples].shifted(number * model.slice_vertices, number * layers)
@@ -31,9 +39,20 @@ def map_nets(model: CnnVertices) -> Nets:
 
 
 def parameter_nets(model: CnnVertices) -> Nets:
-    """A net for the parameters of each vertex: its slices, of which the first sums gradients."""
+    """A net for the parameters of each vertex: its slices, of which the first sums gradients.
+
+    Parameters that a task holds and others read, as the scale of a norm over the width, are a net
+    of their own: that task and all that read it, in all slices.
+    """
     first_layer = 2 * len(model.views) * model.modelling.slices
-    return _nets_over_slices(model, vertex_gradients, first_layer)
+    costs = vertex_gradients(model)
+    read = read_parameters(model)[1] * model.modelling.training
+    return Nets.joined(
+        [
+            _nets_over_slices(model, costs - read, first_layer),
+            _nets_over_slices(model, read, first_layer, readers_of_parameters(model)),
+        ]
+    )
 
 
 def statistics_nets(model: CnnVertices) -> Nets:
@@ -42,26 +61,53 @@ def statistics_nets(model: CnnVertices) -> Nets:
     The first of them adds up sums and sums of squares.
     """
     first_layer = len(model.views) * (2 * model.modelling.slices + 1)
-    return _nets_over_slices(model, vertex_statistics, first_layer)
+    return _nets_over_slices(model, vertex_statistics(model), first_layer)
 
 
 def _nets_over_slices(
-    model: CnnVertices, costs_of: Callable[[CnnVertices], Int64], first_layer: int
+    model: CnnVertices,
+    costs: Int64,
+    first_layer: int,
+    others: Mapping[int, Int64] | None = None,
 ) -> Nets:
-    """A net over all slices of each vertex, of that cost; none where it is 0 or a slice is all."""
-    costs = costs_of(model) if model.modelling.slices > 1 else np.zeros(0, dtype=np.int64)
-    own = np.flatnonzero(costs)
+    """A net of each vertex of that cost over all slices; none where it is 0 or a slice is all.
+
+    In every slice others belong to it, too, which are sent what the first has.
+    """
+    own = np.flatnonzero(costs) if model.modelling.slices > 1 else np.zeros(0, dtype=np.int64)
     every = np.arange(len(own) + 1)
-    slices = own[:, None] + np.arange(model.modelling.slices) * model.slice_vertices
+    slices = np.arange(model.modelling.slices)[:, None] * model.slice_vertices
+    pins = [
+        (np.union1d((others or {}).get(vertex, vertex), vertex) + slices).ravel()
+        for vertex in own.tolist()
+    ]
     return Nets(
         costs=costs[own],
-        gathers=np.ones(len(own), dtype=np.bool_),
+        gathers=np.full(len(own), others is None),
         layers=(first_layer + model.vertex_layers[own]).astype(np.int32),
         roots=own.astype(np.int32),
         readers=every[:-1],
         lists=Sequences(every, every[:-1]),
-        sets=Sequences(every * model.modelling.slices, slices.ravel()),
+        sets=Sequences(
+            np.cumsum([0, *map(len, pins)]), np.concatenate([np.zeros(0, np.int64), *pins])
+        ),
     )
+
+
+def _are_of_parameters(model: CnnVertices, nets: Nets) -> Bool:
+    """Whether each net of a slice is of a parameter that its task sends."""
+    are = np.array([layer.kind == PARAMETER for layer in model.graph.layers], dtype=np.bool_)
+    return are[nets.layers % max(1, len(are))] & ~nets.gathers
+
+
+def readers_of_parameters(model: CnnVertices) -> dict[int, Int64]:
+    """By vertex that holds parameters for others, the vertices of a slice that read them."""
+    maps = _map_nets(model, model.views)
+    readers, found = maps.lists.united(maps.sets), dict[int, Int64]()
+    for net in np.flatnonzero(_are_of_parameters(model, maps)).tolist():
+        own, root = readers[int(maps.readers[net])], int(maps.roots[net])
+        found[root] = np.union1d(found[root], own) if root in found else own
+    return found
 
 
 def _slice_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
@@ -70,15 +116,7 @@ def _slice_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     is_map = np.repeat([False, True], [len(sums.roots), len(maps.roots)])
     layers = np.concatenate([sums.layers, maps.layers])
     order = np.lexsort((is_map, layers % max(1, len(views))))
-    joined = Nets.joined([sums, maps])
-    return replace(
-        joined,
-        costs=joined.costs[order],
-        gathers=joined.gathers[order],
-        layers=joined.layers[order],
-        roots=joined.roots[order],
-        readers=joined.readers[order],
-    )
+    return Nets.joined([sums, maps]).take(order)
 
 
 def _reduction_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:

@@ -38,7 +38,8 @@ class Modelling:
         Whether the model's inputs and its result have a vertex.
     slices : int
         Slices of the batch, as even as can be. Each vertex is then one for each slice, and those
-        of a filter share a net for its parameters: their gradients are summed, and travel. What
+        of a filter share a net for its parameters: their gradients are summed, and travel.
+        Parameters that many tasks read are one net of all these, in all slices. What
         else than a batch norm mixes samples, such as a mean over the batch, is of each slice, too.
     training : bool
         Whether parameters have gradients; without, what they cost is nothing.

@@ -78,6 +78,17 @@ class Nets:
             sets=self.sets.shifted(vertices),
         )
 
+    def take(self, nets: Int64) -> Nets:
+        """Some of the nets, by their numbers."""
+        return replace(
+            self,
+            costs=self.costs[nets],
+            gathers=self.gathers[nets],
+            layers=self.layers[nets],
+            roots=self.roots[nets],
+            readers=self.readers[nets],
+        )
+
     def sizes(self) -> Int64:
         """Number of pins of each net."""
         vertices = np.zeros(len(self.lists), dtype=np.int64)

@@ -7,6 +7,7 @@ import numpy as np
 from hgpart.arrays import Int64
 from hgpart.hypergraph.channel_shares import row_shares
 from hgpart.hypergraph.cnn_vertices import CnnVertices
+from hgpart.layers.channel_graph import PARAMETER
 
 # Sums of maps and of their squares in the forward pass, two sums of gradients in the backward pass.
 NUMBERS_A_CHANNEL = 4
@@ -49,6 +50,22 @@ def vertex_gradients(model: CnnVertices) -> Int64:
     int64 array, shape (model.slice_vertices,)
     """
     return vertex_parameters(model)[1] * model.modelling.training
+
+
+def read_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
+    """Those of them, in elements and bytes, that a vertex holds and others read, as data.
+
+    Returns
+    -------
+    two int64 arrays, shape (model.slice_vertices,)
+    """
+    elements = np.zeros(model.slice_vertices, dtype=np.int64)
+    in_bytes = np.zeros(model.slice_vertices, dtype=np.int64)
+    for view, layout in zip(model.views, model.layouts, strict=True):
+        if layout is not None and view.layer.kind == PARAMETER:
+            elements[layout.finish] += view.layer.parameters
+            in_bytes[layout.finish] += view.layer.parameters * view.element_bytes
+    return elements, in_bytes
 
 
 def vertex_statistics(model: CnnVertices) -> Int64:

@@ -9,6 +9,7 @@ import numpy as np
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.metrics import traffic
+from hgpart.hypergraph.nets import Nets
 from hgpart.hypergraph.parameters import vertex_parameters
 from hgpart.sequences import distinct_pairs
 
@@ -22,8 +23,8 @@ class PartShares:
     parameters, parameter_bytes : int64 arrays, shape (k,)
         Parameter elements, and their bytes.
     activation_bytes : int64 array, shape (k,)
-        Feature maps that the part makes, and maps and partial sums that it receives, for one
-        batch.
+        Feature maps that the part makes, and maps, partial sums and parameters of others that it
+        receives, for one batch.
     layer_work : int64 array, shape (layers, k)
         Work of each layer in each part; that of tied layers stands with the first of them.
     layer_tasks : int64 array, shape (layers, k)
@@ -61,7 +62,8 @@ def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
             finishing = own[layout.finish : layout.finish + len(sizes)]
             np.add.at(layer_tasks[at], finishing, sizes)
             np.add.at(made, finishing, sizes * view.map_bytes)
-    between = model.map_nets.of_parts(model.weights, parts, k)
+    read = model.parameter_nets.take(np.flatnonzero(~model.parameter_nets.gathers))
+    between = Nets.joined([model.map_nets, read]).of_parts(model.weights, parts, k)
     received = traffic(between, np.arange(k, dtype=np.int32), k).sum(axis=0)
     return PartShares(
         parameters, parameter_bytes, made + received, work_of_layers(model, parts, k), layer_tasks

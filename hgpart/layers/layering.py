@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,8 @@ class _Layering:
             if self._is_held(constant, elements, operands):
                 held.append((constant, elements))
             else:
-                operands.append(self._parameter_layer(constant).expand(call.shape))
+                layers = map(self._parameter_layer, _each_origin(constant))
+                operands += [ids.expand(call.shape) for ids in layers]
         tuples, labels, counts = distinct_places(operands)
         met: dict[int, Int64] = {}  # operand of a single task -> all its channels: each is met
         if cross(tuples):
@@ -264,8 +266,9 @@ class _Layering:
         owner.partial_elements = self.layers.per_sample(math.prod(call.shape)) // tasks
         owner.sum_bytes = first_tensor(call.node.meta["val"]).element_size()
         for constant in filter(_has_parameters, mix.shared):
-            held_by_one = mix_all(self._parameter_layer(constant))[0]
-            owner.reads.append(Read(held_by_one, _ones(len(held_by_one))))
+            for origin in _each_origin(constant):
+                held_by_one = mix_all(self._parameter_layer(origin))[0]
+                owner.reads.append(Read(held_by_one, _ones(len(held_by_one))))
         axes = {id(call.argument(name)): axis for name, axis in mix.slices.items()}
         held = [
             (one, tasks_of_slices(one, axes[id(one)], tasks) if id(one) in axes else None)
@@ -331,7 +334,10 @@ class _Layering:
     def _output(self) -> None:
         values = [self.layers.values[node] for node in dict.fromkeys(self.traced.results)]
         known = [value.ids for value in values if isinstance(value, Channels)]
-        known += [self._parameter_layer(value) for value in values if _has_parameters(value)]
+        returned = [
+            one for value in values if _has_parameters(value) for one in _each_origin(value)
+        ]
+        known += map(self._parameter_layer, returned)
         channels = [mix_all(ids)[0] for ids in known]
         read = np.unique(np.concatenate([np.zeros(0, np.int64), *channels]))
         self.layers.position += 1
@@ -354,6 +360,12 @@ class _Layering:
 
 def _has_parameters(value: Any) -> bool:
     return isinstance(value, Constant) and bool(value.origins)
+
+
+def _each_origin(constant: Constant) -> Iterator[Constant]:
+    """What stands for each parameter that a constant is made of: it is sent by itself."""
+    for name in sorted(constant.origins):
+        yield replace(constant, origins=frozenset({name}))
 
 
 def _ones(count: int) -> Int64:

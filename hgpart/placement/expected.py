@@ -14,7 +14,8 @@ import torch
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import Evaluation, evaluate, imbalance
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.hypergraph.nets import Nets
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
 from hgpart.partition import Partition
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.shares.messages import messages, with_parameters
@@ -62,7 +63,8 @@ def expected_weights(
         graph = with_parameters(whole, blueprint.parameter_shapes, names)
         nets = replace(model, views=modelling.views(graph)).parameter_nets
         roots = nets.roots + slices[nets.roots].astype(np.int32) * model.slice_vertices
-        nets = replace(nets, roots=roots.astype(np.int32))
+        gathers = np.ones_like(nets.gathers)  # gradients, of what others read, too
+        nets = replace(nets, roots=roots.astype(np.int32), gathers=gathers)
         between = nets.of_parts(model.weights, parts.ravel(), k)
         one = evaluate(between, np.arange(k, dtype=np.int32), k, partition.speeds)
         counts = (one.traffic > 0).astype(one.messages.dtype) if at_once else one.messages
@@ -107,6 +109,45 @@ def expected_statistics(
     )
 
 
+def planned_bytes(
+    partition: Partition,
+    blueprints: Sequence[Blueprint],
+    dtype: torch.dtype,
+    sizes: Sequence[int],
+    learns: bool,
+) -> int:
+    """Bytes of all forward passes of a step by the plan's own hypergraph, over all slices.
+
+    That of each share, and of what these have in common, says the same in another way.
+
+    Parameters
+    ----------
+    partition : Partition
+        Over slices.
+    blueprints : sequence of Blueprint
+        Of each share.
+    dtype : torch.dtype
+    sizes : sequence of int
+        Samples of each micro-batch.
+    learns : bool
+        Whether gradients are computed.
+    """
+    first, total = blueprints[0], 0
+    if len(blueprints) == 1:  # slices that lie alike are none
+        partition = first.partition
+    graph = _in_type(first, dtype)
+    graph = with_parameters(graph, first.parameter_shapes, first.trainable)
+    for number, size in enumerate(sizes):
+        modelling = replace(
+            partition.modelling, batch_size=size, bytes_per_element=None, training=learns
+        )
+        model = cnn_hypergraph(graph, first.work, partition.model.blocks, modelling)
+        nets = model.map_nets, model.statistics_nets, *([] if number else [model.parameter_nets])
+        between = Nets.joined(nets).of_parts(model.weights, partition.parts, partition.k)
+        total += evaluate(between, np.arange(partition.k, dtype=np.int32), partition.k).volume
+    return total
+
+
 def together(found: Sequence[Evaluation], speeds: Sequence[float] | None) -> Evaluation:
     """The figures of several partitions of the same parts, run one after the other."""
     loads = reduce(add, (one.loads for one in found))
@@ -132,7 +173,11 @@ def _between_parts(blueprint: Blueprint, dtype: torch.dtype, batch_size: int) ->
     graph = _in_type(blueprint, dtype)
     modelling = replace(partition.modelling, batch_size=batch_size, bytes_per_element=None)
     model = cnn_hypergraph(graph, blueprint.work, partition.model.blocks, modelling)
-    return model.nets.of_parts(model.weights, partition.parts, partition.k)
+    nets = model.nets
+    if blueprint.is_share:  # what tasks read of parameters are copies of weights
+        sent = [layer.kind != PARAMETER for layer in graph.layers]
+        nets = nets.take(np.flatnonzero(np.array(sent)[nets.layers % len(sent)]))
+    return nets.of_parts(model.weights, partition.parts, partition.k)
 
 
 def _in_type(blueprint: Blueprint, dtype: torch.dtype) -> ChannelGraph:

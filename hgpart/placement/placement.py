@@ -47,6 +47,7 @@ from hgpart.placement.expected import (
     expected_statistics,
     expected_weights,
     float_type,
+    planned_bytes,
     together,
 )
 from hgpart.placement.held_state import HeldState, assembled
@@ -509,6 +510,10 @@ class Placement(nn.Module):
             total.backward_bytes[:] += weights.traffic
             total.backward_messages[:] += weights.messages
         return total
+
+    def planned_bytes(self, sizes: Sequence[int], learns: bool) -> int:
+        """Bytes of a step's forward passes by the plan's hypergraph: see `expected_traffic`."""
+        return planned_bytes(self.partition, self.blueprints, self.dtype, sizes, learns)
 
     # -------------------------------------------------------------- as an nn.Module
 

@@ -72,6 +72,8 @@ class Verification:
     planned : Traffic
         As the table says it: forward from the partition's hypergraph; backward all that can have
         a gradient comes back.
+    planned_bytes : int
+        All that travels forward, by the plan's hypergraph over all slices.
     misplaced : tuple of str
         Parameters with an element that not exactly one part holds.
     """
@@ -88,6 +90,7 @@ class Verification:
     buffers: Difference
     traffic: Traffic
     planned: Traffic
+    planned_bytes: int
     misplaced: tuple[str, ...]
 
     @property
@@ -109,6 +112,12 @@ class Verification:
         ]
         for figure in ("forward_bytes", "forward_messages", "backward_bytes", "backward_messages"):
             found += _unequal(figure, getattr(self.traffic, figure), getattr(self.planned, figure))
+        parts_send = int(self.planned.forward_bytes.sum())
+        if parts_send != self.planned_bytes:
+            found.append(
+                f"forward, parts send {parts_send:,} bytes by the table of their shares of the "
+                f"batch, {self.planned_bytes:,} by the plan's"
+            )
         return (
             *found,
             *(f"an element of {name} is in no part, or in several" for name in self.misplaced),
@@ -216,6 +225,7 @@ def verify(
         buffers=_largest(_buffers(model, placement)),
         traffic=last.traffic,
         planned=placement.expected_traffic(sizes, learns),
+        planned_bytes=placement.planned_bytes(sizes, learns),
         misplaced=tuple(_misplaced(model, placement)),
     )
 

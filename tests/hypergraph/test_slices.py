@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -18,7 +19,7 @@ from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts, full_parts
 from hgpart.hypergraph.shares import part_shares
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
 from hgpart.work.figures import Work, flops
 
 Worked = tuple[ChannelGraph, Work]
@@ -43,6 +44,25 @@ def of_slices(worked: Worked, model: CnnHypergraph) -> list[CnnHypergraph]:
     ]
 
 
+def data_of(whole: CnnHypergraph) -> dict[int, tuple[list[int], int]]:
+    """Of each vertex with parameters that others read: all of these, and bytes that are sent."""
+    nets, found = whole.map_nets.written_out(whole.weights), {}
+    for net, (start, end) in enumerate(pairwise(nets.pointers.tolist())):
+        at = int(nets.net_layers[net])
+        if at < len(whole.views) and whole.views[at].layer.kind == PARAMETER:
+            found[int(nets.pins[start])] = nets.pins[start:end].tolist(), int(nets.costs[net])
+    return found
+
+
+def parameter_bytes(whole: CnnHypergraph, vertex: int) -> int:
+    """Bytes of the parameters that a vertex has for others to read."""
+    return sum(
+        view.layer.parameters * view.element_bytes
+        for view, vertices in zip(whole.views, whole.task_vertices, strict=True)
+        if view.layer.kind == PARAMETER and vertex in vertices.tolist()
+    )
+
+
 @given(
     sliced(),
     st.randoms(use_true_random=False),
@@ -62,20 +82,29 @@ def test_each_slice_is_a_partition_and_what_they_share_joins_them(
         for one, own in zip(of_slices(worked, model), by_slice, strict=True)
     ]
     gradients = statistics = 0
+    whole = cnn_hypergraph(*worked, model.blocks, replace(modelling, slices=1))
+    data = data_of(whole) if modelling.slices > 1 else {}
+    maps = sum(one.volume for one in alone)
+    for readers, nbytes in data.values():  # these are no maps of each slice
+        maps -= sum(nbytes * (len(set(own[readers].tolist())) - 1) for own in by_slice)
     if training:
-        whole = cnn_hypergraph(*worked, model.blocks, replace(modelling, slices=1))
         for vertex in range(whole.vertices):
             at_home = np.zeros(whole.vertices, dtype=np.int32)
             at_home[vertex] = 1  # what is in part 1 is this vertex's alone
             held = int(part_shares(whole, at_home, 2).parameter_bytes[1])
-            gradients += held * (len(set(by_slice[:, vertex].tolist())) - 1)
+            readers, read = [vertex], 0
+            if vertex in data:
+                readers, _ = data[vertex]
+                read = parameter_bytes(whole, vertex)
+            gradients += (held - read) * (len(set(by_slice[:, vertex].tolist())) - 1)
+            gradients += read * (len(set(by_slice[:, readers].ravel().tolist())) - 1)
     if training and norms == "batch":
         for layer, vertices in zip(worked[0].layers, model.task_vertices, strict=True):
             numbers = 4 * (modelling.bytes_per_element or layer.bytes_per_element)
             for vertex in vertices.tolist():  # of each task
                 copies = len(set(by_slice[:, vertex].tolist())) - 1
                 statistics += numbers * layer.batch_statistics // layer.tasks * copies
-    assert found.volume == sum(one.volume for one in alone) + gradients + statistics
+    assert found.volume == maps + gradients + statistics
     for nets, volume in ((model.parameter_nets, gradients), (model.statistics_nets, statistics)):
         assert nets.of_parts(model.weights, parts, k).costs.sum() <= volume
         assert evaluate(nets.written_out(model.weights), parts, k).volume == volume

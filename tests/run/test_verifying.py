@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import placements
 import pytest
 import torch
 from partitioned_models import MODELS
 from placed_models import model_of, placed
 from torch import nn
 
+from hgpart import Modelling, channel_graph, place, trace
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.engine import PartRun
 from hgpart.placement import Placement
@@ -37,6 +39,33 @@ def held(placement, name):
 
 
 # ------------------------------------------------------------------ what is right
+
+
+class OverWidth(nn.Sequential):
+    """A scale that all channels of a layer share, as the norm of rows and the slope have it."""
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 2, 3), nn.LayerNorm(4), nn.PReLU(), nn.Conv2d(2, 3, 3))
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_what_channels_share_goes_to_each_part_once_whatever_the_slices(grain):
+    """The table had it once for each slice, the parts once for slices that lie alike."""
+    model, inputs = OverWidth().double(), torch.randn(6, 3, 6, 6, dtype=torch.float64)
+    traced, modelling = trace(model, inputs), Modelling(grain=grain, batch_size=6, slices=6)
+    graph = channel_graph(traced)
+    drawn = placements.of_single_tasks(traced, graph, modelling, 3, seed=1).partition
+    two_ways = drawn.parts.reshape(6, -1)[[0, 1, 0, 0, 1, 1]].ravel()
+    plan = placements.partitioned(traced, graph, modelling, 3, drawn.model, two_ways)
+    placement = place(model, plan)
+    assert len(placement.shares) == 2
+    found = verify(model, placement, inputs)
+    assert found.failures == ()
+    assert (
+        found.traffic.forward_bytes.sum() == plan.partition.evaluation.volume == found.planned_bytes
+    )
+    other = replace(found, planned_bytes=found.planned_bytes + 8)
+    assert "by the table of their shares of the batch" in other.failures[0]
 
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
@@ -219,7 +248,9 @@ def test_another_table_fails(monkeypatch):
         return replace(table, traffic=table.traffic + 8)
 
     monkeypatch.setattr(Placement, "expected", wrong)
-    assert len(verify(model, placement, inputs).failures) == 9
+    *of_parts, of_all = verify(model, placement, inputs).failures
+    assert len(of_parts) == 9
+    assert of_all.startswith("forward, parts send ")
 
 
 @pytest.mark.parametrize("times", [0, 2])

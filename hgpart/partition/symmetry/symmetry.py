@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.channel_shares import channel_shares
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.parameters import NUMBERS_A_CHANNEL
+from hgpart.layers.channel_graph import PARAMETER
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.numbering import Numbering, numbering
 from hgpart.partition.symmetry.readers import readers
@@ -70,7 +73,7 @@ class Symmetry:
     slices : int
         Of the batch. Types, sets and nets come slice by slice, `slice_types` types in each; then
         nets of what slices share (parameters, statistics of norms), whose pins are a unit's
-        vertices of one kind in all slices.
+        vertices of one kind in all slices, and of parameters that others read, these too.
     """
 
     class_units: Int64
@@ -154,37 +157,45 @@ def symmetry(problem: Problem) -> Symmetry:
 def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Symmetry:
     """Slices beside each other, and the nets that join those of a unit: of what they share."""
     modelling = problem.modelling
-    slices = [assembly.symmetry(sets) for assembly in assemblies]
+    slices = [assembly.symmetry(sets, of_parameters=False) for assembly in assemblies]
     types, first = len(slices[0].type_weights), slices[0]
     offsets = range(0, types * len(slices), types)
-    own = [one.set_pointers[1:] for one in slices]  # without the empty set
-    set_sizes = np.concatenate([np.diff(pointers) for pointers in own])
-    # Parameters and statistics of the batch travel alike.
-    parameters = np.array(assemblies[0].parameters, dtype=np.int64)
-    travel = parameters + np.array(assemblies[0].statistics) * (modelling.norms == "batch")
-    travel *= modelling.training
-    kept = np.array(
-        [math.ceil(problem.copies * own) for own in parameters.tolist()], dtype=np.int64
-    )
-    kinds = np.flatnonzero((travel > 0) | (kept > 0))
     own_nets = sum(len(one.net_costs) for one in slices)
-    pins = [2 * (kind + offset) for kind in kinds for offset in offsets]
-    sizes = [np.diff(one.net_pointers) for one in slices]
+    # Sets of the slices without the empty one; then, of what is read in all, those of all slices.
+    set_types = [
+        one.set_types[start:end] + offset
+        for one, offset in zip(slices, offsets, strict=True)
+        for start, end in pairwise(one.set_pointers[1:].tolist())
+    ]
+    shared = [
+        replace(
+            one,
+            pins=tuple(pin + 2 * offset for offset in offsets for pin in one.pins),
+            types=tuple(kind + offset for offset in offsets for kind in one.types),
+        )
+        for one in assemblies[0].shared(problem)
+    ]
+    read = sorted({one.types for one in shared} - {()})
+    numbers = {own: 1 + len(set_types) + at for at, own in enumerate(read)} | {(): 0}
+    set_types += [np.array(own, dtype=np.int32) for own in read]
+    pins = [one.net_pins + 2 * offset for one, offset in zip(slices, offsets, strict=True)]
+    pins += [np.array(one.pins, dtype=np.int32) for one in shared]
+    sizes = [size for one in slices for size in np.diff(one.net_pointers).tolist()]
+    sizes += [len(one.pins) for one in shared]
+    roots = [one.pins[0] // 2 for one in shared]
     return Symmetry(
         class_units=first.class_units,
         type_weights=np.outer(modelling.slice_work, first.type_weights).ravel(),
         type_memory=np.concatenate([one.type_memory for one in slices]),
         type_classes=np.tile(first.type_classes, (len(slices), 1)),
         type_layers=np.tile(first.type_layers, len(slices)),
-        set_pointers=np.cumsum([0, 0, *set_sizes], dtype=np.int64),
-        set_types=np.concatenate(
-            [one.set_types + offset for one, offset in zip(slices, offsets, strict=True)]
-        ).astype(np.int32),
+        set_pointers=np.cumsum([0, 0, *map(len, set_types)], dtype=np.int64),
+        set_types=np.concatenate([np.zeros(0), *set_types]).astype(np.int32),
         net_classes=np.concatenate(
-            [*(one.net_classes for one in slices), first.type_classes[kinds, 0]]
+            [*(one.net_classes for one in slices), first.type_classes[roots, 0]]
         ),
         net_crossings=np.concatenate(
-            [np.full(own_nets, -1, dtype=np.int32), first.type_classes[kinds, 1]]
+            [np.full(own_nets, -1, dtype=np.int32), first.type_classes[roots, 1]]
         ),
         net_sets=np.concatenate(
             [
@@ -192,32 +203,45 @@ def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Sy
                     np.where(one.net_sets > 0, one.net_sets + number * (sets - 1), 0)
                     for number, one in enumerate(slices)
                 ),
-                np.zeros(len(kinds)),
+                [numbers[one.types] for one in shared],
             ]
         ).astype(np.int32),
         net_costs=np.concatenate(
-            [
-                *(one.net_costs for one in slices),
-                travel[kinds],
-            ]
-        ),
+            [*(one.net_costs for one in slices), [one.cost for one in shared]]
+        ).astype(np.int64),
         net_gathers=np.concatenate(
-            [*(one.net_gathers for one in slices), np.ones(len(kinds), dtype=bool)]
+            [*(one.net_gathers for one in slices), [not one.is_read for one in shared]]
+        ).astype(bool),
+        net_keeps=np.array([True] * own_nets + [one.is_read for one in shared], dtype=bool),
+        net_memory=np.concatenate([np.zeros(own_nets), [one.kept for one in shared]]).astype(
+            np.int64
         ),
-        net_keeps=np.arange(own_nets + len(kinds)) < own_nets,
-        net_memory=np.concatenate([np.zeros(own_nets, dtype=np.int64), kept[kinds]]),
-        net_pointers=np.cumsum(
-            [0, *np.concatenate(sizes), *[len(slices)] * len(kinds)], dtype=np.int64
-        ),
-        net_pins=np.concatenate(
-            [
-                *(one.net_pins + 2 * offset for one, offset in zip(slices, offsets, strict=True)),
-                np.array(pins, dtype=np.int32),
-            ]
-        ).astype(np.int32),
+        net_pointers=np.cumsum([0, *sizes], dtype=np.int64),
+        net_pins=np.concatenate([np.zeros(0), *pins]).astype(np.int32),
         elements=first.elements,
         slices=len(slices),
     )
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """A net of what slices share, in one of them: a unit's vertices, and types that read it.
+
+    Attributes
+    ----------
+    pins, types : tuple of int
+        As in `Symmetry`; types are those of a set.
+    cost, kept : int
+        Bytes that travel, and those that each part with a pin keeps.
+    is_read : bool
+        Whether it is of parameters that others read: they are sent them, and keep them.
+    """
+
+    pins: tuple[int, ...]
+    types: tuple[int, ...]
+    cost: int
+    kept: int
+    is_read: bool
 
 
 class _Assembly:
@@ -231,6 +255,7 @@ class _Assembly:
         self.weights: list[int] = []
         self.memory: list[int] = []
         self.parameters: list[int] = []  # bytes of a vertex of each type
+        self.read_parameters: dict[int, int] = {}  # the same, of those that others read
         self.statistics: list[int] = []  # the same, of norms
         self.type_classes: list[tuple[int, int]] = []
         self.type_layers: list[int] = []
@@ -243,9 +268,38 @@ class _Assembly:
         self._add_rows()
         self._add_cells()
 
-    def symmetry(self, sets: int) -> Symmetry:
+    def shared(self, problem: Problem) -> list[_Shared]:
+        """What travels, or is kept, once for all slices of a problem."""
+        modelling, found = problem.modelling, list[_Shared]()
+        for kind, (own, numbers) in enumerate(zip(self.parameters, self.statistics, strict=True)):
+            cost = own + numbers * (modelling.norms == "batch")
+            kept = math.ceil(problem.copies * (own + self.read_parameters.get(kind, 0)))
+            if cost * modelling.training or kept:
+                found.append(_Shared((2 * kind,), (), cost * modelling.training, kept, False))
+        readers = self._readers_of_parameters()
+        for kind, own in self.read_parameters.items() if modelling.training else ():
+            pins, types = readers.get(kind, (set(), set()))
+            others = sorted(pins - {2 * kind})
+            found.append(_Shared((2 * kind, *others), tuple(sorted(types)), own, 0, True))
+        return found
+
+    def _readers_of_parameters(self) -> dict[int, tuple[set[int], set[int]]]:
+        """By type that holds parameters for others, the pins of its unit and the types of sets."""
+        found: dict[int, tuple[set[int], set[int]]] = {}
+        for number, own in enumerate(self.found.nets):
+            for at, entry_set, net_slots in own:
+                if self.problem.views[at].layer.kind == PARAMETER:
+                    pins = self._pins(number, net_slots)
+                    readers = found.setdefault(pins[0] // 2, (set(), set()))
+                    readers[0].update(pins)
+                    readers[1].update(self.types_of_set[entry_set] if entry_set else ())
+        return found
+
+    def symmetry(self, sets: int, of_parameters: bool = True) -> Symmetry:
+        """All of it; without the nets of parameters that others read, if these are shared."""
         found, numbered = self.found, self.numbered
-        nets = [(*key, cost) for key, cost in self._costs().items() if cost > 0]
+        costs = self._costs(of_parameters)
+        nets = [(*key, cost) for key, cost in costs.items() if cost > 0]
         set_types = [sorted(self.types_of_set[number]) for number in range(sets)]
         return Symmetry(
             class_units=found.units,
@@ -298,6 +352,8 @@ class _Assembly:
                     at, weight, self._row_memory(at, group), (number, -1), sets
                 )
                 self.parameters.append(self._row_parameters(at, group))
+                if read_bytes := self._read_parameters(at):
+                    self.read_parameters[self.types[number, slot]] = read_bytes
                 self.statistics.append(self._row_statistics(at))
 
     def _add_cells(self) -> None:
@@ -332,19 +388,25 @@ class _Assembly:
             self.types_of_set[number].add(kind)
         return kind
 
-    def _costs(self) -> Counter[tuple[int, int, tuple[int, ...], bool]]:
+    def _pins(self, number: int, slots: Iterable[int]) -> list[int]:
+        """The vertices of some slots of a class's unit."""
+        pins: list[int] = []
+        for slot in slots:
+            if (number, slot) in self.types:
+                pins.append(2 * self.types[number, slot])
+            else:
+                pins.extend(self.along.get((number, slot), ()))
+        return pins
+
+    def _costs(self, of_parameters: bool) -> Counter[tuple[int, int, tuple[int, ...], bool]]:
         """What the nets of one unit cost, by class, set, pins and whether the root gathers."""
         costs: Counter[tuple[int, int, tuple[int, ...], bool]] = Counter()
         for number, own in enumerate(self.found.nets):
             for (at, entry_set, net_slots), times in own.items():
-                pins: list[int] = []
-                for slot in net_slots:
-                    if (number, slot) in self.types:
-                        pins.append(2 * self.types[number, slot])
-                    else:
-                        pins.extend(self.along.get((number, slot), ()))
-                if len(pins) > 1 or entry_set:
-                    cost = times * self.problem.views[at].map_bytes
+                view, pins = self.problem.views[at], self._pins(number, net_slots)
+                counts = of_parameters or view.layer.kind != PARAMETER
+                if counts and (len(pins) > 1 or entry_set):
+                    cost = times * view.map_bytes
                     costs[number, entry_set, tuple(pins), False] += cost
         for view in self.problem.views:
             if not view.exists or view.split is None:
@@ -363,8 +425,20 @@ class _Assembly:
         return bytes_kept
 
     def _row_parameters(self, at: int, group: int) -> int:
-        """Bytes of what is not its cells' of a row's parameters, with those of tied layers."""
-        return sum(_held_by_row(view, group) * view.element_bytes for view in self.tied[at])
+        """Bytes of what is not its cells' of a row's parameters, with those of tied layers.
+
+        Without parameters that others read.
+        """
+        return sum(
+            _held_by_row(view, group) * view.element_bytes
+            for view in self.tied[at]
+            if view.layer.kind != PARAMETER
+        )
+
+    def _read_parameters(self, at: int) -> int:
+        """Bytes of the parameters of a row that others read, with those of tied layers."""
+        views = (view for view in self.tied[at] if view.layer.kind == PARAMETER)
+        return sum(view.layer.parameters * view.element_bytes for view in views)
 
     def _cell_parameters(self, at: int, column: int) -> int:
         """Bytes of the parameters of a cell, with those of tied layers."""

@@ -100,7 +100,12 @@ class Blueprint:
     @cached_property
     def shipments(self) -> tuple[Shipment, ...]:
         """What travels, in the global order."""
-        return shipments(self.graph, self.owners)
+        return shipments(self.graph, self.owners, of_parameters=not self.is_share)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether other shares of the batch have other slices: parts have copies of parameters."""
+        return len(self.share.slices) < self.share.of
 
     @cached_property
     def nodes(self) -> dict[str, fx.Node]:
@@ -299,8 +304,7 @@ class Blueprint:
         PlacementError
             As `hgpart.placement.shares.statistics.norms_of_batch`.
         """
-        apart = len(self.share.slices) < self.share.of
-        if not apart or self.partition.modelling.norms != "batch":
+        if not self.is_share or self.partition.modelling.norms != "batch":
             return {}
         return norms_of_batch(self.facts)
 

@@ -81,7 +81,7 @@ class JoinedBuilder(PartBuilder):
         for node in of_shares[0]:
             each = [one[node] for one in of_shares]
             sources[node] = self._together(node, each) or each[0]
-            if sources[node] is each[0]:
+            if sources[node] is each[0] and not each[0].is_held:
                 apart[node] = each
         return JoinedGraph(
             *(plan.facts, at, tasks, sources, plan.draws, self.united),

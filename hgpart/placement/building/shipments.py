@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hgpart.arrays import Bool, Int64
-from hgpart.layers.channel_graph import INPUT, ChannelGraph, Layer, Read
+from hgpart.layers.channel_graph import INPUT, PARAMETER, ChannelGraph, Layer, Read
 from hgpart.placement.cutting.ownership import Ownership
 
 RESULT_PART = 0  # who puts the result together, where the plan has no vertex for it
@@ -38,10 +38,13 @@ class Shipment:
     counted: bool = True
 
 
-def shipments(graph: ChannelGraph, owners: Ownership) -> tuple[Shipment, ...]:
+def shipments(
+    graph: ChannelGraph, owners: Ownership, of_parameters: bool = True
+) -> tuple[Shipment, ...]:
     """Follow every task to the channels that it reads: the definition, without the hypergraph.
 
-    In the order of the layers, partial sums before maps; then by sender and receiver.
+    In the order of the layers, partial sums before maps; then by sender and receiver. Without
+    those `of_parameters`, where parts have copies of what they read of these.
     """
     every = np.zeros((int(graph.first_channel[-1]), owners.k), dtype=np.bool_)
     for_result = every.copy()
@@ -64,6 +67,8 @@ def shipments(graph: ChannelGraph, owners: Ownership) -> tuple[Shipment, ...]:
     found: list[Shipment] = []
     for at, layer in enumerate(graph.layers):
         channels = slice(graph.first_channel[at], graph.first_channel[at + 1])
+        if layer.kind == PARAMETER and not of_parameters:
+            continue
         found += _partial_sums(owners, at)
         found += _maps(layer, owners, at, every[channels], counted=True)
         only = for_result[channels] & ~_travelling(layer, every[channels])

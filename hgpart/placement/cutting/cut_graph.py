@@ -189,6 +189,9 @@ class CutGraph(StepGraph):
     def _from_source(self, node: fx.Node, box: Box) -> fx.Node:
         source = self.sources[node]
         layout = source.layout
+        if source.is_held:
+            whole = self.hold(node, Slice(self.name_of(node), self.facts.shape(node)))
+            return self.select(whole, node, box)
         if not layout.axes and source.pieces:
             return self.select(self.placeholder(source.pieces[0][0]), node, box)
         if not source.pieces:  # the part has none of it, and so makes no use of it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import fx
 
 from hgpart.arrays import Int64
@@ -38,12 +39,12 @@ def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Bo
         if operand in boxes and not np.array_equal(boxes[operand][dim], wanted):
             return None
         boxes[operand] = {dim: wanted}
-    met: dict[fx.Node, list[Int64]] = {}
+    met: dict[fx.Node, list[NDArray[np.int32]]] = {}
     for operand, numbers in found.constants:
         met.setdefault(operand, []).append(numbers[kept] if len(numbers) > 1 else numbers)
     for operand, several in met.items():
         elements = np.unique(np.concatenate([one.ravel() for one in several]))
-        cut = box_of(elements, step.facts.shape(operand))
+        cut = box_of(elements.astype(np.int64), step.facts.shape(operand))
         if cut is None:
             return None
         boxes[operand] = cut

@@ -42,10 +42,13 @@ class Source:
     layout : ChannelLayout
     pieces : tuple of (str, int64 array)
         Placeholder of each piece, and the channels that it holds, ascending.
+    is_held : bool
+        Whether it is a parameter that the part has all of, and no pieces.
     """
 
     layout: ChannelLayout
     pieces: tuple[tuple[str, Int64], ...]
+    is_held: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from partitioned_models import GraphMaker, channel_graphs, graph_of, modellings,
 from hgpart.hypergraph.blocks import layer_blocks, single_blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.layers.channel_graph import INPUT, OUTPUT, ChannelGraph
+from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.partition import partition_graph
 from hgpart.partition.baselines.by_slices import data_parallel, in_every_slice
 from hgpart.partition.baselines.stages import replicated_stages
@@ -45,8 +45,10 @@ def problems(draw: st.DrawFn) -> Problem:
 def kept_bytes(problem: Problem, model: CnnHypergraph, parts: np.ndarray, copies: int) -> list[int]:
     """What each part keeps, by the definition: vertex by vertex, slice by slice.
 
-    Parameters once for all slices, and in each slice the maps that it makes and those that it gets.
+    Parameters once for all slices, those that it reads of others', too, and in each slice the maps
+    that it makes and those that it gets.
     """
+    data: dict[int, tuple[list[int], set[int]]] = {}  # by vertex: its parts, and those of readers
     kept, modelling = [0] * problem.k, model.modelling
     holders: dict[int, set[int]] = {}
     by_slice = parts.reshape(modelling.slices, -1)
@@ -62,8 +64,19 @@ def kept_bytes(problem: Problem, model: CnnHypergraph, parts: np.ndarray, copies
         nets = one.hypergraph
         for net, cost in enumerate(nets.costs.tolist()):
             pins = nets.pins[nets.pointers[net] : nets.pointers[net + 1]].tolist()
+            at = int(nets.net_layers[net])
+            if at < len(one.views) and one.views[at].layer.kind == PARAMETER:
+                homes, readers = data.setdefault(pins[0], ([], set()))
+                homes.append(own[pins[0]])
+                readers.update(own[pin] for pin in pins)
+                continue
             for part in {own[pin] for pin in pins} - {own[pins[0]]}:
                 kept[part] += cost
+    for vertex, (homes, readers) in data.items() if modelling.training else ():
+        for view, vertices in zip(model.views, model.task_vertices, strict=True):
+            if view.layer.kind == PARAMETER and vertex in vertices.tolist():
+                for part in readers - {homes[0]}:
+                    kept[part] += view.layer.parameters * view.element_bytes
     for vertex, where in holders.items():
         at, row = int(model.vertex_layers[vertex]), int(model.vertex_rows[vertex])
         first, end = model.blocks.rows[at][row : row + 2].tolist()
