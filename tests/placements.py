@@ -20,6 +20,7 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.layers.layering import channel_graph
+from hgpart.operators.calls import has_gradients
 from hgpart.partition import Partition
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.problem.problem import Problem
@@ -145,7 +146,7 @@ def check_as(original: nn.Module, placed: Placement, inputs: Inputs, seed: int =
     assert [one.requires_grad for one in found] == [one.requires_grad for one in expected]
     for wanted, one in zip(expected, found, strict=True):
         assert wanted.dtype == one.dtype
-        assert wanted.is_floating_point() or torch.equal(wanted, one)
+        assert has_gradients(wanted.dtype) or torch.equal(wanted, one)
     _check_close({str(n): one for n, one in enumerate(expected)}, enumerate(found))
     generator = torch.Generator().manual_seed(seed)
     chosen = [at for at, one in enumerate(expected) if one.requires_grad]
@@ -158,7 +159,7 @@ def check_as(original: nn.Module, placed: Placement, inputs: Inputs, seed: int =
             torch.autograd.backward([results[at] for at in chosen], gradients)
     _check_gradients(original, placed)
     _check_close(
-        {name: one for name, one in original.state_dict().items() if one.is_floating_point()},
+        {name: one for name, one in original.state_dict().items() if has_gradients(one.dtype)},
         placed.state_dict().items(),
     )
     _check_traffic(placed, len(placed.tensors_of(inputs)[0]), learns=bool(chosen))
@@ -173,7 +174,7 @@ def tensors(results: object) -> list[torch.Tensor]:
 
 def _check_close(expected: dict[str, torch.Tensor], found: object) -> None:
     """Close to each tensor's own size; what is zero up to rounding is measured by the others."""
-    expected = {name: one for name, one in expected.items() if one.is_floating_point()}
+    expected = {name: one for name, one in expected.items() if has_gradients(one.dtype)}
     largest = max(
         (float(one.detach().abs().max()) for one in expected.values() if one.numel()), default=1
     )
@@ -238,7 +239,7 @@ def _gradients(placed: Placement, batch_size: int) -> np.ndarray:
         for at, (layer, nodes) in enumerate(
             zip(graph.layers, placed.blueprint.results, strict=True)
         )
-        if layer.kind == INPUT or not any(n.meta["val"].is_floating_point() for n in nodes)
+        if layer.kind == INPUT or not any(has_gradients(n.meta["val"].dtype) for n in nodes)
     ]
     costs = np.where(np.isin(model.net_layers, none), 0, model.costs)
     return traffic(replace(model, costs=costs), partition.parts, placed.k)

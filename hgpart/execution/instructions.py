@@ -19,6 +19,7 @@ from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram, pack, receive, send
 from hgpart.execution.transfers import Transfer
 from hgpart.execution.weights.gradients import WeightGradient, add_map_gradients
+from hgpart.operators.calls import has_gradients
 
 JOINED_BYTES = 2**22  # of weights in an instruction: their gradients depart together
 
@@ -60,7 +61,7 @@ class Receive:
         for slot, tensor in zip(self.results, tensors, strict=True):
             if slot is not None:
                 run.values[slot] = tensor
-                run.differentiable[slot] = back and tensor.is_floating_point()
+                run.differentiable[slot] = back and has_gradients(tensor.dtype)
 
     def backward(self, run: PartState, weights: bool) -> None:
         """Send the gradient back: all that read it have run."""

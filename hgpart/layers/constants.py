@@ -13,6 +13,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from hgpart.layers.element_owners import narrowed
+from hgpart.operators.calls import has_gradients
 from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex, constants_of
 from hgpart.operators.ids import core
 from hgpart.operators.table import effect_of, operator_of
@@ -78,7 +79,7 @@ def values_of(call: Call, known: Any = None) -> list[torch.Tensor | None]:
 
 
 def _is_exact(value: torch.Tensor) -> bool:
-    return not (value.is_floating_point() or value.is_complex())
+    return not has_gradients(value.dtype)
 
 
 def _computed(call: Call) -> Any:

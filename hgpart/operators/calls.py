@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 
@@ -28,6 +29,15 @@ def argument_of(
 def argument(node: fx.Node, name: str, default: Any = None) -> Any:
     """An argument of the call that a node is, by the name that the operator's schema gives it."""
     return argument_of(node.target, node.args, node.kwargs, name, default)
+
+
+def has_gradients(dtype: torch.dtype) -> bool:
+    """Whether tensors of a type can have gradients: floating and complex ones.
+
+    >>> has_gradients(torch.complex64), has_gradients(torch.int64)
+    (True, False)
+    """
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def module_of(node: fx.Node) -> str:

@@ -13,6 +13,7 @@ from torch import fx, nn
 from hgpart.errors import PlacementError
 from hgpart.execution.program import PartProgram
 from hgpart.execution.transfers import WHOLE, Share, Transfer
+from hgpart.operators.calls import has_gradients
 from hgpart.partition import Partition
 from hgpart.placement.building.blueprint import OWN, UNUSED, Blueprint, shared_statistics
 from hgpart.placement.building.draws import draw_module
@@ -220,7 +221,7 @@ def _registered(
         attribute += "_"
     value = torch.empty(held.local_shape, dtype=dtype, device="meta")
     if is_parameter:
-        value = nn.Parameter(value, requires_grad=dtype.is_floating_point)
+        value = nn.Parameter(value, has_gradients(dtype))
         owner.register_parameter(attribute, value)
     else:
         owner.register_buffer(attribute, value)

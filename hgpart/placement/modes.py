@@ -17,6 +17,7 @@ from hgpart.errors import PlacementError
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.operators.calls import has_gradients
 from hgpart.partition import Partition
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
@@ -30,7 +31,7 @@ def skeleton(model: M) -> M:
     kept = {
         id(tensor): _without_storage(tensor)
         for tensor in model.state_dict(keep_vars=True).values()
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+        if isinstance(tensor, torch.Tensor) and has_gradients(tensor.dtype)
     }
     # What a model has computed of its weights, and keeps, torch does not copy with its history.
     for module in model.modules():

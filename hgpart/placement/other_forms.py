@@ -41,7 +41,11 @@ def retraced(model: nn.Module, arguments: Arguments, form: Form, dtype: torch.dt
         )
         for one, size in zip(arguments.tensors, form.sizes, strict=True)
     ]
-    model.to(dtype)
+
+    def converted(one: torch.Tensor) -> torch.Tensor:
+        return one.to(dtype) if one.is_floating_point() else one
+
+    model._apply(converted)  # type: ignore[no-untyped-call]  # `to` would make complex ones real
     try:
         traced = trace_call(model, arguments.with_tensors(tensors))
         return replace(traced, settings=form.settings)

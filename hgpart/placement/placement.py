@@ -1109,6 +1109,11 @@ class Placement(nn.Module):
         """Move all parts, of all forms; what moves is `fn`'s to say, as in `.double()`."""
         devices = tuple(fn(torch.empty(0, device=device)).device for device in self.devices)
         dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        if dtype != self.dtype and self.blueprint.has_complex:
+            raise PlacementError(
+                f"a placement of {self.arguments.model}, which computes with complex numbers, in "
+                f"{dtype}: accepted is {self.dtype}, or to place the model in {dtype}"
+            )
         for programs in self._forms.values():
             for program in programs.programs.values():
                 program.module._apply(fn)  # type: ignore[no-untyped-call]

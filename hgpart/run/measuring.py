@@ -15,6 +15,7 @@ from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.events import Event, Timeline
 from hgpart.execution.held_memory import memory_counted
 from hgpart.execution.totals import Totals
+from hgpart.operators.calls import has_gradients
 from hgpart.placement import Placement
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import Learner, Loss, PlacedModel, RankModel, timeline_of
@@ -206,7 +207,7 @@ def mean_square(result: object) -> Tensor:
     squares = [
         (value * value.conj()).real.mean().cpu()
         for value in tensors
-        if value.is_floating_point() or value.is_complex()
+        if has_gradients(value.dtype)
     ]
     if not squares:
         raise RunError(

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.totals import Traffic
+from hgpart.operators.calls import has_gradients
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import float_type
@@ -308,21 +309,16 @@ def _gap(name: str, expected: Tensor, found: Tensor, whole: Tensor | None = None
         return name, math.inf, scale
     if torch.equal(expected, found):
         return name, 0.0, scale
-    if not _is_rounded(expected):  # counters and indices are equal or wrong
+    if not has_gradients(expected.dtype):  # counters and indices are equal or wrong
         return name, math.inf, scale
     return name, _largest_element(expected - found), scale
 
 
 def _largest_element(tensor: Tensor) -> float:
-    if not _is_rounded(tensor) or not tensor.numel():
+    if not has_gradients(tensor.dtype) or not tensor.numel():
         return 0.0
     found = float(tensor.detach().abs().max())
     return math.inf if math.isnan(found) else found
-
-
-def _is_rounded(tensor: Tensor) -> bool:
-    """Whether its elements are rounded."""
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _largest(gaps: Iterable[_Gap]) -> Difference:

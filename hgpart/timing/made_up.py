@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hgpart.operators.calls import has_gradients
+
 
 def drawn(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers from 0 to 1, so that roots and variances are valid; integers, indices, are 0."""
-    floats = dtype.is_floating_point or dtype.is_complex
-    return (torch.rand if floats else torch.zeros)(tuple(shape), dtype=dtype, device=device)
+    draw = torch.rand if has_gradients(dtype) else torch.zeros
+    return draw(tuple(shape), dtype=dtype, device=device)
 
 
 def weight(like: Tensor) -> Tensor:
@@ -20,7 +22,7 @@ def weight(like: Tensor) -> Tensor:
     Maps that become smaller layer by layer would end as numbers so near 0 that they take longer.
     What is on another device than meta, and is no floating number, stays as it is.
     """
-    if not like.is_floating_point():
+    if not has_gradients(like.dtype):
         return torch.zeros(like.shape, dtype=like.dtype) if like.is_meta else like
     made = torch.ones(like.shape, dtype=like.dtype)
     if like.dim() > 1:

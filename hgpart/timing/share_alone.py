@@ -16,6 +16,7 @@ from torch import fx, nn
 
 from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.operators.calls import has_gradients
 from hgpart.partition import partition_graph
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.cutting.cut_graph import CutGraph
@@ -198,4 +199,4 @@ class LayerShares:
 def _piece(node: fx.Node, layout: ChannelLayout, members: Int64, learns: bool) -> Operand:
     like = first_tensor(node.meta["val"])
     count = len(layout.positions(members))
-    return Operand(like, layout.axes, count, learns and like.is_floating_point())
+    return Operand(like, layout.axes, count, learns and has_gradients(like.dtype))

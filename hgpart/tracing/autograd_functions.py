@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hgpart.operators.calls import has_gradients
 from hgpart.operators.table import record_of
 
 _BASE: Any = torch.autograd.Function.__base__  # whose `apply` all end in, however they are called
@@ -274,7 +275,7 @@ def _storage(tensor: Tensor) -> Any:
 
 
 def _is_differentiable(value: Any) -> bool:
-    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+    return isinstance(value, Tensor) and has_gradients(value.dtype)
 
 
 # ------------------------------------------------------------------ what a Function does

@@ -18,7 +18,7 @@ from torch import fx, nn
 
 from hgpart.errors import ArgumentError, ModelError
 from hgpart.layers.channel_graph import ChannelGraph, Layer
-from hgpart.operators.calls import only_updated
+from hgpart.operators.calls import has_gradients, only_updated
 from hgpart.terminal import progress_bar
 from hgpart.tracing.batches import at_batch, has_dynamic_batch
 from hgpart.tracing.traced_model import TracedModel
@@ -127,7 +127,7 @@ class _Operands:
         """Take the model's own parameter or buffer, or a random tensor like the node's value."""
         tensor = self.own.get(node.name)
         made = self.random(node) if tensor is None else tensor.detach().to(self.device)
-        return made.requires_grad_(_is_differentiable(made) and node in self.needs_gradient)
+        return made.requires_grad_(has_gradients(made.dtype) and node in self.needs_gradient)
 
     def random(self, node: fx.Node) -> torch.Tensor:
         """Draw numbers from 0 to 1, in the memory layout of the node's value; integers are 0.
@@ -138,13 +138,9 @@ class _Operands:
         shape = [at_batch(size, self.batch_size) for size in value.shape]
         strides = [at_batch(stride, self.batch_size) for stride in value.stride()]
         length = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
-        draw = torch.rand if _is_differentiable(value) else torch.zeros
+        draw = torch.rand if has_gradients(value.dtype) else torch.zeros
         flat = draw(max(length, 0), dtype=value.dtype, device=self.device)
         return flat.as_strided(shape, strides)
-
-
-def _is_differentiable(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _median_seconds(

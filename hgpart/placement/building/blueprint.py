@@ -19,7 +19,7 @@ from hgpart.errors import PlacementError
 from hgpart.execution.program import CARRY
 from hgpart.execution.transfers import WHOLE, Share, Transfer, TransferredTensor
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
-from hgpart.operators.calls import argument, module_of, only_updated
+from hgpart.operators.calls import argument, has_gradients, module_of, only_updated
 from hgpart.operators.losses import uneven_losses
 from hgpart.operators.table import operator_of
 from hgpart.partition import Partition
@@ -224,6 +224,12 @@ class Blueprint:
                 found.append(placeholder)
         return tuple(found)
 
+    @cached_property
+    def has_complex(self) -> bool:
+        """Whether it computes with complex numbers, whose type is another than that of the rest."""
+        values = (node.meta.get("val") for node in self.nodes.values())
+        return any(isinstance(one, torch.Tensor) and one.is_complex() for one in values)
+
     @property
     def output_part(self) -> int:
         """The part that has the result."""
@@ -284,14 +290,14 @@ class Blueprint:
     def returned(self) -> tuple[bool, ...]:
         """Whether a gradient is computed of each layer's maps, then of its partial sums."""
         learns = self.learns(inputs=False)
-        maps = (wanted and self._is_float(at) for at, wanted in enumerate(learns))
+        maps = (wanted and self._can_learn(at) for at, wanted in enumerate(learns))
         return (*maps, *learns)
 
     def differentiable(self, inputs: bool) -> tuple[bool, ...]:
         """Per shipment whether gradients go back; of the inputs if asked for."""
         learns = self.learns(inputs)
         return tuple(
-            learns[item.layer] and (item.partial or self._is_float(item.layer))
+            learns[item.layer] and (item.partial or self._can_learn(item.layer))
             for item in self.shipments
         )
 
@@ -313,13 +319,13 @@ class Blueprint:
         found: list[bool] = []
         for layer in self.graph.layers:
             read = self.graph.sources(layer)
-            wanted = any(found[one] and self._is_float(one) for one in read)
+            wanted = any(found[one] and self._can_learn(one) for one in read)
             wanted |= not self.trainable.isdisjoint(layer.parameter_names)
             found.append(wanted or (inputs and layer.kind == INPUT))
         return found
 
-    def _is_float(self, at: int) -> bool:
-        return any(_dtype(node).is_floating_point for node in self.results[at])
+    def _can_learn(self, at: int) -> bool:
+        return any(has_gradients(_dtype(node)) for node in self.results[at])
 
     def finishes(self, at: int, part: int) -> Int64:
         """The tasks of a layer that a part finishes, ascending."""

@@ -259,5 +259,5 @@ class CutGraph(StepGraph):
             return self.fx_graph.get_attr(attribute)
         # What was a view of the whole need not be one of a share.
         is_view = operator_of(node).cut == "view"
-        target = aten.reshape.default if is_view else node.target
+        target = aten.reshape.default if is_view else replacements.learning(node)
         return self.fx_graph.create_node("call_function", target, args, kwargs, node.name)

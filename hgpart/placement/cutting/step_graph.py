@@ -19,6 +19,7 @@ from torch import fx, nn
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.operators.calls import has_gradients
 from hgpart.placement.cutting.growing_module import GrowingModule
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
@@ -188,9 +189,8 @@ class StepGraph(GrowingModule, ABC):
             self.slices[attribute] = held
             value = torch.empty(held.local_shape, dtype=node.meta["val"].dtype, device="meta")
             if node.name in self.traced.parameters:
-                self.root.register_parameter(
-                    attribute, nn.Parameter(value, requires_grad=value.is_floating_point())
-                )
+                learns = has_gradients(value.dtype)
+                self.root.register_parameter(attribute, nn.Parameter(value, learns))
             else:
                 self.root.register_buffer(attribute, value)
         return self.fx_graph.get_attr(self._held[held.key])

@@ -17,6 +17,17 @@ from hgpart.schedules.routes import AHEAD, Routes
 from hgpart.schedules.schedule import Message
 
 
+def as_bytes(tensor: Tensor) -> Tensor:
+    """A tensor's elements, one after the other, as they are to be read.
+
+    Of a conjugate, or an imaginary part of one, torch keeps the memory and notes the difference.
+
+    >>> as_bytes(torch.tensor([1.0 + 2.0j]).conj().imag).view(torch.float32)
+    tensor([-2.])
+    """
+    return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
 class Post:
     """The messages of one step; a message is bytes: all that a chunk sends to one part.
 
@@ -63,7 +74,7 @@ class Post:
     ) -> None:
         """Let tensors depart, when all that travels with them is there."""
         message = self._routes.departing[micro_batch, backward, transfer.number]
-        pieces = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
+        pieces = [as_bytes(tensor) for tensor in tensors]
         while self._sent and self._oldest().micro_batch <= micro_batch - self._routes.under_way:
             self._settle(self._oldest().number)
         size, wanted = sum(map(len, pieces)), transfer.nbytes(self._sizes[micro_batch])
