@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from hgpart.errors import ArgumentError, TraceError, not_one_of
-from hgpart.operators import channelwise, moving
+from hgpart.operators import channelwise, complex_numbers, moving
 from hgpart.operators.calls import place_of
 from hgpart.operators.channelwise import over_last, same_place
 from hgpart.operators.effects import Call, Effect, Rule, Whole
@@ -61,6 +61,8 @@ class Operator:
         a shape.
     in_place : operator or None
         What computes the same in the place of its operand.
+    of_complex : callable or None
+        What computes the same of complex numbers, where the operator itself can't.
     frees_result : bool
         Whether its backward does not need what it made.
     updates : mapping of int to str
@@ -81,6 +83,7 @@ class Operator:
     macs: Callable[[Call], int | None] | None = None
     makes: Any = None
     in_place: Any = None
+    of_complex: Any = None
     frees_result: bool = False
     updates: Mapping[int, str] = field(default_factory=dict)
     is_size: bool = False
@@ -224,7 +227,11 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         *(aten.pixel_shuffle, aten.pixel_unshuffle, aten.channel_shuffle),
     ),
     (Operator(moving.on_ids, "expand"), aten.expand),
-    (Operator(moving.on_ids), aten.repeat, aten.tile, aten.slice_scatter, aten.select_scatter),
+    (Operator(moving.on_ids), aten.repeat, aten.tile),
+    (Operator(moving.on_ids, of_complex=complex_numbers.slice_written), aten.slice_scatter),
+    (Operator(moving.on_ids, of_complex=complex_numbers.position_written), aten.select_scatter),
+    (Operator(of_complex=complex_numbers.diagonal_written), aten.diagonal_scatter),
+    (Operator(of_complex=complex_numbers.as_real), aten.view_as_real),
     (Operator(moving.joined, "join"), aten.cat),
     (Operator(moving.indexed, "index"), aten.index.Tensor, aten.index_select),
     (Operator(moving.overwritten, "overwrite"), aten.copy, aten.copy_),
@@ -246,6 +253,20 @@ _users: dict[Any, dict[str, Any]] = {}  # what a user's rule replaces in the rec
 _USERS_CUTS = ("copy", "reshape", "permutation")  # need no arguments by ATen's names
 _UNKNOWN = Operator()
 _POINTWISE = Operator(same_place)
+
+
+def callable_of(node: fx.Node) -> Any:
+    """What computes a node: its operator, or what stands for that where numbers are complex."""
+    of_complex = operator_of(node).of_complex
+    values = (one.meta.get("val") for one in (node, *node.all_input_nodes))
+    if of_complex is not None and any(is_complex(one) for one in values):
+        return of_complex
+    return node.target
+
+
+def is_complex(value: Any) -> bool:
+    """Whether a value is a tensor of complex numbers."""
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def operator_of(node: fx.Node) -> Operator:

@@ -205,9 +205,7 @@ def mean_square(result: object) -> Tensor:
     """
     tensors = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
     squares = [
-        (value * value.conj()).real.mean().cpu()
-        for value in tensors
-        if has_gradients(value.dtype)
+        (value * value.conj()).real.mean().cpu() for value in tensors if has_gradients(value.dtype)
     ]
     if not squares:
         raise RunError(

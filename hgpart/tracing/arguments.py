@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError
 
+REGISTERED = (
+    "accepted are tensors in tuples, lists and dicts, and dataclasses that "
+    "torch.export.register_dataclass knows"
+)
 Inputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 """One tensor, what is given by position, or what is given by name."""
 
@@ -72,6 +78,18 @@ class Arguments:
             for path, leaf in pytree.tree_leaves_with_path(value)
             if isinstance(leaf, Tensor)
         )
+
+    def check_leaves(self) -> None:
+        """Raise an ArgumentError that names what may hold tensors, and can't be looked into."""
+        for name, value in self.given.items():
+            for path, leaf in pytree.tree_leaves_with_path(value):
+                if isinstance(leaf, np.ndarray) or dataclasses.is_dataclass(leaf):
+                    is_array = isinstance(leaf, np.ndarray)
+                    accepted = "accepted is a tensor, as of torch.from_numpy"
+                    raise ArgumentError(
+                        f"{name}{pytree.keystr(path)} is a {_name_of(type(leaf))}: "
+                        f"{accepted if is_array else REGISTERED}"
+                    )
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Arguments:
         """The same call with other tensors."""
@@ -252,5 +270,29 @@ class _Tensor:
         return "a tensor"
 
 
+class _Object:
+    """Stands for what no message can quote, by its type."""
+
+    def __init__(self, value: Any) -> None:
+        self._type = type(value)
+
+    def __repr__(self) -> str:
+        return f"a {_name_of(self._type)}"
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _said(value: Any) -> str:
-    return repr(pytree.tree_map_only(Tensor, lambda _: _Tensor(), value))
+    """A value in one line: tensors, arrays and other objects by what they are."""
+
+    def said(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return _Tensor()
+        return leaf if isinstance(leaf, (*_QUOTED, _LeftOut)) else _Object(leaf)
+
+    return repr(pytree.tree_map(said, value))
+
+
+_QUOTED = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)

@@ -125,7 +125,10 @@ def _buffers_watched(model: nn.Module, lost: Callable[[str], None]) -> Iterator[
     before = [buffer._version for buffer in model.buffers()]
     yield
     if before != [buffer._version for buffer in model.buffers()]:
-        lost("a checkpoint that updates running statistics in its backward pass again")
+        lost(
+            "a checkpoint that updates running statistics in its backward pass again: leave it to "
+            "schedule(recompute=True), which updates them once"
+        )
 
 
 # ------------------------------------------------------------------ operators

@@ -179,6 +179,25 @@ class _Watch:
         self.kept = {id(one) for _, _, one in self._reached()}
         read = mock.patch.object(nn.Module, "__getattribute__", self.reader(), create=True)
         self.reading.enter_context(read)
+        self.reading.enter_context(mock.patch.object(Tensor, "data", self.data()))
+
+    def data(self) -> property:
+        """What stands for `Tensor.data`, and refuses to be assigned to where that is a parameter's.
+
+        torch.export loses that: it says that a constant is fake.
+        """
+        plain: Any = torch._C.TensorBase.data
+
+        def assign(tensor: Tensor, value: Tensor) -> None:
+            for name, parameter in self.model.named_parameters():
+                if parameter is tensor:
+                    raise TraceError(
+                        f"it assigns to {name}.data: accepted are forward passes that leave "
+                        "parameters as they are"
+                    )
+            plain.__set__(tensor, value)
+
+        return property(plain.__get__, assign)
 
     def enter(self, module: nn.Module, args: Any) -> None:
         """Tell if a module has drawn numbers before it calls another one."""

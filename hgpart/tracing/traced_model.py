@@ -20,18 +20,20 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.operators.table import operator_of
 from hgpart.tracing import autograd_functions, forward_state
-from hgpart.tracing.arguments import Arguments, Inputs, arguments_of
+from hgpart.tracing.arguments import REGISTERED, Arguments, Inputs, arguments_of
 from hgpart.tracing.constant_sizes import settle_sizes
 from hgpart.tracing.forms import Form, sizes_of_inputs
 from hgpart.tracing.model_outline import Outline, outline_of
 from hgpart.tracing.stand_ins import stand_ins, stood_for
 
 LARGEST_TENSOR = 2**63 - 1  # bytes
+_QUANTISED = "torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"
 EXAMPLE_BATCH = 2  # torch.export takes a batch of 1 for a constant
 
 
@@ -207,6 +209,8 @@ def result_of(model: nn.Module, example: Inputs) -> Any:
 
 def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
     """The same of a call of the model, as of one that was traced before."""
+    _check_modules(model)
+    arguments.check_leaves()
     given = _apart(model, arguments.tensors)
     batch_size = arguments.batch_size(given)
     if batch_size is None:
@@ -289,6 +293,32 @@ def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
 def _as_traced(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor whose values say what is read, as they are now; any other itself."""
     return tensor if tensor.is_floating_point() else tensor.detach().clone()
+
+
+def _check_modules(model: nn.Module) -> None:
+    """Raise a TraceError that names the first module that can't be traced, and says why."""
+    for path, module in model.named_modules():
+        kind, named = type(module).__name__, path or "the model itself"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TraceError(
+                f"{named} is a {kind} of TorchScript: accepted are modules as they were before "
+                "torch.jit.script or torch.jit.trace"
+            )
+        if type(module).__module__.startswith(_QUANTISED):
+            raise TraceError(
+                f"{named} is a quantised {kind}, which computes with integers: accepted is the "
+                "model as it was before it was quantised"
+            )
+        if (
+            isinstance(module, _NormBase)
+            and module.momentum is None
+            and module.training
+            and module.track_running_stats
+        ):
+            raise TraceError(
+                f"the norm {named} has momentum=None, the mean of all batches, which says how many "
+                "there were: accepted in training is a number, as in momentum=0.1"
+            )
 
 
 def _apart(model: nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -471,6 +501,10 @@ def _explain(model: nn.Module, arguments: Arguments, error: BaseException) -> st
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     text = str(error).strip()
     why = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    if unknown := re.match(r"Found <class '(.*)'> in output, which is not a known type", why):
+        why = f"it returns a {unknown[1]}: {REGISTERED}"
+    if "fake_quantize" in why:
+        why = "it quantises: accepted is the model without fake quantisation, as before prepare_qat"
     if isinstance(error, SystemExit):
         why = f"its code ends the process: sys.exit({text})"
     shapes = ", ".join("x".join(map(str, value.shape)) for value in arguments.tensors)

@@ -11,6 +11,7 @@ from torch import fx
 from torch.fx.node import map_aggregate
 
 from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.operators.table import callable_of
 from hgpart.tracing.batches import at_batch
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import results_read
@@ -88,7 +89,7 @@ def layer_module(
         if node in inside:
             copy = alone.create_node(
                 node.op,
-                node.target,
+                callable_of(node),
                 map_aggregate(node.args, copied),
                 map_aggregate(node.kwargs, copied),
                 node.name,

@@ -57,7 +57,7 @@ def transformed(module: Any, maps: Tensor) -> Tensor:
 def low_modes(module: Any, maps: Tensor) -> Tensor:
     """As Fourier neural operators write it."""
     found = torch.fft.rfft2(maps)
-    made = torch.zeros(len(maps), 4, 6, 4, dtype=torch.complex128)
+    made = torch.zeros(maps.shape[0], 4, 6, 4, dtype=torch.complex128)
     made[:, :, :2, :2] = torch.einsum("bixy,ioxy->boxy", found[:, :, :2, :2], module.modes)
     return torch.fft.irfft2(made, s=(6, 6))
 

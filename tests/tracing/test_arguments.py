@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, TraceError
 from hgpart.tracing.arguments import arguments_of
 from hgpart.tracing.traced_model import trace
 
@@ -201,3 +202,39 @@ def test_one_tensor_in_two_places_is_two_inputs() -> None:
         torch.testing.assert_close(found, model(**values))
     with pytest.raises(ArgumentError, match="missing a required argument: 'second': accepted are"):
         trace(model, IMAGE)
+
+
+@dataclasses.dataclass
+class Pair:
+    image: torch.Tensor
+    mask: torch.Tensor
+
+
+class OfPair(nn.Module):
+    def forward(self, pair: Any) -> Any:
+        return Pair(pair.image * pair.mask, pair.mask)
+
+
+def test_dataclasses_are_named_until_torch_knows_them() -> None:
+    """The example was said to hold no batch, and a result asked for a pytree."""
+    pair, known = Pair(IMAGE, MASK), "accepted are tensors in tuples, .* torch.export.register_data"
+    with pytest.raises(ArgumentError, match=rf"^pair is a .*\.Pair: {known}"):
+        trace(OfPair(), [pair])
+    with pytest.raises(TraceError, match=rf"it returns a .*\.Pair: {known}"):
+        trace(Returning(), [IMAGE])
+    torch.export.register_dataclass(Pair)
+    assert len(trace(OfPair(), [pair]).results) == 2
+
+
+class Returning(nn.Module):
+    def forward(self, image: torch.Tensor) -> Any:
+        return Pair(image, image + 1)
+
+
+def test_arrays_are_named_by_their_type() -> None:
+    """A message had all numbers of an array."""
+    with pytest.raises(ArgumentError, match=r"^image is a numpy.ndarray: accepted is a tensor, as"):
+        trace(Masked(), {"image": IMAGE.numpy(), "mask": MASK})
+    found = arguments_of(Masked(), {"image": IMAGE, "mask": MASK})
+    with pytest.raises(ArgumentError, match=r"^image is a numpy.ndarray: accepted is a tensor, as"):
+        found.tensors_of((IMAGE.numpy(),), {"mask": MASK})

@@ -364,3 +364,14 @@ def test_models_and_generators_are_as_before(beside: Callable[[Any, Tensor], Any
         assert (one.training, getattr(one, "count", 0)) == (True, 0)
     assert not model[0].cache
     assert model[0].table is None
+
+
+def test_a_parameter_whose_data_is_assigned_is_refused_by_name_and_line() -> None:
+    """As of momentum encoders; torch asked for an issue on a constant that is fake."""
+
+    def beside(module: Any, x: Tensor) -> Any:
+        module.conv.weight.data = module.conv.weight.data * 0.9
+        return 0
+
+    with pytest.raises(TraceError, match=r"state.py:\d+: it assigns to 0.conv.weight.data: "):
+        trace(model_of(beside), IMAGES)

@@ -21,7 +21,7 @@ from hgpart.execution.transfers import WHOLE, Share, Transfer, TransferredTensor
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.operators.calls import argument, has_gradients, module_of, only_updated
 from hgpart.operators.losses import uneven_losses
-from hgpart.operators.table import operator_of
+from hgpart.operators.table import is_complex, operator_of
 from hgpart.partition import Partition
 from hgpart.placement.building.draws import random_nodes
 from hgpart.placement.building.shipments import RESULT_PART, Shipment, shipments
@@ -228,7 +228,7 @@ class Blueprint:
     def has_complex(self) -> bool:
         """Whether it computes with complex numbers, whose type is another than that of the rest."""
         values = (node.meta.get("val") for node in self.nodes.values())
-        return any(isinstance(one, torch.Tensor) and one.is_complex() for one in values)
+        return any(map(is_complex, values))
 
     @property
     def output_part(self) -> int:

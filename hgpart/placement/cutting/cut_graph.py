@@ -21,7 +21,7 @@ from torch.fx.node import map_aggregate
 
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
-from hgpart.operators.table import operator_of
+from hgpart.operators.table import callable_of, operator_of
 from hgpart.placement.cutting import held_constants, products, reindexing, replacements, same_index
 from hgpart.placement.cutting.layouts import spread, unmerge
 from hgpart.placement.cutting.slices import Slice
@@ -259,5 +259,5 @@ class CutGraph(StepGraph):
             return self.fx_graph.get_attr(attribute)
         # What was a view of the whole need not be one of a share.
         is_view = operator_of(node).cut == "view"
-        target = aten.reshape.default if is_view else replacements.learning(node)
+        target = aten.reshape.default if is_view else callable_of(node)
         return self.fx_graph.create_node("call_function", target, args, kwargs, node.name)

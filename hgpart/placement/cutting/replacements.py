@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from hgpart.errors import PlacementError
 from hgpart.execution.batch_norms import normalised
@@ -37,52 +37,6 @@ def replaced(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx
     made = (_dropout if operator.cut == "dropout" else _batch_norm)(step, node, boxes)
     step.single.add(made)
     return made
-
-
-def learning(node: fx.Node) -> Any:
-    """An operator that computes the same, and has a gradient where a node's has none of its type.
-
-    Traced in place of a part that is written, which has one of any type: torch has none of its
-    functional form for complex numbers.
-    """
-    into = _WRITTEN.get(node.target)
-    if into is None or not node.meta["val"].is_complex():
-        return node.target
-    return into
-
-
-def _slice_written(
-    whole: Tensor,
-    part: Tensor,
-    dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
-) -> Tensor:
-    found = whole.clone()
-    aten.slice(found, dim, start, end, step).copy_(part)
-    return found
-
-
-def _position_written(whole: Tensor, part: Tensor, dim: int, index: int) -> Tensor:
-    found = whole.clone()
-    found.select(dim, index).copy_(part)
-    return found
-
-
-def _diagonal_written(
-    whole: Tensor, part: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> Tensor:
-    found = whole.clone()
-    found.diagonal(offset, dim1, dim2).copy_(part)
-    return found
-
-
-_WRITTEN: dict[Any, Any] = {
-    aten.slice_scatter.default: _slice_written,
-    aten.select_scatter.default: _position_written,
-    aten.diagonal_scatter.default: _diagonal_written,
-}
 
 
 def filled(step: StepGraph, node: fx.Node, made: Any, box: Box, *values: Any) -> fx.Node:

@@ -1,0 +1,57 @@
+"""Modules that can't be traced are refused by name, in one line that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hgpart.errors import TraceError
+from hgpart.tracing.traced_model import trace
+
+IMAGES = torch.zeros(2, 3, 6, 6)
+
+
+def with_norm() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None))
+
+
+def scripted() -> nn.Module:
+    return torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3)))
+
+
+def partly_traced() -> nn.Module:
+    return nn.Sequential(nn.ReLU(), torch.jit.trace(nn.Conv2d(3, 4, 3), IMAGES))
+
+
+def of_integers() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), torch.ao.nn.quantized.dynamic.Linear(108, 4))
+
+
+class Quantising(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fake_quantize_per_tensor_affine(x, torch.tensor(0.1), torch.tensor(0), 0, 255)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (with_norm, "^the norm 1 has momentum=None, .* accepted in training is a number"),
+        (scripted, "^the model itself is a RecursiveScriptModule of TorchScript: accepted are"),
+        (partly_traced, "^1 is a TopLevelTracedModule of TorchScript: accepted are modules as"),
+        (of_integers, "^1 is a quantised Linear, which computes with integers: accepted is the"),
+        (Quantising, "it quantises: accepted is the model without fake quantisation"),
+    ],
+)
+def test_it_is_refused_by_name(make: Callable[[], nn.Module], said: str) -> None:
+    """The words were torch's, of symbols and attributes of its own."""
+    with pytest.raises(TraceError, match=said) as refused:
+        trace(make(), IMAGES)
+    assert "\n" not in str(refused.value)
+
+
+def test_in_evaluation_a_norm_needs_no_momentum() -> None:
+    assert trace(with_norm().eval(), IMAGES).results
