@@ -35,7 +35,7 @@ class Quantising(nn.Module):
         return torch.fake_quantize_per_tensor_affine(x, torch.tensor(0.1), torch.tensor(0), 0, 255)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")  # torch's own, of what is to be deprecated
 @pytest.mark.parametrize(
     ("make", "said"),
     [
