@@ -82,25 +82,38 @@ def returned(module: Any, maps: Tensor) -> Tensor:
 MIDDLES = (*(scaled, conjugated, transformed, low_modes, channels_written, convolved, returned),)
 
 
-@pytest.mark.parametrize(
-    ("modelling", "k"),
-    [
-        (Modelling(), 3),
-        pytest.param(Modelling(grain="fine"), 3, marks=pytest.mark.full),
-        pytest.param(Modelling(slices=2, batch_size=4), 2, marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize("grain", ["coarse", pytest.param("fine", marks=pytest.mark.full)])
 @pytest.mark.parametrize("middle", MIDDLES)
-def test_complex_maps_and_their_gradients_travel_as_they_are(middle, modelling, k) -> None:
+def test_complex_maps_and_their_gradients_travel_as_they_are(middle, grain) -> None:
     """A complex map was no floating one, so its gradient was left out where it came from elsewhere.
 
     What is written into a slice of one is traced as an operator that torch can't go back through.
     """
     model = Between(middle)
     traced, graph = placements.traced_model(model, [IMAGES])
-    plan = placements.of_single_tasks(traced, graph, modelling, k, seed=1)
+    plan = placements.of_single_tasks(traced, graph, Modelling(grain=grain), 3, seed=1)
     placed = placements.check_equal(model, [IMAGES], plan)
     assert placed.expected(4).traffic.sum() > 0
+
+
+@pytest.mark.parametrize(
+    "middle", [conjugated, *(pytest.param(one, marks=pytest.mark.full) for one in MIDDLES)]
+)
+def test_slices_of_the_batch_have_complex_maps_and_parameters_too(middle) -> None:
+    model = Between(middle)
+    traced, graph = placements.traced_model(model, [IMAGES])
+    modelling = Modelling(slices=2, batch_size=4)
+    placed = place(model, placements.of_single_tasks(traced, graph, modelling, 2, seed=1))
+    original = copy.deepcopy(model)
+    found, expected = placed(IMAGES), original(IMAGES)
+    torch.testing.assert_close(found, expected)
+    for one in (found, expected):
+        one.abs().square().mean().backward()
+    for part in range(placed.k):
+        for held, tensor in placed.held(part):
+            wanted = original.get_parameter(held.name).grad
+            if wanted is not None and tensor.numel():
+                torch.testing.assert_close(tensor.grad, held.take(wanted))
 
 
 def test_weights_are_complex_in_the_other_mode_too() -> None:
