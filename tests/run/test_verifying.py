@@ -48,10 +48,25 @@ class OverWidth(nn.Sequential):
         super().__init__(nn.Conv2d(3, 2, 3), nn.LayerNorm(4), nn.PReLU(), nn.Conv2d(2, 3, 3))
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
-def test_what_channels_share_goes_to_each_part_once_whatever_the_slices(grain):
+class Token(nn.Module):
+    """A parameter in front of tokens, which a task of what follows reads; and as a result."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(3, 4, 3, 3), nn.Linear(4, 3)
+        self.token = nn.Parameter(torch.randn(1, 1, 4))
+        self.positions = nn.Parameter(torch.randn(1, 5, 4))
+
+    def forward(self, image):
+        tokens = self.patches(image).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(image.shape[0], -1, -1), tokens], 1) + self.positions
+        return self.head(tokens.mean(1)), self.token
+
+
+@pytest.mark.parametrize(("make", "grain"), [(OverWidth, "coarse"), (Token, "fine")])
+def test_what_channels_share_goes_to_each_part_once_whatever_the_slices(make, grain):
     """The table had it once for each slice, the parts once for slices that lie alike."""
-    model, inputs = OverWidth().double(), torch.randn(6, 3, 6, 6, dtype=torch.float64)
+    model, inputs = make().double(), torch.randn(6, 3, 6, 6, dtype=torch.float64)
     traced, modelling = trace(model, inputs), Modelling(grain=grain, batch_size=6, slices=6)
     graph = channel_graph(traced)
     drawn = placements.of_single_tasks(traced, graph, modelling, 3, seed=1).partition

@@ -102,6 +102,20 @@ class Blueprint:
         """What travels, in the global order."""
         return shipments(self.graph, self.owners, of_parameters=not self.is_share)
 
+    @cached_property
+    def copied(self) -> frozenset[tuple[int, int]]:
+        """Layers of parameters, and parts with copies of them: that of the task, and readers."""
+        if not self.is_share:
+            return frozenset()
+        every, layers = shipments(self.graph, self.owners), self.graph.layers
+        read = {(one.layer, one.receiver) for one in every if one.counted}
+        own = {
+            (at, int(finish[0]))
+            for at, finish in enumerate(self.owners.finish)
+            if finish is not None
+        }
+        return frozenset(one for one in read | own if layers[one[0]].kind == PARAMETER)
+
     @property
     def is_share(self) -> bool:
         """Whether other shares of the batch have other slices: parts have copies of parameters."""

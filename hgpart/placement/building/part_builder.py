@@ -10,7 +10,7 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.execution.program import CARRY
-from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER
+from hgpart.layers.channel_graph import INPUT, OUTPUT
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.building.part_graph import PartGraph, numbered
 from hgpart.placement.cutting.cut_graph import CutGraph
@@ -130,7 +130,7 @@ class PartBuilder:
         plan = self.blueprint
         found: dict[fx.Node, Source] = {}
         for source in plan.graph.sources(plan.graph.layers[at]):
-            if plan.is_share and plan.graph.layers[source].kind == PARAMETER:
+            if (source, self.part) in plan.copied:
                 for node in plan.results[source]:
                     found[node] = Source(plan.layouts[node], (), is_held=True)
                 continue

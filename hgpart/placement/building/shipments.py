@@ -44,7 +44,7 @@ def shipments(
     """Follow every task to the channels that it reads: the definition, without the hypergraph.
 
     In the order of the layers, partial sums before maps; then by sender and receiver. Without
-    those `of_parameters`, where parts have copies of what they read of these.
+    those `of_parameters` that tasks read, where parts have copies of what they read of these.
     """
     every = np.zeros((int(graph.first_channel[-1]), owners.k), dtype=np.bool_)
     for_result = every.copy()
@@ -67,10 +67,9 @@ def shipments(
     found: list[Shipment] = []
     for at, layer in enumerate(graph.layers):
         channels = slice(graph.first_channel[at], graph.first_channel[at + 1])
-        if layer.kind == PARAMETER and not of_parameters:
-            continue
         found += _partial_sums(owners, at)
-        found += _maps(layer, owners, at, every[channels], counted=True)
+        if layer.kind != PARAMETER or of_parameters:
+            found += _maps(layer, owners, at, every[channels], counted=True)
         only = for_result[channels] & ~_travelling(layer, every[channels])
         found += _maps(layer, owners, at, only, counted=False)
     return tuple(found)
