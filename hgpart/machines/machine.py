@@ -6,16 +6,19 @@ bandwidth. Both are a `Link`, which says how long any message takes.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from hgpart.errors import ArgumentError
 
 LONG = 2**26  # bytes of the second message of a link that is given by its bandwidth
+# What is plausible. No figure that is made of such ones is too large for a float.
+MOST_SECONDS = 1e9  # some thirty years
+MOST_FACTOR = 1e6  # times as long
+MOST_BANDWIDTH = 1e18  # bytes a second
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,15 @@ class Link:
         >>> Link.of(latency=1e-3, bandwidth=1e6, both_ways=5e5).seconds_of(2e6, both_ways=True)
         4.001
         """
-        if not 0 <= latency < math.inf:
-            raise ArgumentError(f"latency {latency}: accepted is 0 s or more")
-        rates = bandwidth, bandwidth if both_ways is None else both_ways
-        for rate in rates:
-            if not 0 < rate < math.inf:
-                raise ArgumentError(f"bandwidth {rate}: accepted are bytes per second above 0")
-        one, both = ((latency, latency + LONG / rate) for rate in rates)
+        if not 0 <= latency <= MOST_SECONDS / 2:
+            raise ArgumentError(f"latency {latency}: accepted are 0 to {MOST_SECONDS / 2:g} s")
+        rates = {"bandwidth": bandwidth, "both_ways": bandwidth if both_ways is None else both_ways}
+        for name, rate in rates.items():
+            if not 1 <= rate <= MOST_BANDWIDTH:
+                raise ArgumentError(
+                    f"{name} {rate}: accepted are 1 to {MOST_BANDWIDTH:g} bytes per second"
+                )
+        one, both = ((latency, latency + LONG / rate) for rate in rates.values())
         return Link((0, LONG), one, both)
 
     def seconds_of(self, nbytes: float, both_ways: bool = False) -> float:
@@ -174,7 +179,7 @@ class Slowdown:
     Raises
     ------
     ArgumentError
-        If a number is below 1, or the first one is not 1.
+        If a number is below 1 or above `MOST_FACTOR`, or the first one is not 1.
     """
 
     together: tuple[float, ...] = (1.0,)
@@ -182,8 +187,10 @@ class Slowdown:
     def __post_init__(self) -> None:
         """Check."""
         for factor in self.together:
-            if not 1 <= factor < math.inf:
-                raise ArgumentError(f"{factor} times as long: accepted is 1 or more")
+            if not 1 <= factor <= MOST_FACTOR:
+                raise ArgumentError(
+                    f"{factor} times as long: accepted are 1 to {MOST_FACTOR:g} times"
+                )
         if self.together[:1] != (1.0,):
             raise ArgumentError(
                 f"times as long together {list(self.together)}: accepted is 1 for one device, then "
@@ -250,10 +257,14 @@ class Machine:
     def __post_init__(self) -> None:
         """Check."""
         Slowdown(self.together)
-        if not 0 <= self.handling < math.inf:
-            raise ArgumentError(f"handling {self.handling}: accepted is 0 s a byte or more")
-        if not 0 <= self.stall < math.inf:
-            raise ArgumentError(f"stall {self.stall}: accepted is 0 s a message or more")
+        for name, seconds, of in (
+            ("handling", self.handling, "byte"),
+            ("stall", self.stall, "message"),
+        ):
+            if not 0 <= seconds <= MOST_SECONDS:
+                raise ArgumentError(
+                    f"{name} {seconds}: accepted are 0 to {MOST_SECONDS:g} s a {of}"
+                )
         if not self.nodes or min(self.nodes) < 1 or sum(self.nodes) != self.k:
             raise ArgumentError(
                 f"nodes of {list(self.nodes)} devices: accepted are {self.k} in all, and 1 or more "
@@ -277,6 +288,25 @@ class Machine:
         """The node of each device."""
         return tuple(node for node, size in enumerate(self.nodes) for _ in range(size))
 
+    def first(self, k: int) -> Machine:
+        """The machine that its first k devices are.
+
+        >>> link = Link.of(latency=1e-5, bandwidth=1e9)
+        >>> Machine("m", (Device("GPU"),) * 6, (2, 4), link, link).first(3).nodes
+        (2, 1)
+        """
+        if not 1 <= k <= self.k:
+            raise ArgumentError(f"{k} devices of a machine of {self.k}: accepted are 1 to {self.k}")
+        nodes = [len([*same]) for _, same in groupby(self.node_of[:k])]
+        return replace(
+            self,
+            devices=self.devices[:k],
+            nodes=tuple(nodes),
+            between=self.between if len(nodes) > 1 else None,
+            pairs={pair: link for pair, link in self.pairs.items() if max(pair) < k},
+            all_reduce=self.all_reduce if k == self.k else None,
+        )
+
     def link(self, sender: int, receiver: int) -> Link:
         """What messages from one device to another one travel on."""
         known = self.pairs.get((sender, receiver)) or self.pairs.get((receiver, sender))
@@ -296,9 +326,15 @@ def _check_times(sizes: Sequence[int], seconds: Sequence[float]) -> None:
     if sizes[0] < 0 or any(size >= longer for size, longer in pairwise(sizes)):
         raise ArgumentError(f"messages of {list(sizes)} bytes: accepted are ascending sizes")
     falls = any(time > later for time, later in pairwise(seconds))
-    if falls or not 0 <= seconds[0] < seconds[-1] < math.inf:
+    if falls or not 0 <= seconds[0] < seconds[-1] <= MOST_SECONDS:
         raise ArgumentError(
-            f"messages that take {list(seconds)} s: accepted are ascending times, 0 or more"
+            f"messages that take {list(seconds)} s: accepted are ascending times, 0 to "
+            f"{MOST_SECONDS:g} s"
+        )
+    if sizes[-1] - sizes[0] > 1.01 * MOST_BANDWIDTH * (seconds[-1] - seconds[0]):  # 1 % of rounding
+        raise ArgumentError(
+            f"messages of {list(sizes)} bytes that take {list(seconds)} s: accepted are "
+            f"{MOST_BANDWIDTH:g} bytes per second at most"
         )
 
 

@@ -24,6 +24,9 @@ fields may be left out:
 - ``"handling": 5e-10``: seconds of computing that a byte of a message costs the device that sends
   it, and the one that receives it. ``"stall": 5e-4``: seconds of each message, however short.
 - ``"name"`` and ``"note"``, for who reads it.
+
+Accepted is what is plausible: a message takes 1e9 s at most, a link has 1 to 1e18 bytes per second,
+and nothing takes more than 1e6 times as long beside others.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from typing import Any
 from hgpart.errors import ArgumentError, did_you_mean
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import replacing
-from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown
+from hgpart.machines.machine import MOST_SECONDS, AllReduce, Device, Link, Machine, Slowdown
 from hgpart.machines.named import MOST_DEVICES, NAMES, named_machine
 
 FORMAT = "hgpart machine 1"
@@ -94,8 +97,8 @@ def machine_of(head: JsonObject) -> Machine:
         all_reduce=_all_reduce(head.object("all_reduce")) if "all_reduce" in fields else None,
         together=slowdown.together,
         memory_bound=_slowdown(head.object("memory_bound")) if "memory_bound" in fields else None,
-        handling=_cost(head, "handling", "0 s a byte or more"),
-        stall=_cost(head, "stall", "0 s a message or more"),
+        handling=_cost(head, "handling", "byte"),
+        stall=_cost(head, "stall", "message"),
         note=head.string("note") if "note" in fields else "",
     )
 
@@ -122,7 +125,8 @@ def _link(of: JsonObject) -> Link:
         try:
             return Link.of(latency, bandwidth, both_ways)
         except ArgumentError as error:
-            raise of.wrong("bandwidth", f"that of a link ({error})") from None
+            wrong = str(error).split(maxsplit=1)[0]  # which of the three is named first
+            raise of.wrong(wrong, f"that of a link ({error})") from None
     sizes, seconds = tuple(of.wholes("sizes")), tuple(of.numbers("seconds"))
     both = tuple(of.numbers("both_ways")) if "both_ways" in of.fields else seconds
     try:
@@ -156,10 +160,10 @@ def _slowdown(of: JsonObject) -> Slowdown:
         raise of.wrong("together", f"1, then 1 or more ({error})") from None
 
 
-def _cost(head: JsonObject, name: str, accepted: str) -> float:
+def _cost(head: JsonObject, name: str, of: str) -> float:
     cost = head.number(name) if name in head.fields else 0.0
-    if cost < 0:
-        raise head.wrong(name, accepted)
+    if not 0 <= cost <= MOST_SECONDS:
+        raise head.wrong(name, f"0 to {MOST_SECONDS:g} s a {of}")
     return cost
 
 

@@ -204,8 +204,8 @@ def _sending_seconds(found: Partition, machine: Machine) -> float:
     """
     if found.modelling.bytes_per_element is not None:
         return 0.0
-    seconds = seconds_a_byte(machine, lambda link: link.least_seconds_a_byte)
-    return float((seconds[: found.k, : found.k] * found.evaluation.traffic).sum(axis=1).max())
+    seconds = seconds_a_byte(machine.first(found.k), lambda link: link.least_seconds_a_byte)
+    return float((seconds * found.evaluation.traffic).sum(axis=1).max())
 
 
 def _fastest(

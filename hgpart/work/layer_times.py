@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,10 @@ from hgpart.work.figures import Work, load_work, measured, records_of_layers
 
 FORMAT = "hgpart layer times 2"
 WHAT = "a file of hgpart profile"
+# What is plausible, of a file. No figure that is made of such ones is too large for a float.
+MOST_SECONDS = 1e6  # of a pass of a layer: eleven days
+MOST_FACTOR = 1e6  # times as long
+LEAST_SECONDS = 1e-9  # of all layers' passes in a step
 
 Table = tuple[tuple[float, ...], ...]
 
@@ -213,8 +216,9 @@ def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
     Raises
     ------
     FormatError
-        If the file can't be read or is malformed, or a time of it is negative, none at all, or less
-        than that of fewer tasks or samples; says which line.
+        If the file can't be read or is malformed, or a time of it is negative, none at all, over
+        `MOST_SECONDS`, or less than that of fewer tasks or samples; says which line. If all of them
+        are less than `LEAST_SECONDS`: there is nothing to divide.
     PlanError
         If it holds the times of another model.
     """
@@ -226,8 +230,8 @@ def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
     if not samples:
         raise head.wrong("samples", "at least one number")
     neighbours, beside = head.whole("neighbours", 0), head.number("beside")
-    if beside < 1:
-        raise head.wrong("beside", "1 or more")
+    if not 1 <= beside <= MOST_FACTOR:
+        raise head.wrong("beside", f"1 to {MOST_FACTOR:g}")
     layers: list[ShareTimes | None] = []
     for layer, record in records_of_layers(head, graph, "times"):
         tasks = _ascending(record, "tasks")
@@ -239,7 +243,17 @@ def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
             for which in Pass
         }
         layers.append(ShareTimes(tasks, tables) if tasks else None)
-    return LayerTimes(samples, tuple(layers), source, neighbours, beside)
+    times = LayerTimes(samples, tuple(layers), source, neighbours, beside)
+    step = math.fsum(
+        times.seconds(at, which, 1.0, samples[0])
+        for at in range(len(layers))
+        for which in WHOLE_STEP
+    )
+    if step < LEAST_SECONDS and any(layers):
+        raise head.wrong(
+            "layers", f"those of a step of {LEAST_SECONDS:g} s or more, not {step:g} s"
+        )
+    return times
 
 
 def load_any_work(path: Path | str, graph: ChannelGraph, batch_size: int) -> Work:
@@ -266,7 +280,10 @@ def _ascending(record: JsonObject, name: str) -> tuple[int, ...]:
 def _table(record: JsonObject, which: Pass, rows: int, columns: int) -> Table:
     """The seconds of a pass, none of them less than that of fewer tasks or samples."""
     found = record.items(which.value, rows)
-    accepted = f"{rows} lists of {columns} numbers >= 0, none less than the one before or above it"
+    accepted = (
+        f"{rows} lists of {columns} numbers from 0 to {MOST_SECONDS:g}, none less than the one "
+        "before or above it"
+    )
     above: list[float] = [0.0] * columns
     for row in found:
         if not isinstance(row, list) or len(row) != columns or not all(map(_is_number, row)):
@@ -278,4 +295,4 @@ def _table(record: JsonObject, which: Pass, rows: int, columns: int) -> Table:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+    return type(value) in (int, float) and abs(value) <= MOST_SECONDS

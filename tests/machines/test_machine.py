@@ -12,6 +12,7 @@ from random_machines import links, machines
 
 from hgpart.errors import ArgumentError
 from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown
+from hgpart.partition.problem.topology import time_objective
 
 SLOW, FAST = Link.of(1e-3, 1e6), Link.of(1e-6, 1e9)
 CPU = Device("CPU")
@@ -45,7 +46,7 @@ def test_a_longer_message_takes_no_less(link: Link, sizes: list[float]) -> None:
     assert link.seconds_of(short) <= link.seconds_of(long) * (1 + 1e-12)
 
 
-@given(st.floats(0, 1), st.floats(1, 1e12), st.floats(0, 2.0**40))
+@given(st.floats(0, 1), st.floats(2, 1e12), st.floats(0, 2.0**40))
 def test_a_link_of_a_latency_and_a_bandwidth(
     latency: float, bandwidth: float, nbytes: float
 ) -> None:
@@ -96,12 +97,18 @@ def test_every_two_devices_have_a_link(machine: Machine) -> None:
         (lambda: Link((1, 2), (2.0, 1.0), (1.0, 2.0)), r"take \[2.0, 1.0\] s: accepted are asc"),
         (lambda: Link((1, 2), (1.0, 2.0), (1.0, 1.0)), r"take \[1.0, 1.0\] s"),
         (lambda: AllReduce((1, 2), (1.0, float("nan"))), r"take \[1.0, nan\] s"),
-        (lambda: Link.of(-1e-9, 1.0), "latency -1e-09: accepted is 0 s or more"),
-        (lambda: Link.of(0, 0), "bandwidth 0: accepted are bytes per second above 0"),
-        (lambda: Link.of(0, 1, both_ways=float("inf")), "bandwidth inf"),
+        (lambda: Link.of(-1e-9, 1.0), "latency -1e-09: accepted are 0 to 5e.08 s"),
+        (lambda: Link.of(0, 0), "bandwidth 0: accepted are 1 to 1e.18 bytes per second"),
+        (lambda: Link.of(0, 1, both_ways=float("inf")), "both_ways inf"),
+        (lambda: Link.of(1.7e308, 1e9), "latency 1.7e.308: accepted are 0 to 5e.08 s"),
+        (lambda: Link.of(0, 1.7e308), "bandwidth 1.7e.308"),
+        (lambda: Link((1, 2), (0.0, 1e308), (0.0, 1.0)), "ascending times, 0 to 1e.09 s"),
+        (lambda: AllReduce((0, 2), (0.0, 1e-300)), "1e.18 bytes per second at most"),
+        (lambda: Slowdown((1.0, 1e308)), "1e.308 times as long: accepted are 1 to 1e.06"),
+        (lambda: machine().first(3), "3 devices of a machine of 2: accepted are 1 to 2"),
         (lambda: Device("CPU", memory=0), "memory 0: accepted is 1 byte or more"),
         (lambda: Device("CPU", threads=0), "threads 0: accepted is 1 or more"),
-        (lambda: Slowdown((1.0, 0.9)), "0.9 times as long: accepted is 1 or more"),
+        (lambda: Slowdown((1.0, 0.9)), "0.9 times as long: accepted are 1 to 1e.06"),
         (lambda: Slowdown((1.1, 1.2)), r"together \[1.1, 1.2\]: accepted is 1 for one device"),
         (lambda: Slowdown(()), r"together \[\]"),
         (lambda: machine(nodes=(2, 1)), r"nodes of \[2, 1\] devices: accepted are 2 in all"),
@@ -111,8 +118,8 @@ def test_every_two_devices_have_a_link(machine: Machine) -> None:
         (lambda: machine(pairs={(0, 2): FAST}), "from 0 to 2: accepted are two of the 2 devices"),
         (lambda: machine(pairs={(1, 1): FAST}), "from 1 to 1"),
         (lambda: machine(together=(1.0, 0.5)), "0.5 times as long"),
-        (lambda: machine(handling=-1.0), "handling -1.0: accepted is 0 s a byte or more"),
-        (lambda: machine(stall=-1.0), "stall -1.0: accepted is 0 s a message or more"),
+        (lambda: machine(handling=-1.0), "handling -1.0: accepted are 0 to 1e.09 s a byte"),
+        (lambda: machine(stall=-1.0), "stall -1.0: accepted are 0 to 1e.09 s a message"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(made: Any, message: str) -> None:
@@ -130,3 +137,22 @@ def test_no_message_takes_less_a_byte_than_the_least(
 ) -> None:
     least = link.least_seconds_a_byte * nbytes
     assert link.seconds_of(nbytes, both_ways) >= least * (1 - 1e-9)
+
+
+def test_the_first_devices_of_a_machine() -> None:
+    """Of many devices there were links for each two before the first few were taken: 32 GiB."""
+    pairs = {(0, 3): SLOW, (1, 2): FAST}
+    whole = Machine("m", (CPU,) * 5, (2, 3), FAST, SLOW, pairs, AllReduce((1, 2), (1.0, 2.0)))
+    first = whole.first(3)
+    assert (first.k, first.nodes, first.pairs, first.all_reduce) == (
+        3,
+        (2, 1),
+        {(1, 2): FAST},
+        None,
+    )
+    for one, other in ((0, 1), (1, 0), (1, 2), (0, 2)):
+        assert first.link(one, other) == whole.link(one, other)
+    assert (whole.first(2).nodes, whole.first(2).between) == ((2,), None)
+    assert whole.first(5) == whole
+    many = Machine("m", (CPU,) * 2**16, (2**16,), FAST)
+    assert time_objective(many, 2, 1.0, 1).links.tolist() == [[0.0, 2e-9], [2e-9, 0.0]]

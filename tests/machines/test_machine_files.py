@@ -95,7 +95,7 @@ def test_a_name_is_as_good_as_a_file() -> None:
         (
             {"inside": {"latency": 1, "bandwidth": 0}},
             3,
-            "a link .bandwidth 0.0: accepted are bytes",
+            "a link .bandwidth 0.0: accepted are 1 to",
         ),
         ({"inside": {"latency": 0, "bandwidth": "1 GB"}}, 3, '"bandwidth": "1 GB"; accepted: '),
         ({"inside": {**MEASURED, "sizes": [1, 1]}}, 3, r"messages of \[1, 1\] bytes"),
@@ -108,8 +108,11 @@ def test_a_name_is_as_good_as_a_file() -> None:
         ({"pairs": [{"from": 0, "to": 1, **LINK}] * 2}, 4, "each pair once"),
         ({"all_reduce": {"sizes": [1], "seconds": [1]}}, 4, "those of all-reduces .1 times"),
         ({"together": [2]}, 4, r'"together": 1, then 1 or more'),
-        ({"handling": -1}, 4, '"handling": 0 s a byte or more'),
-        ({"stall": -1}, 4, '"stall": 0 s a message or more'),
+        ({"handling": -1}, 4, '"handling": 0 to 1e.09 s a byte'),
+        ({"stall": 1e308}, 4, '"stall": 0 to 1e.09 s a message'),
+        ({"inside": {**LINK, "latency": 1e308}}, 3, 'found "latency": 1e.308'),
+        ({"inside": {**LINK, "both_ways": 1e-300}}, 3, 'found "both_ways": 1e-300'),
+        ({"stall": -1}, 4, '"stall": 0 to 1e.09 s a message'),
         ({"memory_bound": {"together": [1, 0]}}, 4, '"together": 1, then 1 or more'),
     ],
 )

@@ -116,7 +116,7 @@ def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int)
         raise ArgumentError(
             f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
         )
-    links = WAYS_THERE_AND_BACK * seconds_a_byte(machine)[:k, :k]
+    links = WAYS_THERE_AND_BACK * seconds_a_byte(machine.first(k))
     return step_time(links, seconds, micro_batches)
 
 
