@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from math import inf
+from numbers import Integral, Real
 
 
 class HgpartError(Exception):
@@ -106,6 +108,42 @@ def not_one_of(
     listed = " and ".join(words) if len(words) == 2 and not besides else ", ".join(words)
     listed += f", {besides}" if besides else ""
     return ArgumentError(f"{what} {value!r}: accepted are {listed}{did_you_mean(value, words)}")
+
+
+def check_whole(
+    what: str, value: int, least: int = 1, most: int | None = None, unit: str = ""
+) -> None:
+    """Raise an ArgumentError for what is no whole number in a range.
+
+    >>> check_whole("batch size", 2.5)
+    Traceback (most recent call last):
+    hgpart.errors.ArgumentError: batch size 2.5: accepted is a whole number, 1 or more
+    """
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not least <= value or not (most is None or value <= most):
+        raise _out_of_range(what, value, least, most, unit, "" if whole else "a whole number, ")
+
+
+def check_number(
+    what: str, value: float, least: float = 0, most: float = inf, unit: str = ""
+) -> None:
+    """Raise an ArgumentError for what is no finite number in a range.
+
+    >>> check_number("latency", -1, most=100, unit=" s")
+    Traceback (most recent call last):
+    hgpart.errors.ArgumentError: latency -1: accepted is 0 to 100 s
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not least <= value <= most or value == inf:
+        raise _out_of_range(what, value, least, most, unit, "" if number else "a number, ")
+
+
+def _out_of_range(
+    what: str, value: object, least: float, most: float | None, unit: str, kind: str
+) -> ArgumentError:
+    low, high = (f"{one:g}" if isinstance(one, float) else one for one in (least, most))
+    until = f"{unit} or more" if most in (None, inf) else f" to {high}{unit}"
+    return ArgumentError(f"{what} {value!r}: accepted is {kind}{low}{until}")
 
 
 def did_you_mean(value: object, words: Sequence[str]) -> str:

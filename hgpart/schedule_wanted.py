@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hgpart.errors import ArgumentError, not_one_of
-from hgpart.schedules import check_in_flight, check_recompute, check_rule
+from hgpart.schedules import check_in_flight, check_micro_batches, check_recompute, check_rule
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.rules import DEFAULT, IN_FLIGHT, RULES, STREAMS
 from hgpart.schedules.schedule_files import ScheduleFile, read_schedule
@@ -38,6 +38,7 @@ class Scheduling:
 
     def __post_init__(self) -> None:
         """Refuse what can't be."""
+        check_micro_batches(self.micro_batches)
         if self.file is None:
             check_rule(self.rule)
         check_in_flight(self.rule, self.in_flight)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from hgpart.errors import ArgumentError, not_one_of
+from hgpart.errors import ArgumentError, check_whole, not_one_of
 from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, ChannelGraph, Layer, Read
 
 GRAINS = ("coarse", "fine")
@@ -67,12 +67,9 @@ class Modelling:
             raise not_one_of("linear", self.linear, LINEAR_MODES)
         if self.norms not in NORMS:
             raise not_one_of("norms", self.norms, NORMS)
-        for name, value in (
-            ("batch size", self.batch_size),
-            ("bytes per element", self.bytes_per_element),
-        ):
-            if value is not None and not 1 <= value <= LARGEST_FACTOR:
-                raise ArgumentError(f"{name} {value}: accepted is 1 to {LARGEST_FACTOR}")
+        check_whole("batch size", self.batch_size, 1, LARGEST_FACTOR)
+        if self.bytes_per_element is not None:
+            check_whole("bytes per element", self.bytes_per_element, 1, LARGEST_FACTOR)
         most = min(self.batch_size, LARGEST_SLICES)
         if type(self.slices) is not int or not 1 <= self.slices <= most:
             raise ArgumentError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, check_number, check_whole
 
 LONG = 2**26  # bytes of the second message of a link that is given by its bandwidth
 # What is plausible. No figure that is made of such ones is too large for a float.
@@ -41,10 +41,9 @@ class Device:
 
     def __post_init__(self) -> None:
         """Check."""
-        if self.memory is not None and self.memory < 1:
-            raise ArgumentError(f"memory {self.memory}: accepted is 1 byte or more")
-        if self.threads < 1:
-            raise ArgumentError(f"threads {self.threads}: accepted is 1 or more")
+        if self.memory is not None:
+            check_whole("memory", self.memory, unit=" byte")
+        check_whole("threads", self.threads)
 
 
 @dataclass(frozen=True)
@@ -93,14 +92,10 @@ class Link:
         >>> Link.of(latency=1e-3, bandwidth=1e6, both_ways=5e5).seconds_of(2e6, both_ways=True)
         4.001
         """
-        if not 0 <= latency <= MOST_SECONDS / 2:
-            raise ArgumentError(f"latency {latency}: accepted are 0 to {MOST_SECONDS / 2:g} s")
+        check_number("latency", latency, 0, MOST_SECONDS / 2, " s")
         rates = {"bandwidth": bandwidth, "both_ways": bandwidth if both_ways is None else both_ways}
         for name, rate in rates.items():
-            if not 1 <= rate <= MOST_BANDWIDTH:
-                raise ArgumentError(
-                    f"{name} {rate}: accepted are 1 to {MOST_BANDWIDTH:g} bytes per second"
-                )
+            check_number(name, rate, 1, MOST_BANDWIDTH, " bytes per second")
         one, both = ((latency, latency + LONG / rate) for rate in rates.values())
         return Link((0, LONG), one, both)
 
@@ -187,10 +182,7 @@ class Slowdown:
     def __post_init__(self) -> None:
         """Check."""
         for factor in self.together:
-            if not 1 <= factor <= MOST_FACTOR:
-                raise ArgumentError(
-                    f"{factor} times as long: accepted are 1 to {MOST_FACTOR:g} times"
-                )
+            check_number("times as long", factor, 1, MOST_FACTOR)
         if self.together[:1] != (1.0,):
             raise ArgumentError(
                 f"times as long together {list(self.together)}: accepted is 1 for one device, then "
@@ -257,18 +249,13 @@ class Machine:
     def __post_init__(self) -> None:
         """Check."""
         Slowdown(self.together)
-        for name, seconds, of in (
-            ("handling", self.handling, "byte"),
-            ("stall", self.stall, "message"),
-        ):
-            if not 0 <= seconds <= MOST_SECONDS:
-                raise ArgumentError(
-                    f"{name} {seconds}: accepted are 0 to {MOST_SECONDS:g} s a {of}"
-                )
-        if not self.nodes or min(self.nodes) < 1 or sum(self.nodes) != self.k:
+        check_number("handling", self.handling, 0, MOST_SECONDS, " s a byte")
+        check_number("stall", self.stall, 0, MOST_SECONDS, " s a message")
+        for devices in self.nodes:
+            check_whole("devices of a node", devices)
+        if sum(self.nodes) != self.k:
             raise ArgumentError(
-                f"nodes of {list(self.nodes)} devices: accepted are {self.k} in all, and 1 or more "
-                "in each"
+                f"nodes of {list(self.nodes)} devices: accepted are {self.k} in all"
             )
         if len(self.nodes) > 1 and self.between is None:
             raise ArgumentError(f"no link between {len(self.nodes)} nodes: accepted is one")
@@ -295,8 +282,7 @@ class Machine:
         >>> Machine("m", (Device("GPU"),) * 6, (2, 4), link, link).first(3).nodes
         (2, 1)
         """
-        if not 1 <= k <= self.k:
-            raise ArgumentError(f"{k} devices of a machine of {self.k}: accepted are 1 to {self.k}")
+        check_whole("number of devices", k, 1, self.k)
         nodes = [len([*same]) for _, same in groupby(self.node_of[:k])]
         return replace(
             self,
@@ -318,19 +304,20 @@ class Machine:
 
 
 def _check_times(sizes: Sequence[int], seconds: Sequence[float]) -> None:
+    for size in sizes:
+        check_whole("size of a message", size, 0, unit=" bytes")
+    for each in seconds:
+        check_number("seconds of a message", each, 0, MOST_SECONDS, " s")
     if len(sizes) < 2 or len(seconds) != len(sizes):
         raise ArgumentError(
             f"{len(seconds)} times of messages of {len(sizes)} sizes: accepted is one of each, "
             "and two sizes at least"
         )
-    if sizes[0] < 0 or any(size >= longer for size, longer in pairwise(sizes)):
+    if any(size >= longer for size, longer in pairwise(sizes)):
         raise ArgumentError(f"messages of {list(sizes)} bytes: accepted are ascending sizes")
     falls = any(time > later for time, later in pairwise(seconds))
-    if falls or not 0 <= seconds[0] < seconds[-1] <= MOST_SECONDS:
-        raise ArgumentError(
-            f"messages that take {list(seconds)} s: accepted are ascending times, 0 to "
-            f"{MOST_SECONDS:g} s"
-        )
+    if falls or seconds[0] == seconds[-1]:
+        raise ArgumentError(f"messages that take {list(seconds)} s: accepted are ascending times")
     if sizes[-1] - sizes[0] > 1.01 * MOST_BANDWIDTH * (seconds[-1] - seconds[0]):  # 1 % of rounding
         raise ArgumentError(
             f"messages of {list(sizes)} bytes that take {list(seconds)} s: accepted are "

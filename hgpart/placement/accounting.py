@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hgpart.arrays import Int64
-from hgpart.errors import ArgumentError, PlacementError, not_one_of
+from hgpart.errors import PlacementError, check_whole, not_one_of
 from hgpart.execution.program import PartProgram, receive
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
@@ -388,8 +388,7 @@ def _batch_size(placement: Placement, batch_size: int | None, least: int = 1) ->
     if batch_size is None:
         planned = placement.partition.modelling.batch_size
         batch_size = max(planned, least) if has_dynamic_batch(traced) else traced.batch_size
-    if batch_size < 1:
-        raise ArgumentError(f"batch size {batch_size}: accepted is 1 or more")
+    check_whole("batch size", batch_size)
     return batch_size
 
 

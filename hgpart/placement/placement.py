@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from hgpart.errors import PlacementError
+from hgpart.errors import PlacementError, check_whole
 from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score
@@ -424,6 +424,7 @@ class Placement(nn.Module):
 
     def check_samples(self, batch_size: int) -> None:
         """Raise a PlacementError if a batch, or a share of it, has too few samples, or too many."""
+        check_whole("batch size", batch_size)
         self.blueprint.input_shapes(batch_size)
         for share, size in zip(self.shares, sizes_of(self.shares, batch_size), strict=True):
             if not size:
@@ -462,6 +463,7 @@ class Placement(nn.Module):
 
     def expected(self, batch_size: int) -> Evaluation:
         """The figures of maps at a batch size, from the hypergraph and not the submodules."""
+        check_whole("batch size", batch_size)
         return self._of_all_shares(expected, batch_size, backward=False)
 
     def expected_gradients(self, batch_size: int) -> Evaluation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hgpart.errors import check_number
 from hgpart.machines.machine import Machine
 from hgpart.prediction.jobs import Job
 from hgpart.prediction.steps import LayerShare, PartSteps
@@ -38,6 +39,11 @@ class Overheads:
     step: float = 3e-5
     transfer: float = 5e-5
     byte: float = 4e-10
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name, value in vars(self).items():
+            check_number(name, value)
 
 
 @dataclass(frozen=True, eq=False)

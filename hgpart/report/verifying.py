@@ -44,6 +44,7 @@ def verification_json(about: Mapping[str, Any], verification: Verification) -> s
         finite = math.isfinite(difference.value)
         fields[f"{kind}_difference"] = difference.value if finite else None
         fields[f"{kind}_largest_in"] = difference.name
+        fields[f"{kind}_nan_in"] = difference.nan_in
     for direction in ("forward", "backward"):
         for unit in ("bytes", "messages"):
             name = f"{direction}_{unit}"
@@ -94,6 +95,9 @@ def print_verification(
         accepted = f"{verification.tolerance:.0e}"
         table.add_row(kind, f"{difference.value:.1e}", accepted, difference.name)
     print_table(console, "Beside the original", table)
+    for kind, difference in _differences(verification).items():
+        if difference.nan_in:
+            console.print(f"Of the {kind}, {difference.nan_in} has NaN, at the same places in both")
     console.print()
     table = ruled_table(["pass", f"sent {unit}", "by the table", "messages", "by the table"])
     for direction in ("forward", "backward"):

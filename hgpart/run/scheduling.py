@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hgpart.arrays import Int64
-from hgpart.errors import ArgumentError, RunError
+from hgpart.errors import ArgumentError, RunError, check_whole
 from hgpart.execution.outlines import outline, with_again
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
@@ -134,6 +134,8 @@ def _by_rule(
     """See `schedule`."""
     check_rule(rule)
     check_micro_batches(micro_batches)
+    if batch_size is not None:
+        check_whole("batch size", batch_size)
     divided = 1 if rule in STREAMS else micro_batches
     if costs is None:
         costs = costs_of(placement, divided, batch_size)
@@ -308,11 +310,14 @@ def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = 
 
     Of the batch size that `schedule` goes by.
     """
+    check_micro_batches(micro_batches)
+    if batch_size is not None:
+        check_whole("batch size", batch_size)
     work = placement.work
     each = 1.0 if work.unit == "s" else Costs.work
     if batch_size is None:
         batch_size = max(placement.partition.modelling.batch_size, micro_batches)
-    return Costs(samples=batch_size / max(1, micro_batches), work=each / work.units)
+    return Costs(samples=batch_size / micro_batches, work=each / work.units)
 
 
 def outlines_here(

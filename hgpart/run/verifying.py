@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,12 +42,21 @@ class Difference:
     """The largest relative difference among tensors of one kind, and which has it.
 
     The difference of two tensors is the largest of their elements', over the largest element of
-    the original, or over a thousandth of the largest of all originals if that is more. It is
-    infinite where shapes differ or an element is not a number.
+    the original, or over a thousandth of the largest of all originals if that is more. Elements
+    that are NaN in both, or the same infinity, are equal. It is infinite where shapes or whole
+    numbers differ, and where an element is NaN or infinite in one alone.
+
+    Attributes
+    ----------
+    value : float
+    name : str
+    nan_in : str
+        The first tensor that has NaN, at the same places in both; empty if none has.
     """
 
     value: float = 0.0
     name: str = ""
+    nan_in: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +113,7 @@ class Verification:
     def failures(self) -> tuple[str, ...]:
         """One line for each thing that is not as it should be, the results first."""
         found = [
-            f"{kind} differ by {one.value:.1e} in {one.name}, accepted is {self.tolerance:.0e}"
+            f"{kind} differ {self._how(one)}"
             for kind, one in (
                 ("outputs", self.outputs),
                 ("gradients", self.gradients),
@@ -122,6 +132,16 @@ class Verification:
         return (
             *found,
             *(f"an element of {name} is in no part, or in several" for name in self.misplaced),
+        )
+
+    def _how(self, difference: Difference) -> str:
+        if difference.value < math.inf:
+            return (
+                f"by {difference.value:.1e} in {difference.name}, accepted is {self.tolerance:.0e}"
+            )
+        return (
+            f"in {difference.name}: in shape or whole numbers, or in elements that are NaN or "
+            "infinite in one alone"
         )
 
 
@@ -298,7 +318,14 @@ def _unequal(figure: str, counted: Int64, planned: Int64) -> Iterator[str]:
 
 # ------------------------------------------------------------------ differences
 
-_Gap = tuple[str, float, float]  # name, largest difference, largest element of the original
+
+class _Gap(NamedTuple):
+    """Name, largest difference, largest element of the original, whether both have NaN alike."""
+
+    name: str
+    value: float
+    scale: float
+    nan: bool = False
 
 
 def _gap(name: str, expected: Tensor, found: Tensor, whole: Tensor | None = None) -> _Gap:
@@ -306,30 +333,36 @@ def _gap(name: str, expected: Tensor, found: Tensor, whole: Tensor | None = None
     scale = _largest_element(expected if whole is None else whole)
     expected, found = expected.detach(), found.detach().to(expected.device)
     if expected.shape != found.shape:
-        return name, math.inf, scale
+        return _Gap(name, math.inf, scale)
     if torch.equal(expected, found):
-        return name, 0.0, scale
+        return _Gap(name, 0.0, scale)
     if not has_gradients(expected.dtype):  # counters and indices are equal or wrong
-        return name, math.inf, scale
-    return name, _largest_element(expected - found), scale
+        return _Gap(name, math.inf, scale)
+    nan = expected.isnan() & found.isnan()
+    differing = ~(nan | (expected == found))
+    if not (expected.isfinite() & found.isfinite())[differing].all():
+        return _Gap(name, math.inf, scale)
+    return _Gap(name, _largest_element((expected - found)[differing]), scale, bool(nan.any()))
 
 
 def _largest_element(tensor: Tensor) -> float:
-    if not has_gradients(tensor.dtype) or not tensor.numel():
+    """Of those that are finite."""
+    if not has_gradients(tensor.dtype):
         return 0.0
-    found = float(tensor.detach().abs().max())
-    return math.inf if math.isnan(found) else found
+    tensor = tensor.detach()
+    finite = tensor[tensor.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
 
 
 def _largest(gaps: Iterable[_Gap]) -> Difference:
     gaps = list(gaps)
-    floor = FLOOR * max((scale for _, _, scale in gaps if scale < math.inf), default=0.0)
-    found = Difference()
-    for name, gap, scale in gaps:
-        scale = max(scale, floor)
-        value = gap / scale if 0 < scale < math.inf else gap
+    floor = FLOOR * max((gap.scale for gap in gaps), default=0.0)
+    found = Difference(nan_in=next((gap.name for gap in gaps if gap.nan), ""))
+    for gap in gaps:
+        scale = max(gap.scale, floor)
+        value = gap.value / scale if scale else gap.value
         if value > found.value:
-            found = Difference(value, name)
+            found = replace(found, value=value, name=gap.name)
     return found
 
 

@@ -56,7 +56,8 @@ def check_recompute(*, recompute: bool, stash: bool) -> None:
 
 def check_micro_batches(micro_batches: int) -> None:
     """Raise an ArgumentError if it is no number of micro-batches."""
-    if not isinstance(micro_batches, Integral) or micro_batches < 1:
+    whole = isinstance(micro_batches, Integral) and not isinstance(micro_batches, bool)
+    if not whole or micro_batches < 1:
         raise ArgumentError(f"{micro_batches!r} micro-batches: accepted is 1 or more")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from hgpart.errors import check_number
 from hgpart.schedules.outline import Chunk
 from hgpart.schedules.schedule import Action, Direction
 
@@ -61,6 +62,11 @@ class Costs:
     byte: float = 5e-10
     message: float = 1e-4
     step: float = 2e-4
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name, value in vars(self).items():
+            check_number(name, value)
 
     def action(self, action: Action, chunk: Chunk) -> float:
         """How long an action takes."""

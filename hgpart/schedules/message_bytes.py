@@ -79,14 +79,9 @@ class _Memory:
         self._to_post = deque(self._routes.incoming)
         self._posted: dict[int, int] = {}  # by message
         self._arrived: dict[Piece, int] = {}
-        self._sent: dict[Message, int] = {}
+        self._sent: dict[int, tuple[Message, int]] = {}
+        self.total = 0  # bytes of all of these
         self._post(AHEAD)
-
-    @property
-    def total(self) -> int:
-        """Bytes of all of it."""
-        lying = (self._posted, self._arrived, self._sent)
-        return sum(size for each in lying for size in each.values())
 
     def take(self, piece: Piece) -> None:
         """Open the message with a piece, if that is closed; the piece is the part's from now on."""
@@ -96,32 +91,35 @@ class _Memory:
                 self._post(1)
             del self._posted[message.number]
             self._post(AHEAD - len(self._posted))
-            settled = self._routes.settled.get(message.number, ())
-            self._sent = {
-                one: size for one, size in self._sent.items() if one.number not in settled
-            }
+            for number in self._routes.settled.get(message.number, ()):
+                self._settle(number)
             self._arrived |= self._pieces(message)
-        del self._arrived[piece]
+        self.total -= self._arrived.pop(piece)
 
     def depart(self, piece: Piece, takes_memory: bool) -> None:
         """Send the message with a piece, with or without memory of its own."""
         ended = piece[0] - self._routes.under_way
-        self._sent = {one: size for one, size in self._sent.items() if one.micro_batch > ended}
+        while self._sent and (oldest := next(iter(self._sent.values()))[0]).micro_batch <= ended:
+            self._settle(oldest.number)
         message = self._routes.departing[piece]
-        self._sent[message] = takes_memory * sum(self._pieces(message).values())
+        size = takes_memory * sum(self._pieces(message).values())
+        self._sent[message.number] = message, size
+        self.total += size
+
+    def _settle(self, number: int) -> None:
+        if number in self._sent:
+            self.total -= self._sent.pop(number)[1]
 
     def _post(self, count: int) -> None:
         for _ in range(min(count, len(self._to_post))):
             message = self._to_post.popleft()
-            self._posted[message.number] = sum(self._pieces(message).values())
+            size = sum(self._pieces(message).values())
+            self._posted[message.number] = size
+            self.total += size
 
     def _pieces(self, message: Message) -> dict[Piece, int]:
-        of, backward, samples = (
-            message.micro_batch,
-            message.backward,
-            self._sizes[message.micro_batch],
-        )
+        of, backward = message.micro_batch, message.backward
         return {
-            (of, backward, number): samples * self._nbytes[backward, number]
+            (of, backward, number): self._sizes[of] * self._nbytes[backward, number]
             for number in message.transfers
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, check_whole
 
 
 def micro_batch_sizes(batch_size: int, micro_batches: int) -> tuple[int, ...]:
@@ -16,6 +16,7 @@ def micro_batch_sizes(batch_size: int, micro_batches: int) -> tuple[int, ...]:
     >>> micro_batch_sizes(10, 4)
     (3, 3, 2, 2)
     """
+    check_whole("batch size", batch_size, 0)
     if not 1 <= micro_batches <= batch_size:
         raise ArgumentError(
             f"{micro_batches} micro-batches of a batch of {batch_size}: accepted are 1 to "

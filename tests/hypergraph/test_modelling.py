@@ -49,6 +49,9 @@ def residual() -> ChannelGraph:
         ({"batch_size": 0}, "batch size 0: accepted is 1 to"),
         ({"batch_size": 2**20 + 1}, "batch size 1048577: accepted is 1 to 1048576"),
         ({"bytes_per_element": -4}, "bytes per element -4: accepted is 1 to"),
+        ({"bytes_per_element": 1.5}, "bytes per element 1.5: accepted is a whole number, 1 to 104"),
+        ({"batch_size": 2.5}, "batch size 2.5: accepted is a whole number"),
+        ({"batch_size": True}, "batch size True: accepted is a whole number"),
         ({"bytes_per_element": 0}, "bytes per element 0: accepted is 1 to"),
     ],
 )

@@ -95,7 +95,7 @@ def test_a_name_is_as_good_as_a_file() -> None:
         (
             {"inside": {"latency": 1, "bandwidth": 0}},
             3,
-            "a link .bandwidth 0.0: accepted are 1 to",
+            "a link .bandwidth 0.0: accepted is 1 to",
         ),
         ({"inside": {"latency": 0, "bandwidth": "1 GB"}}, 3, '"bandwidth": "1 GB"; accepted: '),
         ({"inside": {**MEASURED, "sizes": [1, 1]}}, 3, r"messages of \[1, 1\] bytes"),

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from placed_models import model_of, placed
 
-from hgpart.errors import RunError
+from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.threads.workers import Workers
 from hgpart.placement import Placement
 from hgpart.run.scheduling import schedule, schedule_among, wanted_among
-from hgpart.schedule_wanted import scheduling_of
+from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule_files import save_schedule
 
@@ -96,3 +96,14 @@ def test_ranks_that_ask_for_different_schedules_all_say_so(placements, tmp_path)
     fingerprint = files[0].file.fingerprint
     assert f"schedule by file {fingerprint}" in said(*files)
     assert f"rank 1 for one by file {fingerprint}" in said(greedy, files[0])
+
+
+@pytest.mark.parametrize("batch_size", [-1, 0, 1.5, True, float("nan")])
+def test_numbers_of_samples_that_are_none(placements, batch_size):
+    """They made schedules, by costs of less than no work."""
+    with pytest.raises(ArgumentError, match=f"batch size {batch_size}: accepted is"):
+        schedule(placements[0], "gpipe", 1, batch_size=batch_size)
+    with pytest.raises(ArgumentError, match="work -1: accepted is 0 or more"):
+        Costs(work=-1)
+    with pytest.raises(ArgumentError, match=r"1.5 micro-batches: accepted is 1 or more"):
+        Scheduling("gpipe", 1.5)

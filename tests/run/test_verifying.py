@@ -10,6 +10,7 @@ import pytest
 import torch
 from partitioned_models import MODELS
 from placed_models import model_of, placed
+from rich.console import Console
 from torch import nn
 
 from hgpart import Modelling, channel_graph, place, trace
@@ -17,6 +18,7 @@ from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.engine import PartRun
 from hgpart.placement import Placement
 from hgpart.placement.accounting import account, disagreements
+from hgpart.report.verifying import print_verification
 from hgpart.run import verifying
 from hgpart.run.verifying import verify
 
@@ -161,8 +163,8 @@ def test_a_model_that_does_not_learn():
 def test_complex_results_are_rounded_too():
     """They were taken for counters, which are equal or wrong, and so differed by inf."""
     expected = torch.tensor([3.0 + 4.0j, 1.0])
-    name, gap, scale = verifying._gap("result", expected, expected + 2e-3j)
-    assert (name, gap, scale) == ("result", pytest.approx(2e-3), 5.0)
+    gap = verifying._gap("result", expected, expected + 2e-3j)
+    assert (gap.name, gap.value, gap.scale) == ("result", pytest.approx(2e-3), 5.0)
 
 
 def test_the_same_seed_gives_the_same_figures_and_the_random_state_stays():
@@ -292,7 +294,26 @@ def test_numbers_that_are_none_fail():
     spoiled(placement, *name, lambda bias: bias.fill_(math.nan))
     found = verify(model, placement, inputs)
     assert found.outputs.value == math.inf
-    assert not found.passed
+    assert (
+        "outputs differ in result: in shape or whole numbers, or in elements that are NaN"
+        in str(found.failures)
+    )
+
+
+def test_what_is_nan_in_both_is_equal_and_said(capsys):
+    """A difference of NaN from NaN is NaN, which was said to be infinite."""
+    model, inputs = model_of("plain")
+    with torch.no_grad():
+        model[6].bias[0] = math.nan
+        model[6].bias[1] = math.inf
+    placement = placed(model, inputs)
+    found = verify(model, placement, inputs)
+    assert found.passed
+    assert found.outputs.nan_in == "result"
+    print_verification({"model": "plain"}, found, Console(width=200), "MB")
+    assert "Of the outputs, result has NaN, at the same places in both" in capsys.readouterr().out
+    spoiled(placement, *held(placement, "6.bias"), lambda bias: bias.add_(1.0))
+    assert 0 < verify(model, placement, inputs).outputs.value < math.inf  # of the other elements
 
 
 # ------------------------------------------------------------------ what is refused

@@ -9,7 +9,6 @@ gradients of that.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, check_number, check_whole
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.shares import part_shares
 
@@ -58,12 +57,9 @@ class MemoryLimits:
     def __post_init__(self) -> None:
         """Check the numbers."""
         for limit in self.bytes:
-            if not 0 <= limit <= MOST_BYTES:
-                raise ArgumentError(f"memory limit is {limit}, expected 0 to {MOST_BYTES} bytes")
-        if not (math.isfinite(self.copies) and 0 <= self.copies <= 1000):
-            raise ArgumentError(f"parameter copies are {self.copies}, expected 0 to 1000")
-        if not 1 <= self.in_flight <= 1000:
-            raise ArgumentError(f"{self.in_flight} batches in flight, expected 1 to 1000")
+            check_whole("memory limit", limit, 0, MOST_BYTES, " bytes")
+        check_number("copies of parameters", self.copies, 0, 1000)
+        check_whole("batches in flight", self.in_flight, 1, 1000)
 
     @property
     def each(self) -> MemoryLimits:
