@@ -59,13 +59,18 @@ def export(
     work: WorkSource = "flops",
     profile_device: ProfileDevice = None,
 ) -> None:
-    """Write the full hypergraph of a model, for other partitioners."""
+    """Write the full hypergraph of a model, for other partitioners.
+
+    Weights and costs whose sums exceed 32 bits, which these add up in, are divided, and by what is
+    said.
+    """
     check_outputs({"--output": output})
     with Stages() as stage:
         with stage("import"):
             from hgpart.hypergraph.blocks import single_blocks
             from hgpart.hypergraph.building import cnn_hypergraph
             from hgpart.hypergraph.formats import write_hmetis, write_patoh
+            from hgpart.partition.problem.balance import MOST_FITTED, fitted
         writers = {"patoh": write_patoh, "hmetis": write_hmetis}
         if file_format not in writers:
             raise not_one_of("format", file_format, writers)
@@ -88,11 +93,20 @@ def export(
             blocks = single_blocks(graph, modelling)
             hypergraph = cnn_hypergraph(graph, done, blocks, modelling).hypergraph
         with stage("write"):
-            writers[file_format](hypergraph, output)
+            fit = fitted(hypergraph)
+            writers[file_format](fit.hypergraph, output)
     plain_console().print(
         f"{output}: {hypergraph.vertices:,} vertices, {hypergraph.nets:,} nets, "
         f"{len(hypergraph.pins):,} pins",
         soft_wrap=True,
     )
+    divided = [f"weights by {fit.weights_by:,}"] * (fit.weights_by > 1)
+    divided += [f"costs by {fit.costs_by:,}"] * (fit.costs_by > 1)
+    if divided:
+        off = f"{100 * fit.rounding:.1g} %"
+        plain_console().print(
+            f"Divided, so that sums of up to {MOST_FITTED} parts fit in 32 bits: "
+            f"{' and '.join(divided)}; by rounding, a part's work is off by {off} of all at most"
+        )
     same = typed(context, *EVALUATED)
     lead_on(f"a partitioner, then hgpart evaluate {quote(model)}{same} --partition FILE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
+from hgpart.hypergraph.hypergraph import Hypergraph
 
 Number = int | float | Decimal | Fraction
 
@@ -18,6 +20,9 @@ LARGEST_INT64 = 2**63 - 1
 
 # KaHyPar and Mt-KaHyPar add up weights and costs in int32, and neither looks at the sign.
 LARGEST_SUM = 2**30
+
+# Parts of a partition of a file, of which nothing else is known.
+MOST_FITTED = 64
 
 # KaHyPar's flow refinement computes (1 + 16 eps) average <= 16 capacity in int32.
 LARGEST_CAPACITY = 2**27
@@ -148,7 +153,7 @@ def scale_weights(weights: Int64, capacities: Int64) -> tuple[Int32, Int32]:
     total = int(weights.sum())
     room = [capacity // int(unit) for capacity in capacities.tolist()]
     needed = max(total, sum(room) + len(room), (max(room) + 1) * (LARGEST_SUM // LARGEST_CAPACITY))
-    divisor = -(-needed // LARGEST_SUM)
+    divisor = _divisor(needed)
     if divisor > 1:
         weights = -(-weights // divisor)
         room = [capacity // divisor for capacity in room]
@@ -177,3 +182,57 @@ def scale_costs(costs: Int64, copies: Int64) -> Int32:
     costs = costs // np.gcd.reduce(costs)
     most = int(np.dot(costs.astype(np.float64), copies))
     return np.maximum(costs // (most // LARGEST_SUM + 1), 1).astype(np.int32)
+
+
+def _divisor(total: int) -> int:
+    """By what numbers of such a sum are divided for int32."""
+    return max(1, -(-total // LARGEST_SUM))
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A hypergraph for partitioners that add up in int32.
+
+    Attributes
+    ----------
+    hypergraph : Hypergraph
+    weights_by, costs_by : int
+        What weights and costs were divided by; 1 where they fit.
+    rounding : float
+        The most that the weight of any vertices together differs by, of all weight.
+    """
+
+    hypergraph: Hypergraph
+    weights_by: int
+    costs_by: int
+    rounding: float
+
+
+def fitted(hypergraph: Hypergraph, k: int = MOST_FITTED) -> Fitted:
+    """Divide weights and costs so that their sums, and volumes among k parts, fit in int32.
+
+    They are rounded to the nearest number, to 1 at least where they are not 0; the partitioner
+    makes what may be in a part of them by its own eps. What fits stays as it is.
+
+    Examples
+    --------
+    >>> no, nets = np.zeros(0, np.int32), np.zeros(0, np.int64)
+    >>> small = fitted(Hypergraph(np.array([2**33, 5 * 2**30, 0]), nets, nets, no, no > 0, no))
+    >>> small.weights_by, small.hypergraph.weights.tolist(), small.rounding < 1e-9
+    (13, [660764199, 412977625, 0], True)
+    """
+    weights_by = _divisor(int(hypergraph.weights.sum()))
+    copies = np.clip(np.diff(hypergraph.pointers) - 1, 0, k - 1)
+    costs_by = _divisor(int(np.dot(hypergraph.costs.astype(np.float64), copies)))
+    weights = _rounded(hypergraph.weights, weights_by)
+    off = np.abs(weights * weights_by - hypergraph.weights).sum()
+    return Fitted(
+        replace(hypergraph, weights=weights, costs=_rounded(hypergraph.costs, costs_by)),
+        weights_by,
+        costs_by,
+        float(off / max(1, hypergraph.weights.sum())),
+    )
+
+
+def _rounded(values: Int64, by: int) -> Int64:
+    return np.maximum((values + by // 2) // by, values > 0)

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgpart.errors import ArgumentError
-from hgpart.partition.problem.balance import capacities, pack, scale_costs, scale_weights
+from hgpart.hypergraph.hypergraph import Hypergraph
+from hgpart.partition.problem.balance import (
+    capacities,
+    fitted,
+    pack,
+    scale_costs,
+    scale_weights,
+)
 
 MOST = 2**31 - 1
 numbers = st.one_of(st.integers(0, 9), st.integers(0, 10**15))
@@ -136,3 +143,52 @@ def test_pack_balances() -> None:
 
 def test_pack_gives_a_larger_part_more() -> None:
     assert sums(np.ones(9, dtype=int), pack(np.ones(9, dtype=int), np.array([3, 6])), 2) == [3, 6]
+
+
+# ------------------------------------------------------------------ files for others
+
+
+def star(weights: list[int], costs: list[int]) -> Hypergraph:
+    """As many nets as there are costs, each of all vertices."""
+    count = len(weights)
+    return Hypergraph(
+        weights=np.array(weights, dtype=np.int64),
+        costs=np.array(costs, dtype=np.int64),
+        pointers=np.arange(len(costs) + 1, dtype=np.int64) * count,
+        pins=np.tile(np.arange(count, dtype=np.int32), len(costs)),
+        gathers=np.zeros(len(costs), dtype=bool),
+        net_layers=np.zeros(len(costs), dtype=np.int32),
+    )
+
+
+@given(
+    st.lists(st.integers(0, 2**40), min_size=1, max_size=20),
+    st.lists(st.integers(0, 2**40), max_size=20),
+    st.integers(1, 80),
+)
+def test_no_sum_of_a_fitted_hypergraph_wraps(weights: list[int], costs: list[int], k: int) -> None:
+    """Weights of 4.09e9 in sum were written as they were."""
+    found = fitted(star(weights, costs), k)
+    fits = found.hypergraph
+    assert int(fits.weights.sum()) < 2**31
+    assert int(fits.costs.sum()) * (min(k, len(weights)) - 1) < 2**31
+    for by, before, after in (
+        (found.weights_by, weights, fits.weights.tolist()),
+        (found.costs_by, costs, fits.costs.tolist()),
+    ):
+        for one, other in zip(before, after, strict=True):
+            assert (other == 0) == (one == 0)
+            assert abs(by * other - one) <= (by - 1 if other == 1 else by / 2)
+    off = sum(
+        abs(found.weights_by * other - one)
+        for one, other in zip(weights, fits.weights.tolist(), strict=True)
+    )
+    assert found.rounding == pytest.approx(off / max(1, sum(weights)))
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    graph = star([2**29, 0, 2**29], [2**28, 1])
+    found = fitted(graph)
+    assert (found.weights_by, found.costs_by, found.rounding) == (1, 1, 0.0)
+    assert found.hypergraph.weights.tolist() == graph.weights.tolist()
+    assert found.hypergraph.costs.tolist() == graph.costs.tolist()
