@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx, nn
@@ -24,6 +25,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
+from hgpart.operators.calls import only_updated
 from hgpart.operators.table import operator_of
 from hgpart.tracing import autograd_functions, forward_state
 from hgpart.tracing.arguments import REGISTERED, Arguments, Inputs, arguments_of
@@ -385,6 +387,24 @@ def _export(model: nn.Module, arguments: Arguments, batch_size: int) -> _Exporte
         raise TraceError(_explain(model, arguments, error)) from error
 
 
+@contextmanager
+def _unread_kept() -> Iterator[None]:
+    """Keep operators that draw random numbers or update statistics where nothing reads them.
+
+    torch.export drops what has no reader, and takes a norm that updates its buffers for one that
+    does nothing else than return a result.
+    """
+    is_impure = fx.Node.is_impure
+
+    def is_kept(node: fx.Node, *args: Any, **kwargs: Any) -> bool:
+        draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        own = node.op == "call_function" and (draws or bool(only_updated(node)))
+        return own or is_impure(node, *args, **kwargs)
+
+    with mock.patch.object(fx.Node, "is_impure", is_kept):
+        yield
+
+
 def _exported(model: nn.Module, arguments: Arguments, shapes: Any, batch_size: int) -> _Exported:
     unheld: dict[str, None] = {}
     lost: dict[str, None] = {}
@@ -393,10 +413,13 @@ def _exported(model: nn.Module, arguments: Arguments, shapes: Any, batch_size: i
         torch.enable_grad(),  # so that what the model says of gradients is to be seen
         forward_state.watched(model, arguments, unheld.setdefault, lost.setdefault),
         autograd_functions.functions_kept(model, lost.setdefault),
+        _unread_kept(),
     ):
         args, kwargs = arguments.call
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
-    return _Exported(_functional(program), arguments, batch_size, tuple(unheld), tuple(lost))
+    with _unread_kept():
+        functional = _functional(program)
+    return _Exported(functional, arguments, batch_size, tuple(unheld), tuple(lost))
 
 
 def _takes_any_batch(program: torch.export.ExportedProgram) -> bool:

@@ -34,6 +34,31 @@ class Random(nn.Module):
         return last, behind, first, some, attended, table
 
 
+class Unread(nn.Module):
+    """A branch that is left out, as auxiliary heads are: it draws, and has a norm of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+        self.norm = nn.InstanceNorm2d(4, track_running_stats=True)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        maps = self.first(image)
+        functional.dropout(self.norm(maps) * 2, 0.4)
+        torch.rand(len(image), 3)
+        functional.alpha_dropout(maps, 0.4, training=True)
+        return functional.dropout(self.second(maps), 0.4)
+
+
+def test_what_nobody_reads_is_drawn_and_updates_statistics():
+    """torch.export left it out: later masks were others, and statistics stayed as they began."""
+    torch.manual_seed(0)
+    model, inputs = Unread().double(), [torch.randn(4, 3, 5, 5, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, inputs)
+    plan = placements.of_single_tasks(traced, graph, Modelling(), 2, 0)
+    placements.check_equal(model, inputs, plan, seed=5)
+
+
 @pytest.mark.parametrize(
     "draw",
     [
