@@ -22,7 +22,7 @@ from hgpart.placement.loss_counts import class_loss, is_sum
 from hgpart.placement.state.original_state import has_hooks
 from hgpart.schedules import check_recompute
 from hgpart.schedules.schedule import Schedule
-from hgpart.tracing.arguments import Inputs
+from hgpart.tracing.arguments import Inputs, has_dicts
 from hgpart.tracing.batches import evenly
 from hgpart.tracing.traced_nodes import first_tensor
 
@@ -434,19 +434,24 @@ def schedule_for_mode(schedule: Schedule, has_loss: bool) -> Schedule:
 
 
 def divided_targets(targets: Any, accepted: Sequence[Sequence[int]]) -> list[Any]:
-    """What results are compared with, for each micro-batch: tensors by their first dimension.
+    """What results are compared with, for each micro-batch.
 
-    They have the samples of all of them, or those of another of the accepted numbers of samples.
+    Tensors have samples in their first dimension, in dicts, lists and tuples, too. A list or tuple
+    of dicts has a dict for each sample, with whatever belongs to that. Either has the samples of
+    all micro-batches, or those of another of the accepted numbers of samples.
 
     Raises
     ------
     ArgumentError
-        If a tensor has another number of samples, or there is anything but tensors and None.
+        If there is another number of samples, or anything but tensors, None and lists of dicts; if
+        a list has as many tensors as there are samples, and each of them has, too: it may be meant
+        either way.
     """
     count = len(accepted[0])
     if count == 1:
         return [targets]
-    leaves, structure = pytree.tree_flatten(targets)
+    leaves, structure = pytree.tree_flatten(targets, is_leaf=has_dicts)
+    _check_lists(targets, accepted)
     divided = [_divided_target(leaf, accepted) for leaf in leaves]
     return [
         pytree.tree_unflatten([pieces[at] for pieces in divided], structure) for at in range(count)
@@ -456,18 +461,49 @@ def divided_targets(targets: Any, accepted: Sequence[Sequence[int]]) -> list[Any
 def _divided_target(leaf: Any, accepted: Sequence[Sequence[int]]) -> Sequence[Any]:
     if leaf is None:
         return [None] * len(accepted[0])
+    if has_dicts(leaf):
+        sizes = _given(len(leaf), accepted)
+        if sizes is None:
+            raise ArgumentError(
+                f"a target of {len(leaf)} dicts: accepted is one for each of {_numbers(accepted)} "
+                "samples, to divide among micro-batches"
+            )
+        starts = accumulate(sizes, initial=0)
+        return [leaf[start : start + size] for start, size in zip(starts, sizes, strict=False)]
     if not isinstance(leaf, torch.Tensor):
         raise ArgumentError(
             f"a target of type {type(leaf).__name__}: accepted are tensors, to divide among "
-            "micro-batches, and None"
+            "micro-batches, lists with a dict for each sample, and None"
         )
     sizes = _given(len(leaf), accepted) if leaf.dim() else None
     if sizes is None:
         raise ArgumentError(
-            f"a target of shape {tuple(leaf.shape)}: accepted are {_numbers(accepted)} samples, to "
-            "divide among micro-batches"
+            f"a target of shape {tuple(leaf.shape)}: accepted are {_numbers(accepted)} samples in "
+            "its first dimension, to divide among micro-batches, or a list with a dict for each"
         )
     return torch.split(leaf, [*sizes])
+
+
+def _check_lists(targets: Any, accepted: Sequence[Sequence[int]]) -> None:
+    """Raise an ArgumentError for lists of tensors that may be one for each sample."""
+    if has_dicts(targets):
+        return
+    if isinstance(targets, Mapping):
+        targets = [*targets.values()]
+    elif isinstance(targets, (list, tuple)) and not hasattr(targets, "_fields"):
+        count, lengths = len(targets), {_length(one) for one in targets}
+        if count > 1 and lengths == {count} and _given(count, accepted):
+            raise ArgumentError(
+                f"a target of {count} tensors of {count} each, for {count} samples, which may be "
+                "one for each or have all of them: accepted are a list with a dict for each "
+                "sample, and a dict of tensors that have all"
+            )
+    for one in targets if isinstance(targets, (list, tuple)) else ():
+        _check_lists(one, accepted)
+
+
+def _length(value: Any) -> int | None:
+    return len(value) if isinstance(value, torch.Tensor) and value.dim() else None
 
 
 def _given(samples: int, accepted: Sequence[Sequence[int]]) -> Sequence[int] | None:

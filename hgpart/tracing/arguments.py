@@ -40,7 +40,8 @@ class Arguments:
         order that they were given in: a forward may go by it.
     batches : tuple of bool
         Which of the tensors have samples: those whose first dimension was as large as the first
-        tensor's that has one. In calls of other tensors these do, whatever their sizes.
+        tensor's that has one, but for those in a list with a dict for each sample. In calls of
+        other tensors these do, whatever their sizes.
     """
 
     model: str
@@ -220,10 +221,24 @@ def arguments_of(model: nn.Module, inputs: Inputs) -> Arguments:
     name = type(model).__name__
     given = _bound(name, signature, *as_called(inputs))
     tensors = [one for one in pytree.tree_leaves(list(given.values())) if isinstance(one, Tensor)]
-    sizes = [len(one) if one.dim() else None for one in tensors]
-    size = next((size for size in sizes if size is not None), None)
-    batches = tuple(one is not None and one == size for one in sizes)
+    size = next((len(one) for one in tensors if one.dim()), None)
+    of_samples = [
+        leaf
+        for value in given.values()
+        for entries in pytree.tree_leaves(value, is_leaf=has_dicts)
+        if has_dicts(entries) and len(entries) == size
+        for leaf in pytree.tree_leaves(entries)
+    ]
+    own = {id(one) for one in of_samples}
+    batches = tuple(one.dim() > 0 and len(one) == size and id(one) not in own for one in tensors)
     return Arguments(name, signature, given, batches)
+
+
+def has_dicts(value: Any) -> bool:
+    """Whether a value is a list or tuple of dicts, as a detector has one for each sample."""
+    entries = value if isinstance(value, (list, tuple)) else ()
+    dicts = [isinstance(one, Mapping) for one in entries if one is not None]
+    return bool(dicts) and all(dicts)
 
 
 def as_called(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -164,7 +164,9 @@ def trace(model: nn.Module, example: Inputs) -> TracedModel:
         of its forward. Of tensors, which may be in lists and dicts, only shapes, dtypes and the
         device matter; all else, as flags and numbers, is fixed, and so is what is left out. The
         first dimension of the first tensor that has one is the batch, and so is that of every
-        other tensor that is as large there; all others stay as large as they are. The batch
+        other tensor that is as large there, unless it is in a list with a dict for each sample;
+        all others stay as large as they are. So of a list of images the channels are the batch:
+        such a model runs in parts, but its batch can't be divided. The batch
         stays dynamic where the model allows it: of one sample, which torch.export takes for a
         constant, two are made.
 

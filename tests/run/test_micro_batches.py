@@ -238,6 +238,37 @@ def test_losses_that_no_backward_pass_begins_with_are_refused(loss_of, message):
             schedule(placement, "greedy", wrong)
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("counts", [(1, 2, 0, 5), (4, 4, 4, 4)])
+def test_a_list_of_dicts_has_one_for_each_sample(kind, counts):
+    """Where each sample had as many boxes as the batch samples, boxes were divided, not samples."""
+    model, inputs = model_of("plain")
+    inputs = batch_of(inputs, 4)
+    placement = placed(model, inputs)
+    targets = kind({"boxes": torch.full((n, 2), 2.0 * n + at)} for at, n in enumerate(counts))
+
+    def loss_of(result, targets):
+        each = [one.mean() * target["boxes"].sum() for one, target in zip(result, targets)]  # noqa: B905  # as people do
+        return sum(each) / len(result)
+
+    loss = placement.step(inputs, targets, loss_of, schedule(placement, "greedy", 2))
+    torch.testing.assert_close(loss.detach(), loss_of(model(*inputs), targets).detach())
+
+
+def test_lists_of_targets_that_are_refused():
+    model, inputs = model_of("plain")
+    inputs = batch_of(inputs, 4)
+    placement = placed(model, inputs)
+    order = schedule(placement, "greedy", 2)
+    boxes = [torch.zeros(4, 2)] * 4
+    for received in (boxes, tuple(boxes), {"boxes": boxes}, [None, boxes]):
+        with pytest.raises(ArgumentError, match="a target of 4 tensors of 4 each, for 4 samples"):
+            placement.step(inputs, received, lambda result, _: result.mean(), order)
+    with pytest.raises(ArgumentError, match="a target of 3 dicts: accepted is one for each of 4"):
+        placement.step(inputs, [{}] * 3, lambda result, _: result.mean(), order)
+    placement.step(inputs, (*boxes[:2], {"boxes": boxes[0]}), lambda r, _: r.mean(), order)
+
+
 def test_what_is_refused(tmp_path):
     model, inputs = model_of("plain")
     inputs = batch_of(inputs, 4)

@@ -163,6 +163,20 @@ def test_a_call_that_is_one_tensor_by_position(example: Any, alone: bool) -> Non
         found.sample_shape()
 
 
+def test_tensors_in_a_list_with_a_dict_for_each_sample_are_whole() -> None:
+    """A detector's boxes were taken for samples where each image had as many as the batch."""
+
+    class Detector(nn.Module):
+        def forward(self, images: torch.Tensor, targets: Any, scales: Any = ()) -> None: ...
+
+    images, each = torch.zeros(2, 3, 4, 4), {"boxes": torch.zeros(2, 4)}
+    assert arguments_of(Detector(), [images, [each, each]]).batches == (True, False, False)
+    assert arguments_of(Detector(), [images, (each, {})]).batches == (True, False)
+    # As many dicts as something else than samples, or tensors alone, have all samples each.
+    assert arguments_of(Detector(), [images, [each]]).batches == (True, True)
+    assert arguments_of(Detector(), [images, each, [images, images]]).batches == (True,) * 4
+
+
 def test_a_trace_has_the_tensors_in_that_order() -> None:
     example = {"mask": MASK, "flag": True, "sides": [IMAGE, OTHER], "image": IMAGE}
     traced = trace(Masked(), example)
