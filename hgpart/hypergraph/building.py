@@ -69,10 +69,11 @@ def cnn_hypergraph(
     ------
     ArgumentError
         If `work` is not one number >= 0 for each layer, or the blocks are not the graph's, or work
-        or bytes exceed 64 bits.
+        or bytes exceed 64 bits. If the batch is in slices, and the model mixes samples.
     """
     check_work(graph, work, modelling)
     check_bytes(graph, modelling)
+    check_slices(graph, modelling)
     return of_blocks(graph, work, blocks, modelling, modelling.views(graph))
 
 
@@ -136,6 +137,13 @@ def check_work(graph: ChannelGraph, work: Work, modelling: Modelling) -> None:
     total = sum(each * layer.tasks for each, layer in pairs) * sum(modelling.slice_work)
     if total > LARGEST_TOTAL:
         raise ArgumentError(f"work of {total} in all: accepted is up to {LARGEST_TOTAL}")
+
+
+def check_slices(graph: ChannelGraph, modelling: Modelling) -> None:
+    """Raise an ArgumentError for slices of a batch whose samples are not computed apart."""
+    mixing = graph.mixing.of_norms(modelling.norms)
+    if modelling.slices > 1 and mixing:
+        raise ArgumentError(f"{modelling.slices} slices of the batch: {mixing}: accepted is 1")
 
 
 def check_bytes(graph: ChannelGraph, modelling: Modelling) -> None:

@@ -39,8 +39,8 @@ class Modelling:
     slices : int
         Slices of the batch, as even as can be. Each vertex is then one for each slice, and those
         of a filter share a net for its parameters: their gradients are summed, and travel.
-        Parameters that many tasks read are one net of all these, in all slices. What
-        else than a batch norm mixes samples, such as a mean over the batch, is of each slice, too.
+        Parameters that many tasks read are one net of all these, in all slices. A model that mixes
+        samples by anything else than batch norms, as a mean over the batch, has one slice.
     training : bool
         Whether parameters have gradients; without, what they cost is nothing.
     norms : str

@@ -118,6 +118,27 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Mixing:
+    """What keeps a model's batch from being divided, each as a clause; "" for nothing.
+
+    Attributes
+    ----------
+    operator : str
+        The first operator that computes a sample from others.
+    norm : str
+        The first batch norm that has no running statistics, and so takes those of the batch in
+        evaluation, too.
+    """
+
+    operator: str = ""
+    norm: str = ""
+
+    def of_norms(self, norms: str) -> str:
+        """What it is where norms take their statistics of each "slice", or of the "batch"."""
+        return self.operator or (self.norm if norms != "batch" else "")
+
+
+@dataclass(frozen=True)
 class ChannelGraph:
     """What a model does, per channel.
 
@@ -125,11 +146,13 @@ class ChannelGraph:
     traced graph which channel each element of its result belongs to (-1 for constants). `rows`
     says of each node that is computed from parameters and whose every element is made of one row
     (dimension 0) of them, which row that is: a tensor of the node's shape, parameters included.
+    `mixing` says what computes a sample of the batch from others.
     """
 
     layers: tuple[Layer, ...]
     ids: Mapping[str, torch.Tensor]
     rows: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    mixing: Mixing = Mixing()
 
     @cached_property
     def first_channel(self) -> Int64:

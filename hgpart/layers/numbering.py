@@ -8,6 +8,7 @@ import torch
 from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
 from hgpart.layers.constants import of_rows
 from hgpart.layers.holdings import count_needed
+from hgpart.layers.mixed_samples import mixed_samples
 from hgpart.layers.open_layers import OpenLayers
 from hgpart.layers.operations import operations_of
 from hgpart.operators.effects import Channels, Constant
@@ -75,6 +76,7 @@ def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
             for node, value in open_layers.values.items()
             if isinstance(value, Constant) and value.origins and of_rows(value.rows)
         },
+        mixing=mixed_samples(open_layers.traced),
     )
 
 

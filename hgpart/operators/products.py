@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.operators.effects import Call, Constant, Effect, Mix, Whole, alone, has_slices
+from hgpart.operators.effects import Call, Channels, Constant, Effect, Mix, Whole, alone, has_slices
 from hgpart.operators.ids import NO_CHANNEL, in_order, mix_all
+from hgpart.operators.samples import convolution, product_of_matrices
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,14 @@ class Product:
             slices=slices,
         )
 
+    def of_samples(self, call: Call) -> Effect:
+        """The same of operands whose samples are their channels; see `hgpart.operators.samples`."""
+        value, weight, bias = map(call.argument, (self.operand, self.weight, self.bias))
+        if not self.is_matrix:
+            return convolution(call, value, weight, self.rows(call))
+        turned = weight if self.row_dim else _turned(weight)
+        return product_of_matrices(call, value, turned, bias)
+
     def macs(self, call: Call) -> int | None:
         """Multiply-accumulates of a call: as many at each place as the weight has elements."""
         value, weight = call.argument(self.operand), call.argument(self.weight)
@@ -92,6 +101,13 @@ class Product:
         shape = value.shape if self.rows(call) else call.shape
         axis = len(shape) + 1 - len(weight.shape)
         return int(math.prod(shape[:axis] + shape[axis + 1 :]) * math.prod(weight.shape))
+
+
+def _turned(weight: Channels | Constant) -> Channels | Constant:
+    """A weight with rows and columns exchanged."""
+    if isinstance(weight, Channels):
+        return Channels(weight.ids.movedim(-1, 0))
+    return Constant(weight.shape[::-1])
 
 
 def _shared_bias(bias: Constant | None, tasks: int) -> tuple[Constant, ...]:

@@ -16,11 +16,12 @@ import torch
 from torch import fx
 
 from hgpart.errors import ArgumentError, TraceError, not_one_of
-from hgpart.operators import channelwise, complex_numbers, moving
+from hgpart.operators import channelwise, complex_numbers, moving, samples
 from hgpart.operators.calls import place_of
 from hgpart.operators.channelwise import over_last, same_place
 from hgpart.operators.effects import Call, Effect, Rule, Whole
 from hgpart.operators.products import Product
+from hgpart.operators.samples import Average
 
 Cut = Literal[
     "copy",  # the operand
@@ -40,6 +41,8 @@ Cut = Literal[
     "norm",  # called as batch norm that updates its statistics in place
     "dropout",  # multiplied by a mask that was drawn for the whole
 ]
+
+SamplesRule = Callable[[Call], Effect | Average]
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,19 @@ class Operator:
         Whether it makes a number, which every part knows.
     is_number : bool
         Whether it makes a tensor of a number.
+    is_range : bool
+        Whether it makes the numbers from 0 on, of places.
     is_put : bool
         Whether it writes into places of its operand that an index or a mask names.
     is_batch_norm : bool
         Whether it takes a mean and a variance of each channel over the batch, but where its
         argument `training` is false.
+    samples : callable or None
+        What it does to samples of a batch, as a rule of `hgpart.operators.samples`; None if its
+        channel rule says that too.
+    linear : str
+        Of one that makes of means over samples the mean of what it would make of each: "sum", or
+        "product" if that is so of its first operand alone. Moving elements about is so anyway.
     """
 
     rule: Rule | None = None
@@ -88,8 +99,11 @@ class Operator:
     updates: Mapping[int, str] = field(default_factory=dict)
     is_size: bool = False
     is_number: bool = False
+    is_range: bool = False
     is_put: bool = False
     is_batch_norm: bool = False
+    samples: SamplesRule | None = None
+    linear: Literal["", "sum", "product"] = ""
 
     @property
     def product(self) -> Product | None:
@@ -127,16 +141,21 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         Operator(Product("mat1", "mat2", "self", row_dim=1, is_scaled=True, multiplies_maps=True)),
         aten.addmm,
     ),
+    (Operator(samples=samples.matrices), aten.bmm, aten.baddbmm, aten.mv, aten.dot),
+    (Operator(samples=samples.einsum), aten.einsum),
+    (Operator(samples=samples.over_last_two), aten.scaled_dot_product_attention, aten.cdist),
     # ---- element by element; most of these are known by torch's tag
     (
         Operator(same_place),
-        *(aten.dropout, aten.alpha_dropout, aten.bernoulli, aten.hardswish, aten.masked_fill),
-        *(aten.where, aten._to_copy, aten.to),
+        *(aten.dropout, aten.alpha_dropout, aten.bernoulli, aten.masked_fill),
+        *(aten.where, aten.hardswish),
     ),
+    (Operator(same_place, linear="sum"), aten.sub, aten.rsub, aten.neg, aten._to_copy, aten.to),
+    (Operator(same_place, linear="product"), aten.mul, aten.div),
     (Operator(same_place, "dropout"), aten.native_dropout),
     (Operator(same_place, in_place=aten.relu_.default), aten.relu),
     (Operator(same_place, in_place=aten.hardtanh_.default), aten.hardtanh),
-    (Operator(same_place, frees_result=True), aten.add),
+    (Operator(same_place, frees_result=True, linear="sum"), aten.add),
     (Operator(channelwise.prelu), aten.prelu),
     # ---- along dimensions
     (Operator(channelwise.feature_dropout), aten.feature_dropout, aten.feature_alpha_dropout),
@@ -158,39 +177,98 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         *(aten.adaptive_avg_pool3d, aten.adaptive_max_pool3d),
         *(aten.upsample_nearest3d, aten.upsample_trilinear3d),
     ),
-    (Operator(channelwise.fractional_pool(2)), aten.fractional_max_pool2d),
-    (Operator(channelwise.fractional_pool(3)), aten.fractional_max_pool3d),
+    (
+        Operator(channelwise.fractional_pool(2), samples=samples.by_first),
+        aten.fractional_max_pool2d,
+    ),
+    (
+        Operator(channelwise.fractional_pool(3), samples=samples.by_first),
+        aten.fractional_max_pool3d,
+    ),
     (
         Operator(
             channelwise.batch_norm,
             "norm",
             updates={3: "running_mean", 4: "running_var"},
             is_batch_norm=True,
+            samples=samples.own_place,
         ),
         aten._native_batch_norm_legit_functional,
     ),
-    (Operator(channelwise.batch_norm, "norm"), aten._native_batch_norm_legit_no_training),
-    (Operator(channelwise.batch_norm, frees_result=True, is_batch_norm=True), aten.batch_norm),
     (
-        Operator(channelwise.batch_norm, is_batch_norm=True),
+        Operator(channelwise.batch_norm, "norm", samples=samples.own_place),
+        aten._native_batch_norm_legit_no_training,
+    ),
+    (
+        Operator(
+            channelwise.batch_norm,
+            frees_result=True,
+            is_batch_norm=True,
+            samples=samples.own_place,
+        ),
+        aten.batch_norm,
+    ),
+    (
+        Operator(channelwise.batch_norm, is_batch_norm=True, samples=samples.own_place),
         *(aten._native_batch_norm_legit, aten.native_batch_norm, aten.cudnn_batch_norm),
         aten._batch_norm_with_update,
     ),
-    (Operator(channelwise.batch_norm), aten._batch_norm_no_update, aten.instance_norm),
+    (Operator(channelwise.batch_norm, samples=samples.own_place), aten._batch_norm_no_update),
+    (Operator(channelwise.batch_norm, samples=samples.instance_norm), aten.instance_norm),
     (Operator(channelwise.layer_norm), aten.layer_norm, aten.native_layer_norm, aten.rms_norm),
-    (Operator(channelwise.group_norm), aten.group_norm, aten.native_group_norm),
+    (
+        Operator(channelwise.group_norm, samples=samples.group_norm),
+        *(aten.group_norm, aten.native_group_norm),
+    ),
     (Operator(channelwise.weight_norm), aten._weight_norm, aten._weight_norm_interface),
     (
         Operator(channelwise.softmax),
         *(aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax),
     ),
     (Operator(channelwise.along_one), aten.cumsum, aten.cumprod, aten.glu),
+    (Operator(channelwise.reduction, linear="sum", samples=samples.averaged), aten.mean),
+    (Operator(channelwise.reduction, linear="sum"), aten.sum),
     (
         Operator(channelwise.reduction),
-        *(aten.mean, aten.sum, aten.prod, aten.amax, aten.amin, aten.argmax, aten.argmin),
+        *(aten.prod, aten.amax, aten.amin, aten.argmax, aten.argmin),
         *(aten.var, aten.std, aten.var_mean, aten.std_mean, aten.logsumexp, aten.any, aten.all),
         *(aten.max.default, aten.min.default, aten.max.dim, aten.min.dim),
         aten.linalg_vector_norm,
+    ),
+    (
+        Operator(samples=channelwise.reduction),
+        *(aten.norm, aten.nansum, aten.nanmean, aten.count_nonzero, aten.aminmax),
+        *(aten.median.dim, aten.nanmedian.dim, aten.mode, aten.kthvalue),
+    ),
+    (
+        Operator(samples=samples.along_dim),
+        *(aten.sort, aten.argsort, aten.topk, aten.cummax, aten.cummin, aten.logcumsumexp),
+        *(aten.gather, aten.scatter, aten.scatter_add, aten.scatter_reduce),
+        *(aten.take_along_dim, aten.cosine_similarity, aten.diff, aten.renorm),
+        *(aten.fft_fft, aten.fft_ifft, aten.fft_rfft, aten.fft_irfft, aten.fft_hfft),
+        *(aten.fft_fft2, aten.fft_ifft2, aten.fft_rfft2, aten.fft_irfft2),
+        *(aten.fft_fftn, aten.fft_ifftn, aten.fft_rfftn, aten.fft_irfftn),
+        *(aten._fft_c2c, aten._fft_c2r, aten._fft_r2c, aten.fft_fftshift, aten.fft_ifftshift),
+    ),
+    (
+        Operator(samples=samples.by_first),
+        *(aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d),
+        *(aten.affine_grid_generator, aten.im2col, aten.col2im),
+        *(aten.max_unpool2d, aten.max_unpool3d),
+        *(aten.upsample_nearest1d, aten._upsample_nearest_exact1d, aten.upsample_linear1d),
+        *(aten._upsample_nearest_exact3d, aten.view_as_complex),
+    ),
+    (Operator(samples=samples.broadcast), aten.broadcast_tensors),
+    (Operator(samples=samples.looked_up), aten.embedding, aten.one_hot),
+    (
+        Operator(samples=samples.loss),
+        *(aten.mse_loss, aten.l1_loss, aten.smooth_l1_loss, aten.huber_loss),
+        *(aten.binary_cross_entropy, aten.binary_cross_entropy_with_logits, aten.kl_div),
+    ),
+    (
+        Operator(samples=samples.loss_of_classes),
+        *(aten.cross_entropy_loss, aten.nll_loss, aten.nll_loss2d, aten.nll_loss_nd),
+        *(aten.nll_loss_forward, aten.nll_loss2d_forward),
     ),
     # ---- elements moved about
     (
@@ -231,14 +309,18 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(moving.on_ids, of_complex=complex_numbers.slice_written), aten.slice_scatter),
     (Operator(moving.on_ids, of_complex=complex_numbers.position_written), aten.select_scatter),
     (Operator(of_complex=complex_numbers.diagonal_written), aten.diagonal_scatter),
-    (Operator(of_complex=complex_numbers.as_real), aten.view_as_real),
+    (Operator(of_complex=complex_numbers.as_real, samples=samples.by_first), aten.view_as_real),
     (Operator(moving.joined, "join"), aten.cat),
-    (Operator(moving.indexed, "index"), aten.index.Tensor, aten.index_select),
+    (
+        Operator(moving.indexed, "index", samples=samples.picked),
+        *(aten.index.Tensor, aten.index_select),
+    ),
     (Operator(moving.overwritten, "overwrite"), aten.copy, aten.copy_),
     (Operator(moving.filled), aten.fill, aten.fill_, aten.zero_),
-    (Operator(is_put=True), aten.index_put, aten.index_put_),
+    (Operator(is_put=True, samples=samples.put), aten.index_put, aten.index_put_),
     # ---- shapes
     (Operator(is_size=True), aten.sym_size),
+    (Operator(is_range=True), aten.arange.default),
     (
         Operator(makes=aten.zeros.default),
         *(aten.empty_like, aten.zeros_like, aten.new_empty, aten.new_zeros),
@@ -370,6 +452,22 @@ def effect_of(call: Call) -> Effect:
         raise TraceError(
             f"{where} returns {effect!r}: accepted are Reindex, SameIndex, Mix and Whole"
         )
+    return effect
+
+
+def effect_on_samples(call: Call) -> Effect | Average:
+    """Apply what is known of an operator and samples to a call whose ids are those of samples.
+
+    Raises
+    ------
+    TraceError
+        If the rule raises anything.
+    """
+    known = operator_of(call.node)
+    rule = known.samples or (known.product.of_samples if known.product else known.rule)
+    if rule is None:
+        return Whole()
+    effect: Effect | Average = _answer(call, "rule for samples", rule)[0]
     return effect
 
 

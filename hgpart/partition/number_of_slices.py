@@ -39,13 +39,20 @@ def numbers_of_slices(batch_size: int, k: int) -> tuple[int, ...]:
     return tuple(sorted(number for number in powers | divisors | multiples if number <= most))
 
 
-def promising(problem: Problem, search: Search) -> int:
-    """The number of slices for which short searches find least within eps; 1 for a batch of 1.
+def _numbers(problem: Problem) -> tuple[int, ...]:
+    """Those worth trying of a problem: one where the model mixes samples."""
+    most = problem.modelling.batch_size if problem.divides_batch else 1
+    return numbers_of_slices(most, problem.k)
 
-    The fewest of those that are as good, slices of one size before others; the most where none
-    finds anything: slices that are smaller balance better.
+
+def promising(problem: Problem, search: Search) -> int:
+    """The number of slices for which short searches find least within eps.
+
+    1 for a batch of 1, and where the model mixes samples. The fewest of those that are as good,
+    slices of one size before others; the most where none finds anything: slices that are smaller
+    balance better.
     """
-    numbers = numbers_of_slices(problem.modelling.batch_size, problem.k)
+    numbers = _numbers(problem)
     found = {
         slices: _in_short(problem.in_slices(slices).coarse, search)
         for slices in numbers
@@ -104,7 +111,7 @@ def best_known(problem: Problem) -> Known | None:
 
 def _as_many_as_parts(problem: Problem) -> int:
     """The most of the numbers worth trying that is not more than k."""
-    numbers = numbers_of_slices(problem.modelling.batch_size, problem.k)
+    numbers = _numbers(problem)
     return max(number for number in numbers if number <= problem.k)
 
 

@@ -229,7 +229,11 @@ def _registered(
 
 
 def check_divisible(blueprint: Blueprint) -> None:
-    """Raise a PlacementError if what a pass leaves to the next can't be that of slices."""
+    """Raise a PlacementError if slices would not make what the whole batch makes.
+
+    Samples depend on each other, or what a pass leaves to the next on all of them.
+    """
+    blueprint.check_divided("slices", blueprint.partition.modelling.norms)
     for node in blueprint.facts.carried:
         raise PlacementError(
             f"the model reads its buffer {blueprint.traced.buffers[node.name]} and changes it: "

@@ -64,8 +64,8 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
     ------
     PlacementError
         If parts send to each other both ways, as partitions inside layers do: such parts are no
-        stages, and `Placement.step` runs them. If the result is not on the last one, or as in
-        `part_as_function`.
+        stages, and `Placement.step` runs them. If the result is not on the last one, if the model
+        mixes samples, or as in `part_as_function`.
 
     >>> import hgpart, torch
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3))
@@ -77,6 +77,7 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
     >>> torch.allclose(values, model(images), atol=1e-6)
     True
     """
+    placement.check_micro_batches(2)
     follow: dict[int, set[int]] = {part: set() for part in range(placement.k)}
     for transfer in placement.transfers:
         follow[transfer.receiver].add(transfer.sender)

@@ -368,6 +368,7 @@ class Placement(nn.Module):
 
         Whatever of the model's state and of the inputs each of them has.
         """
+        self.check_micro_batches(len(sizes))
         for size in set(sizes):
             self.check_samples(size)
         if torch.is_grad_enabled() and self.blueprint.trainable:
@@ -421,6 +422,11 @@ class Placement(nn.Module):
                     f"norms of the batch, which is in slices, in {dtype}: accepted are float32 and "
                     "float64, and autocast is not"
                 )
+
+    def check_micro_batches(self, count: int) -> None:
+        """Raise a PlacementError if a batch can't be in so many, as the model mixes samples."""
+        if count > 1:
+            self.blueprint.check_divided("micro-batches")
 
     def check_samples(self, batch_size: int) -> None:
         """Raise a PlacementError if a batch, or a share of it, has too few samples, or too many."""
@@ -571,7 +577,8 @@ class Placement(nn.Module):
             What the model is called with: its one input, inputs by position, or inputs by the names
             of its forward. Tensors with a dimension for samples are divided among micro-batches.
         targets : tensors or None in any structure, optional
-            Divided among the micro-batches by their first dimension.
+            Divided among the micro-batches: tensors by their first dimension, a list or tuple of
+            dicts, which is to have one for each sample, by its entries.
         loss_fn : callable, optional
             (what the model returns, targets) -> a tensor of one element: a mean over samples, which
             counts by the micro-batch's share of them. Of torch's own losses a sum is one of the
@@ -594,15 +601,15 @@ class Placement(nn.Module):
         ------
         ArgumentError
             If the inputs are not the model's, as where it is called; if there are more
-            micro-batches than samples, targets for other samples or that are no tensors, a loss
-            that is no tensor of one element, or a schedule that is none. In grad mode, if there is
-            no loss, it has no gradients, or the schedule no backward passes.
+            micro-batches than samples, targets for other samples, of other types or that may be
+            meant in two ways (a list of n tensors of n each, for n samples), a loss that is no
+            tensor of one element, or a schedule that is none. In grad mode, if there is no loss, it
+            has no gradients, or the schedule no backward passes.
         PlanError
             If the schedule is for another placement, or for its other mode.
         PlacementError
             As in `for_inputs`, and in `check_batch` for each micro-batch; if an input requires a
-            gradient. In micro-batches and slices of the batch, if the model computes a loss itself
-            that is a sum, or has class weights or an `ignore_index`.
+            gradient.
         """
         tensors = self.tensors_of(inputs)
         batch_size = self.batch_size_of(tensors)
@@ -638,12 +645,6 @@ class Placement(nn.Module):
         For a part alone, targets may be of the samples that it needs, or has the result of.
         """
         of_shares = [sizes_of(self.shares, size) for size in sizes]
-        if loss_fn is not None and sum(map(len, of_shares)) > 1 and self.blueprint.uneven_losses:
-            raise PlacementError(
-                f"{self.blueprint.uneven_losses[0]}, a loss that the model computes itself, is no "
-                "mean over samples: accepted in micro-batches and slices is to compute it in the "
-                "loss function"
-            )
         shares = self.shares_of_result(part)
         some = (self._shares_needed(part), shares) if alone else ()
         counted = shares if alone else range(len(self.shares))

@@ -11,11 +11,14 @@ from hgpart.schedules.rules import IN_FLIGHT
 DEEP = 8  # parts of a pipeline, from which on it is filled with more micro-batches
 
 
-def orders(partition: Partition, batch_size: int, goal: str) -> tuple[Scheduling, ...]:
+def orders(
+    partition: Partition, batch_size: int, goal: str, *, divides_batch: bool = True
+) -> tuple[Scheduling, ...]:
     """Schedules worth a simulation, the first of them the likeliest.
 
     Parts that wait for each other's maps want micro-batches; slices of the batch mostly do not.
-    Streams are for throughput alone, as their weights are older than those of a step.
+    Streams are for throughput alone, as their weights are older than those of a step. Where a
+    model's batch can't be divided, all are of one micro-batch.
     """
     if partition.k == 1:
         counts = (1, 2, 4, 8) if goal == "memory" else (1,)
@@ -26,7 +29,8 @@ def orders(partition: Partition, batch_size: int, goal: str) -> tuple[Scheduling
         found = [*_of_pipelines(partition.k, goal)]
     if goal == "memory":
         found += [_again(one) for one in found if partition.k > 1]
-    return tuple(one for one in found if one.micro_batches <= batch_size)
+    most = batch_size if divides_batch else 1
+    return tuple(one for one in found if one.micro_batches <= most)
 
 
 def _of_pipelines(k: int, goal: str) -> Iterator[Scheduling]:

@@ -255,7 +255,10 @@ class _Search:
             division=division,
             partition=partition,
             placement=placement,
-            orders=orders(placed, placed.modelling.batch_size, asked.goal),
+            orders=orders(
+                *(placed, placed.modelling.batch_size, asked.goal),
+                divides_batch=not subject.graph.mixing.of_norms("slice"),
+            ),
             lasting=lasting_bytes(placement, placed.modelling.batch_size),
             versions=tuple(sizes),
         )
@@ -337,8 +340,14 @@ class _Search:
             dropped=tuple(self._dropped()),
             simulated=self.simulated,
             left_out=left_out,
-            notes=(ONE_OF_MANY,) if subject.k > MANY else (),
+            notes=tuple(self._notes()),
         )
+
+    def _notes(self) -> Iterator[str]:
+        if self.asked.subject.k > MANY:
+            yield ONE_OF_MANY
+        if mixing := self.asked.subject.graph.mixing.of_norms("slice"):
+            yield f"No way divides the batch: {mixing}"
 
     def _dropped(self) -> Iterator[Dropped]:
         yield from self.dropped

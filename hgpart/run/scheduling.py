@@ -75,6 +75,8 @@ def schedule(
     ArgumentError
         If there is no such rule, there are no micro-batches, or more than samples, a stream is to
         do without backward passes, or there are to be batches in flight by another rule.
+    PlacementError
+        If there are to be several micro-batches, and the model mixes samples.
     RunError
         If this process does not hold all parts.
     """
@@ -137,6 +139,7 @@ def _by_rule(
     if batch_size is not None:
         check_whole("batch size", batch_size)
     divided = 1 if rule in STREAMS else micro_batches
+    placement.check_micro_batches(divided)
     if costs is None:
         costs = costs_of(placement, divided, batch_size)
     options: dict[str, Any] = {

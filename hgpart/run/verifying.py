@@ -173,8 +173,10 @@ def verify(
         By default 1e-10 for float64 and 1e-4 for float32.
     scheduling : Scheduling, optional
         Run in micro-batches, beside the original that adds up their gradients one after the other.
-        Where the batch is in slices it is always run so, beside the original slice by slice, or on
-        all slices together if norms are of the batch.
+        Where the batch is in slices it is always run so. The original is run on the whole batch at
+        once, unless that makes something else: norms in training take statistics of, or update
+        running ones by, each micro-batch and slice (of all slices together if norms are of the
+        batch), and a loss that the model returns is one of each.
 
     Raises
     ------
@@ -223,6 +225,8 @@ def verify(
                 shares=len(shares),
                 together=placement.has_norms_of_batch,
             )
+            if placement.blueprint.keeps_samples_apart:
+                whole = partial(whole, shares=len(of_shares), together=True)
             expected = _steps(model, whole, sizes, seed)
             order = wanted_schedule(placement, scheduling, backward=True, batch_size=batch_size)
             step = partial(placement.step, inputs, schedule=order)

@@ -59,6 +59,7 @@ def candidates(
         What the objective is searched for.
     """
     whole, slices = problem.coarse.in_slices(1), min(problem.k, problem.modelling.batch_size)
+    slices = slices if problem.divides_batch else 1
     yield Candidate("layers balanced", lambda: _layers(whole))
     yield _known("filters in equal shares", whole, *horizontal(whole))
     for name, model, parts in known_ways(whole):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from partitioned_models import graph_of
 
-from hgpart.errors import InfeasibleError
+from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.hypergraph.modelling import Modelling
+from hgpart.layers.channel_graph import Mixing
 from hgpart.partition import Partition, partition_graph, stages
 from hgpart.partition.number_of_slices import known_in_slices, promising
 from hgpart.partition.problem.problem import Problem
@@ -41,6 +42,29 @@ def test_a_task_too_heavy_for_a_device_is_divided_by_slices() -> None:
         partition_graph(
             graph, work, 2, 0.1, modelling=Modelling(batch_size=1), slices="auto", effort=0
         )
+
+
+def test_a_model_that_mixes_samples_has_one_slice() -> None:
+    """Its slices would each be computed as if they were the batch."""
+    modelling = Modelling(batch_size=64)
+    graph = replace(graph_of("plain"), mixing=Mixing("cumsum mixes samples of the batch"))
+    problem = Problem(graph, flops(graph), modelling, 2, 0.1)
+    assert known_in_slices(problem) is None
+    assert promising(problem, Search(0, 0.1)) == 1
+    found = partition_graph(
+        graph, flops(graph), 2, 0.1, modelling=modelling, slices="auto", effort=0.1
+    )
+    assert found.modelling.slices == 1
+    message = "2 slices of the batch: cumsum mixes samples of the batch: accepted is 1"
+    with pytest.raises(ArgumentError, match=message):
+        partition_graph(graph, flops(graph), 2, 0.1, modelling=modelling, slices=2)
+
+
+def test_a_norm_of_slices_has_statistics_of_the_batch_in_evaluation() -> None:
+    graph = replace(graph_of("plain"), mixing=Mixing(norm="norm takes its statistics of the batch"))
+    for norms in ("slice", "batch"):
+        problem = Problem(graph, flops(graph), Modelling(norms=norms), 2, 0.1)
+        assert problem.divides_batch == (norms == "batch")
 
 
 def test_a_search_that_is_interrupted_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,13 @@ def test_each_fits_the_batch_and_comes_once(
     assert any(one.recompute for one in found) == (goal == "memory" and k > 1)
 
 
+@pytest.mark.parametrize(("k", "slices"), [(1, 1), (4, 1), (4, 4)])
+def test_a_batch_that_can_not_be_divided_is_whole(k: int, slices: int) -> None:
+    partition: Any = SimpleNamespace(k=k, modelling=SimpleNamespace(slices=slices))
+    found = orders(partition, 32, "memory", divides_batch=False)
+    assert {one.micro_batches for one in found} == {1}
+
+
 def test_pipelines_alone_have_rules_of_their_own() -> None:
     assert {one.rule for one in of(4, 1, 32)} == {"greedy", "zero-bubble", "1f1b"}
     assert {one.rule for one in of(4, 4, 32)} == {"greedy"}

@@ -27,7 +27,9 @@ def _few() -> Iterator[None]:
     """Three divisions of each number of devices, and four micro-batches at most."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "divisions", lambda k: divisions(k)[:4])
-        patch.setattr(module, "orders", lambda *asked: [orders(*asked)[at] for at in (0, -1)])
+        patch.setattr(
+            module, "orders", lambda *asked, **how: [orders(*asked, **how)[at] for at in (0, -1)]
+        )
         yield
 
 

@@ -267,6 +267,7 @@ def partition(
         trains_many = modelling.training and batch_size > 1
         searched = timing is None and strategy is None
         untried = searched and slices == 1 and backend == "native" and k > 1 and trains_many
+        untried &= not graph.mixing.of_norms(modelling.norms)
         known = None
         if untried and limits is None and wanted.name == "volume":
             with stage("slices"):

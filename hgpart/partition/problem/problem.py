@@ -8,7 +8,13 @@ from functools import cached_property
 
 from hgpart.arrays import Int64
 from hgpart.hypergraph.blocks import Blocks, full_vertices
-from hgpart.hypergraph.building import CnnHypergraph, check_bytes, check_work, of_blocks
+from hgpart.hypergraph.building import (
+    CnnHypergraph,
+    check_bytes,
+    check_slices,
+    check_work,
+    of_blocks,
+)
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.balance import capacities
@@ -44,7 +50,8 @@ class Problem:
     Raises
     ------
     ArgumentError
-        If one is out of range, or not for this graph or that many parts.
+        If one is out of range, or not for this graph or that many parts; if the batch is in slices
+        and the model mixes samples.
     """
 
     graph: ChannelGraph
@@ -62,6 +69,7 @@ class Problem:
         check_request(self.k, self.eps, self.speeds, self.objective, self.memory)
         check_work(self.graph, self.work, self.modelling)
         check_bytes(self.graph, self.modelling)
+        check_slices(self.graph, self.modelling)
         own = None if self.speeds is None else tuple(map(float, self.speeds))
         for name, value in (("k", int(self.k)), ("eps", float(self.eps)), ("speeds", own)):
             object.__setattr__(self, name, value)
@@ -102,6 +110,11 @@ class Problem:
             if view.exists
         )
         return each * sum(self.modelling.slice_work)
+
+    @property
+    def divides_batch(self) -> bool:
+        """Whether the batch can be in slices: what the model makes of samples is each one's own."""
+        return not self.graph.mixing.of_norms(self.modelling.norms)
 
     @property
     def rates(self) -> Sequence[float]:

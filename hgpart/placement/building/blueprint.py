@@ -20,7 +20,6 @@ from hgpart.execution.program import CARRY
 from hgpart.execution.transfers import WHOLE, Share, Transfer, TransferredTensor
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.operators.calls import argument, has_gradients, module_of, only_updated
-from hgpart.operators.losses import uneven_losses
 from hgpart.operators.table import is_complex, operator_of
 from hgpart.partition import Partition
 from hgpart.placement.building.draws import random_nodes
@@ -127,11 +126,6 @@ class Blueprint:
         return {node.name: node for node in self.traced.graph_module.graph.nodes}
 
     @cached_property
-    def uneven_losses(self) -> tuple[str, ...]:
-        """Losses that the model computes itself, and that are no means over samples."""
-        return tuple(uneven_losses(self.traced.graph_module.graph.nodes))
-
-    @cached_property
     def draws(self) -> dict[fx.Node, str]:
         """Random nodes, and the placeholder of what is drawn for each."""
         return random_nodes(self.traced, self.graph)
@@ -183,6 +177,14 @@ class Blueprint:
         """By batch size, as symbols take their time in each step."""
         return {}
 
+    def check_divided(self, into: str, norms: str = "slice") -> None:
+        """Raise a PlacementError if a batch can't be divided, as samples depend on each other."""
+        mixing = self.graph.mixing.of_norms(norms)
+        if mixing:
+            raise PlacementError(
+                f"a batch in {into}: {mixing}: accepted is the whole batch at once"
+            )
+
     def check_norms(self, batch_size: int) -> None:
         """Raise a PlacementError if a norm has one value per channel to take its statistics of.
 
@@ -202,6 +204,14 @@ class Blueprint:
     def _enough_for_norms(self) -> set[int]:
         """Batch sizes that were checked."""
         return set()
+
+    @property
+    def keeps_samples_apart(self) -> bool:
+        """Whether results of a whole batch are those of its samples, and nothing else is made."""
+        updates = any(only_updated(node) for node in self.nodes.values())
+        growing = (first_tensor(node.meta["val"]).shape[:1] for node in self.traced.results)
+        of_samples = all([*map(evenly, sizes)] == [(1, 0)] for sizes in growing)
+        return of_samples and not (updates or self.traced.updates or self.has_norms)
 
     @property
     def has_norms(self) -> bool:

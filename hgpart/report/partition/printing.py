@@ -151,6 +151,8 @@ def _slices_lines(report: Report, unit: str) -> list[str]:
     if report.any_slices and report.modelling.slices == 1:
         if report.modelling.batch_size == 1:
             return ["1 slice: a batch of 1 sample can't be divided"]
+        if mixing := report.graph.mixing.of_norms(report.modelling.norms):
+            return [f"1 slice of the batch: {mixing}", *_in_turn_line(report)]
         return [
             "1 slice of the batch: no other number that was tried sends less",
             *_in_turn_line(report),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from itertools import chain
 from unittest.mock import patch
 
@@ -17,6 +18,8 @@ from placed_models import model_of
 from torch import nn
 
 from hgpart import Modelling, Placement, place
+from hgpart.errors import ArgumentError, PlacementError
+from hgpart.layers.channel_graph import Mixing as NothingMixed
 from hgpart.placement.accounting import disagreements
 from hgpart.placement.shares import joining
 from hgpart.placement.shares.interleaving import Unit, end_of, interleaved
@@ -142,14 +145,39 @@ class Mixing(nn.Module):
 
 
 @pytest.mark.parametrize(
+    "mixes",
+    [
+        lambda x: x - x.mean(0, keepdim=True),
+        lambda x: x * x.shape[0],
+        lambda x: 0.7 * x + 0.3 * x.flip(0),
+        lambda x: x + torch.arange(x.shape[0], dtype=x.dtype)[:, None, None, None],
+    ],
+)
+def test_what_mixes_samples_is_neither_in_slices_nor_in_micro_batches(mixes):
+    """Slices and micro-batches were each computed as if it were the batch, without a word."""
+    torch.manual_seed(0)
+    model = Mixing(mixes).double()
+    inputs = [torch.randn(6, 3, 4, 4, dtype=torch.float64)]
+    with pytest.raises(ArgumentError, match=r"3 slices of the batch: aten.*: accepted is 1"):
+        result_elsewhere(model, inputs, 3)
+    traced, graph = placements.traced_model(model, inputs)
+    unaware = replace(graph, mixing=NothingMixed())
+    modelling = Modelling(batch_size=6, slices=3)
+    plan = placements.of_random_blocks(traced, unaware, modelling, 2, 0)
+    placement = as_one(model, plan)
+    assert verify(model, placement, inputs).failures
+    placement = as_one(model, placements.of_random_blocks(traced, graph, Modelling(), 2, 0))
+    assert verify(model, placement, inputs).failures == ()
+    order = replace(schedule(placement), micro_batches=2)
+    with pytest.raises(PlacementError, match=r"a batch in micro-batches: aten.*the whole batch"):
+        schedule(placement, micro_batches=2)
+    with pytest.raises(PlacementError, match="a batch in micro-batches: aten"):
+        placement.step(inputs, torch.zeros(6), lambda result, _: result.mean(), order)
+
+
+@pytest.mark.parametrize(
     ("apart", "mixes"),
     [
-        (False, lambda x: x - x.mean(0, keepdim=True)),
-        (False, lambda x: x * x.shape[0]),
-        (False, lambda x: x.cumsum(0)),
-        (False, lambda x: x.softmax(0)),
-        (False, lambda x: x.flip(0)),
-        (False, lambda x: x + torch.arange(x.shape[0], dtype=x.dtype)[:, None, None, None]),
         (False, lambda x: nn.functional.batch_norm(x, None, None, training=True)),
         (True, lambda x: x - x.mean((2, 3), keepdim=True)),
         (True, lambda x: nn.functional.max_pool2d(x.relu(), 2)),
@@ -158,7 +186,7 @@ class Mixing(nn.Module):
         (True, lambda x: nn.functional.dropout(x, 0.5)),
     ],
 )
-def test_what_mixes_samples_is_done_share_by_share(mixes, apart):
+def test_what_takes_statistics_of_samples_is_done_share_by_share(mixes, apart):
     torch.manual_seed(0)
     model = Mixing(mixes).double()
     inputs = [torch.randn(6, 3, 4, 4, dtype=torch.float64)]

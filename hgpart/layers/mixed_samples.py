@@ -1,0 +1,364 @@
+"""TracedModel -> Mixing: what of a model computes a sample of a batch from other samples.
+
+A batch can be divided, into slices or micro-batches, where each sample's result is computed from
+that sample alone. The walk follows samples through the graph as `layering` follows channels, by
+the rules of the operator table: an operator that has none, and is given samples, mixes them.
+
+Two things are no mixing. A batch norm in training, whose statistics are of what it is given
+(`Modelling.norms`); and a mean over the batch that is returned, or a sum of such means, as a
+model's own loss: a step adds up those of its micro-batches by their samples.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from hgpart.errors import TraceError
+from hgpart.layers.channel_graph import Mixing
+from hgpart.layers.constants import integers
+from hgpart.operators import moving
+from hgpart.operators.calls import argument, module_of, only_updated
+from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex
+from hgpart.operators.ids import constant_along, core, in_order
+from hgpart.operators.samples import Average, Positions, by_first, loss, loss_of_classes
+from hgpart.operators.table import effect_on_samples, operator_of
+from hgpart.tracing.autograd_functions import operator_name
+from hgpart.tracing.batches import at_batch, evenly, has_dynamic_batch
+from hgpart.tracing.traced_model import TracedModel
+from hgpart.tracing.traced_nodes import computed_nodes, first_tensor, holds_tensors, is_tensor
+
+SEEN = 3  # times the batch that was traced: of few samples a turn by two is none
+
+
+class _MixedError(Exception):
+    """Samples are mixed by a node."""
+
+    def __init__(self, node: fx.Node, does: str = "mixes samples of the batch") -> None:
+        super().__init__(f"{_said(node)} {does}")
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """A mean over all samples, made by a node."""
+
+    node: fx.Node
+    shape: tuple[int, ...]
+
+
+def mixed_samples(traced: TracedModel) -> Mixing:
+    """Find what computes samples of a batch from each other.
+
+    >>> from torch import nn
+    >>> from hgpart.tracing.traced_model import trace
+    >>> class Centred(nn.Module):
+    ...     def forward(self, x):
+    ...         return x - x.mean(0)
+    >>> mixed_samples(trace(Centred(), torch.zeros(2, 3))).operator.partition(",")[0]
+    'aten.mean.dim (mean in the model itself'
+    """
+    if not has_dynamic_batch(traced):
+        return Mixing(_fixed(traced))
+    walk = _Walk(traced)
+    try:
+        walk.run()
+    except _MixedError as error:
+        return Mixing(str(error), walk.norm)
+    return Mixing("", walk.norm)
+
+
+def _fixed(traced: TracedModel) -> str:
+    """That code computes with the batch size; which dimension is that, as it may not be meant."""
+    arguments = traced.arguments
+    first = arguments.names[arguments.batches.index(True)]
+    return (
+        f"the batch is the first dimension of {first}, and the model's code takes "
+        f"{traced.batch_size} there alone"
+    )
+
+
+class _Walk:
+    def __init__(self, traced: TracedModel) -> None:
+        self.traced = traced
+        self.batch = SEEN * traced.batch_size
+        self.values: dict[fx.Node, Any] = {}
+        self.norm = ""
+
+    def run(self) -> None:
+        graph = self.traced.graph_module.graph
+        computed = computed_nodes(graph, self.traced.results)
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self.values[node] = self._given(node)
+            elif node.op == "get_attr":
+                self.values[node] = Constant(())
+            elif node in computed:
+                self.values[node] = self._call(node)
+        for node in self.traced.results:
+            self._check_result(node)
+
+    def _shape(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        return tuple(at_batch(size, self.batch) for size in tensor.shape)
+
+    def _given(self, node: fx.Node) -> Any:
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            return value
+        if node.name in self.traced.inputs and _growing(value):
+            return Channels(self._numbered(node, value))
+        known = None if node.name in self.traced.updates else self.traced.values.get(node.name)
+        return Constant(self._shape(value), value=integers(known))
+
+    def _numbered(self, node: fx.Node, value: torch.Tensor) -> torch.Tensor:
+        """Ids of what is made for each sample, along the dimension that grows with the batch."""
+        growing = _growing(value)
+        if len(growing) != 1 or evenly(value.shape[growing[0]]) != (1, 0):
+            raise _MixedError(node, "makes a tensor whose samples can't be told apart")
+        view = [-1 if dim == growing[0] else 1 for dim in range(value.dim())]
+        numbers = torch.arange(self.batch, dtype=torch.int32).reshape(view)
+        return numbers.expand(self._shape(value))
+
+    # -------------------------------------------------------------- calls
+
+    def _call(self, node: fx.Node) -> Any:
+        unread = only_updated(node)
+
+        def value_of(operand: fx.Node) -> Any:
+            return None if operand in unread else self.values[operand]
+
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value_of)
+        known = operator_of(node)
+        if not holds_tensors(node):  # a number
+            of_data = any(isinstance(one, (Channels, _Mean)) for one in _leaves(args, kwargs))
+            if of_data and not known.is_size:
+                raise _MixedError(node)
+            return at_batch(node.meta["val"], self.batch)
+        if node.target is operator.getitem:
+            source, at = args
+            return source[at]  # type: ignore[index]
+        operands = _leaves(args, kwargs)
+        if any(one is _Unknown for one in operands):
+            raise _MixedError(node)
+        call = Call(node, args, kwargs, self._shape(first_tensor(node.meta["val"])))
+        growing = _growing(first_tensor(node.meta["val"]))
+        draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        has_samples = any(isinstance(one, Channels) for one in operands)
+        if known.makes or (draws and not has_samples):
+            return self._made(node)
+        self._check_numbers(node, has_samples or bool(growing))
+        if any(isinstance(one, Positions) for one in operands):
+            return self._of_positions(call, operands)
+        if any(isinstance(one, _Mean) for one in operands):
+            return self._of_means(call, operands)
+        if has_samples:
+            return self._of_samples(call, growing)
+        if growing:
+            return self._spread(call, growing)
+        return self._results(node, lambda part: Constant(self._shape(part)))
+
+    def _results(self, node: fx.Node, value_of: Any) -> Any:
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            return value_of(value)
+        return [value_of(part) if is_tensor(part) else part for part in value]
+
+    def _made(self, node: fx.Node) -> Any:
+        """What has the batch's size, and none of its data: alike for all samples, or drawn."""
+
+        def part_of(part: torch.Tensor) -> Channels | Constant:
+            if _growing(part):
+                return Channels(self._numbered(node, part))
+            return Constant(self._shape(part))
+
+        return self._results(node, part_of)
+
+    def _check_numbers(self, node: fx.Node, has_samples: bool) -> None:
+        """The number of samples is to be of use for shapes alone."""
+        numbers = [one for one in node.all_input_nodes if not holds_tensors(one)]
+        if not any(_growing_number(one.meta.get("val")) for one in numbers):
+            return
+        known = operator_of(node)
+        shapes_alone = known.moves_only or known.rule is moving.on_ids or known.cut == "expand"
+        sizes = known.samples is by_first or (known.product and not known.product.is_matrix)
+        if not (shapes_alone or sizes or known.is_range):
+            raise _MixedError(node, "computes with the number of samples")
+
+    def _of_samples(self, call: Call, growing: Sequence[int]) -> Any:
+        node, known = call.node, operator_of(call.node)
+        try:
+            effect = effect_on_samples(call)
+        except TraceError:
+            raise _MixedError(node) from None
+        if isinstance(effect, Average):
+            if growing or not _is_even(combined(effect.ids), self.batch):
+                raise _MixedError(node)
+            return self._results(node, lambda part: _Mean(node, self._shape(part)))
+        if isinstance(effect, Reindex):
+            ids = effect.ids if isinstance(effect.ids, tuple) else (effect.ids,)
+            for part in ids:
+                self._check_grows(node, part, growing)
+            found = [Channels(part) for part in ids]
+            return found if isinstance(effect.ids, tuple) else found[0]
+        together = combined(effect.operands) if isinstance(effect, SameIndex) else None
+        if together is None and known.samples in (loss, loss_of_classes):
+            raise _MixedError(
+                node, "is a loss that the model computes itself, no mean over samples"
+            )
+        if together is None:
+            raise _MixedError(node)
+        together = together.expand(call.shape)
+        self._check_grows(node, together, growing)
+        if known.is_batch_norm and argument(node, "training", True):
+            self._note_norm(node, call)
+
+        def part_of(part: torch.Tensor) -> Any:
+            shape = self._shape(part)
+            if shape == call.shape:
+                return Channels(together)
+            if len(shape) != len(call.shape):
+                return _Unknown
+            own = together
+            for dim, (size, first) in enumerate(zip(shape, call.shape, strict=True)):
+                if size != first:
+                    if not constant_along(own, dim):
+                        return _Unknown
+                    own = own.narrow(dim, 0, 1)
+            return Channels(own.expand(shape))
+
+        return self._results(node, part_of)
+
+    def _note_norm(self, node: fx.Node, call: Call) -> None:
+        """A norm that has no running statistics takes those of the batch in evaluation, too."""
+        running = argument(node, "running_mean")
+        ids = call.argument("input").ids
+        of_samples = not all(constant_along(ids, dim) for dim in range(ids.dim()) if dim != 1)
+        if not self.traced.training and running is None and of_samples:
+            self.norm = self.norm or f"{_said(node)} takes its statistics of the batch"
+
+    def _check_grows(self, node: fx.Node, ids: torch.Tensor, growing: Sequence[int]) -> None:
+        """Raise an error if what grows with the batch are not samples."""
+        if any(dim < ids.dim() and constant_along(ids, dim) for dim in growing):
+            raise _MixedError(node)
+
+    def _spread(self, call: Call, growing: Sequence[int]) -> Any:
+        """A constant for each sample: repeated, or computed of the batch's size."""
+        node, known = call.node, operator_of(call.node)
+        constants = [one for one in _leaves(call.args, call.kwargs) if isinstance(one, Constant)]
+        if known.is_range:
+            return Positions(self._numbered(node, first_tensor(node.meta["val"])))
+        if len(growing) == 1 and known.rule is moving.on_ids and len(constants) == 1:
+            (dim,), shape = growing, constants[0].shape
+            each = ((1,) * (len(call.shape) - len(shape)) + shape)[dim]
+            value = first_tensor(node.meta["val"])
+            if evenly(value.shape[dim]) == (each, 0) and (known.cut != "expand" or each == 1):
+                view = [-1 if at == dim else 1 for at in range(len(call.shape))]
+                numbers = torch.arange(self.batch, dtype=torch.int32).repeat_interleave(each)
+                return Channels(numbers.reshape(view).expand(call.shape))
+        raise _MixedError(node, "makes a tensor whose samples differ by their places")
+
+    def _of_positions(self, call: Call, operands: Sequence[Any]) -> Any:
+        known = operator_of(call.node)
+        if known.cut == "index":
+            return self._of_samples(call, _growing(first_tensor(call.node.meta["val"])))
+        if known.moves_only or known.cut == "expand":
+            effect = effect_on_samples(call)
+            if isinstance(effect, Reindex) and isinstance(effect.ids, torch.Tensor):
+                return Positions(effect.ids)
+        raise _MixedError(call.node, "computes with places in the batch")
+
+    def _of_means(self, call: Call, operands: Sequence[Any]) -> Any:
+        """Means of samples' own: what is linear in them is a mean, too."""
+        known = operator_of(call.node)
+        means = [one for one in operands if isinstance(one, _Mean)]
+        moves = known.moves_only or known.cut in ("expand", "join")
+        scales = known.linear == "product" and len(means) == 1 and call.args[0] is means[0]
+        if not (moves or known.linear == "sum" or scales) or any(
+            isinstance(one, Channels) for one in operands
+        ):
+            raise _MixedError(means[0].node)
+        return self._results(call.node, lambda part: _Mean(means[0].node, self._shape(part)))
+
+    # -------------------------------------------------------------- results
+
+    def _check_result(self, node: fx.Node) -> None:
+        value, made = self.values[node], node.meta["val"]
+        growing = _growing(made)
+        if isinstance(value, Positions):
+            raise _MixedError(node, "returns places in the batch")
+        if not isinstance(value, Channels):
+            return
+        if not growing:
+            raise _MixedError(node, "picks samples of the batch")
+        dim = growing[0]
+        if len(growing) == 1 and evenly(made.shape[dim]) == (1, 0):
+            places = in_order(value.ids, dim)
+            if places is None or places.tolist() != list(range(self.batch)):
+                raise _MixedError(node, "returns samples in another order")
+        elif not _is_even(value.ids, self.batch):
+            raise _MixedError(node)
+
+
+class _Unknown:
+    """Stands for a result whose samples no rule tells apart."""
+
+
+def combined(operands: Iterable[torch.Tensor]) -> torch.Tensor | None:
+    """Ids of elements made of several: the sample that all of them are of; None if of two."""
+    found: torch.Tensor | None = None
+    for ids in operands:
+        ids = core(ids)
+        if found is None:
+            found = ids
+            continue
+        first, other = torch.broadcast_tensors(found, ids)  # type: ignore[no-untyped-call]
+        if bool(((first != other) & (first >= 0) & (other >= 0)).any()):
+            return None
+        found = core(torch.maximum(found, ids))
+    return found
+
+
+def _is_even(ids: torch.Tensor | None, batch: int) -> bool:
+    """Whether elements are of samples, of each as many."""
+    if ids is None:
+        return False
+    ids = core(ids)
+    if ids.numel() == 0 or int(ids.min()) < 0:
+        return False
+    counts = torch.bincount(ids.flatten().long(), minlength=batch)
+    return bool((counts == counts[0]).all())
+
+
+def _leaves(*values: Any) -> list[Any]:
+    return list(chain(*(pytree.tree_leaves(value) for value in values)))
+
+
+def _growing(tensor: torch.Tensor) -> list[int]:
+    """The dimensions whose size depends on the batch."""
+    return [dim for dim, size in enumerate(tensor.shape) if _growing_number(size)]
+
+
+def _growing_number(value: Any) -> bool:
+    symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return symbolic and evenly(value) != (0, at_batch(value, 2))
+
+
+def _said(node: fx.Node) -> str:
+    """A node, its module and the model's line."""
+    frames = [
+        line.strip()
+        for line in (node.meta.get("stack_trace") or "").splitlines()
+        if line.strip().startswith('File "')
+    ]
+    line = ""
+    if frames:
+        path, number = frames[-1].removeprefix('File "').split('"', 1)
+        line = f", {path.rpartition('/')[2]}:{number.removeprefix(', line ').partition(',')[0]}"
+    module = module_of(node) or "the model itself"
+    return f"{operator_name(node.target)} ({node.name} in {module}{line})"

@@ -1,0 +1,327 @@
+"""Rules for samples: what an operator does to a batch, where its channel rule can't say that.
+
+A rule reads operands whose *ids* are the numbers of samples, not of channels: of each element, the
+sample that it belongs to. `SameIndex` and `Reindex` then say that samples stay apart, `Average`
+that the result is a mean over all of them, and anything else that they are mixed.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hgpart.operators.channelwise import along, reduction
+from hgpart.operators.effects import (
+    Call,
+    Channels,
+    Constant,
+    Effect,
+    Reindex,
+    SameIndex,
+    Whole,
+    operands_of,
+)
+from hgpart.operators.ids import NO_CHANNEL, constant_along
+from hgpart.operators.moving import indexed
+
+
+@dataclass(frozen=True)
+class Average:
+    """The result is a mean over elements, of which each sample has as many; `ids` are theirs."""
+
+    ids: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Positions(Channels):
+    """Where each sample is in the batch: 0 for the first. Of use as an index alone."""
+
+
+def _alone(ids: torch.Tensor, dims: Sequence[int]) -> torch.Tensor | None:
+    """Ids with one element along some dimensions; None if they depend on these."""
+    for dim in dims:
+        if not constant_along(ids, dim):
+            return None
+        ids = ids.narrow(dim, 0, min(1, ids.shape[dim]))
+    return ids
+
+
+def _together(call: Call, operands: Sequence[torch.Tensor | None]) -> Effect:
+    """Operands whose ids broadcast to the result; one that is None depends on more than that."""
+    found = [ids for ids in operands if ids is not None]
+    if len(found) < len(operands):
+        return Whole()
+    try:
+        return SameIndex(tuple(ids.expand(call.shape) for ids in found))
+    except RuntimeError:  # the operator does not broadcast as this rule takes it to
+        return Whole()
+
+
+def own_place(call: Call) -> Effect:
+    """An element depends on the one at its own place, and on what has no samples."""
+    return _together(call, [operand.ids for operand in operands_of(call)])
+
+
+def broadcast(call: Call) -> Effect:
+    """Several operands, each in the shape of all."""
+    shape = torch.broadcast_shapes(*(one.shape for one in call.args[0]))  # type: ignore[no-untyped-call]
+    ids = (_numbers(one) for one in call.args[0])
+    return Reindex(tuple(one.expand(shape) for one in ids))
+
+
+def _numbers(value: Channels | Constant) -> torch.Tensor:
+    if isinstance(value, Channels):
+        return value.ids
+    return torch.full((), NO_CHANNEL, dtype=torch.int32).expand(value.shape)
+
+
+def by_first(call: Call) -> Effect:
+    """Each place along the first dimension by itself, in all operands."""
+    found: list[torch.Tensor | None] = []
+    for operand in operands_of(call):
+        ids = operand.ids
+        first = _alone(ids, range(1, ids.dim()))
+        is_first = ids.dim() > 0 and call.shape[:1] == ids.shape[:1]
+        known = first is not None and is_first
+        found.append(first.reshape(-1, *[1] * (len(call.shape) - 1)) if known else None)  # type: ignore[union-attr]
+    return _together(call, found)
+
+
+def along_dim(call: Call) -> Effect:
+    """Along one dimension of all operands, which stays or goes: sorting, picking, comparing."""
+    dims = call.argument("dim", -1)
+    dims = [dims] if isinstance(dims, int) else list(dims or ())
+    found: list[torch.Tensor | None] = []
+    for operand in operands_of(call):
+        rank = operand.ids.dim()
+        ids = _alone(operand.ids, dims or range(rank))
+        if ids is not None and len(call.shape) < rank:
+            for dim in sorted((dim % rank for dim in dims or range(rank)), reverse=True):
+                ids = ids.select(dim, 0)
+        found.append(ids)
+    return _together(call, found)
+
+
+def over_last_two(call: Call) -> Effect:
+    """Along the last two dimensions of all operands, as attention and linear algebra."""
+    found = []
+    for operand in operands_of(call):
+        ids = _alone(operand.ids, range(-min(2, operand.ids.dim()), 0))
+        if ids is not None and len(call.shape) < ids.dim():
+            ids = ids[..., 0, 0] if len(call.shape) == ids.dim() - 2 else ids[..., 0]
+        found.append(ids)
+    return _together(call, found)
+
+
+def instance_norm(call: Call) -> Effect:
+    """A norm of each channel of each sample; by running statistics each element by itself."""
+    dims = range(2, len(call.shape)) if call.argument("use_input_stats") else ()
+    return along(call, dims)
+
+
+def group_norm(call: Call) -> Effect:
+    """A norm of groups of channels of each sample."""
+    return along(call, range(1, len(call.shape)))
+
+
+def looked_up(call: Call) -> Effect:
+    """Rows of a table, or bits, at numbers that have samples: a dimension more."""
+    value = call.argument("indices", call.args[0])
+    if not isinstance(value, Channels) or len(operands_of(call)) > 1:
+        return Whole()
+    return _together(call, [value.ids.unsqueeze(-1)])
+
+
+def product_of_matrices(call: Call, left: Any, right: Any, *added: Any) -> Effect:
+    """A product along the last dimension of one operand and the one before it of the other."""
+    found: list[torch.Tensor | None] = [one.ids for one in added if isinstance(one, Channels)]
+    if isinstance(left, Channels):
+        ids = _alone(left.ids, (-1,))
+        if ids is not None and (len(right.shape) == 1 or ids.dim() == 1):
+            ids = ids.select(-1, 0)
+        found.append(ids)
+    if isinstance(right, Channels):
+        ids = _alone(right.ids, (-2 if right.ids.dim() > 1 else -1,))
+        if ids is not None and (len(left.shape) == 1 or ids.dim() == 1):
+            ids = ids.select(-2 if ids.dim() > 1 else -1, 0)
+        found.append(ids)
+    return _together(call, found)
+
+
+def matrices(call: Call) -> Effect:
+    """A product of the last two operands, to which the first of three is added."""
+    *added, left, right = (one for one in call.args if isinstance(one, (Channels, Constant)))
+    return product_of_matrices(call, left, right, *added)
+
+
+def einsum(call: Call) -> Effect:
+    """Sums along the letters that the result does not have."""
+    equation, operands = call.args[0].replace(" ", ""), call.args[1]
+    left, arrow, made = equation.partition("->")
+    terms = left.split(",")
+    spare = [letter for letter in string.ascii_letters if letter not in equation]
+    more = [
+        len(operand.shape) - len(term.replace("...", "")) if "..." in term else 0
+        for term, operand in zip(terms, operands, strict=True)
+    ]
+    others = "".join(spare[: max(more)])  # what the dots stand for, the last dimensions last
+    if not arrow:
+        once = sorted(one for one in {*left} - {*".,"} if left.count(one) == 1)
+        made = "".join(("..." * ("..." in left), *once))
+    made = made.replace("...", others)
+    found: list[torch.Tensor | None] = []
+    for term, count, operand in zip(terms, more, operands, strict=True):
+        letters = term.replace("...", others[len(others) - count :])
+        if not isinstance(operand, Channels):
+            continue
+        if len({*letters}) < len(letters):
+            return Whole()
+        ids = _alone(operand.ids, [at for at, one in enumerate(letters) if one not in made])
+        if ids is not None:
+            order = sorted(
+                range(len(letters)),
+                key=lambda at, own=letters: (own[at] not in made, made.find(own[at])),  # type: ignore[misc]
+            )
+            sizes = {letters[at]: ids.shape[at] for at in order}
+            ids = ids.permute(order).reshape([sizes.get(one, 1) for one in made])
+        found.append(ids)
+    return _together(call, found)
+
+
+def convolution(call: Call, value: Any, weight: Any, row_dim: int) -> Effect:
+    """A convolution whose groups keep samples apart: they may lie along its channels."""
+    shape, groups = call.shape, call.argument("groups", 1)
+    channels = len(shape) + 1 - len(weight.shape)  # 0 where there is no batch
+    found: list[torch.Tensor | None] = []
+    if isinstance(value, Channels):
+        ids = _alone(value.ids, range(channels + 1, value.ids.dim()))
+        if ids is not None:
+            ids = _alone(ids.reshape(*ids.shape[:channels], groups, -1), (-1,))
+        found.append(ids)
+    if isinstance(weight, Channels):
+        ids = _alone(weight.ids, range(1 if row_dim == 0 else 2, weight.ids.dim()))
+        if ids is not None:
+            columns = 1 if row_dim == 0 else ids.shape[1]  # those of a group
+            ids = _alone(ids.reshape(groups, -1, columns), (1,) if row_dim else ())
+            ids = None if ids is None else ids.reshape(*[1] * channels, groups, -1)
+        found.append(ids)
+    if any(ids is None for ids in found):
+        return Whole()
+    each = shape[channels] // groups
+    grouped = [
+        ids.expand(*ids.shape[:-1], each).flatten(channels) for ids in found if ids is not None
+    ]
+    spatial = [1] * (len(shape) - channels - 1)
+    return _together(call, [ids.reshape(*ids.shape, *spatial) for ids in grouped])
+
+
+def picked(call: Call) -> Effect:
+    """Elements at places that are constants, or numbers of each sample within it."""
+    effect = indexed(call)
+    value, indices = call.args[0], call.argument("indices")
+    if indices is None:
+        dim = call.argument("dim") % len(value.shape)
+        indices = [*[None] * dim, call.argument("index")]
+    if not isinstance(effect, Whole):
+        return effect
+    at = [dim for dim, index in enumerate(indices) if index is not None]
+    if isinstance(indices[at[0]], Positions) and at == list(range(len(at))):
+        return _picked_of_each(call, value, indices)
+    (dim, *more) = at
+    if more:
+        return Whole()
+    index = indices[dim]
+    rank = len(index.shape)
+    found: list[torch.Tensor | None] = []
+    if isinstance(value, Channels):
+        ids = _alone(value.ids, (dim,))
+        if ids is not None:
+            ids = ids.reshape(*ids.shape[:dim], *[1] * rank, *ids.shape[dim + 1 :])
+        found.append(ids)
+    if isinstance(index, Channels):
+        ids = index.ids
+        found.append(ids.reshape(*ids.shape, *[1] * (len(value.shape) - dim - 1)))
+    return _together(call, found)
+
+
+def _picked_of_each(call: Call, value: Any, indices: Sequence[Any]) -> Effect:
+    """``x[arange(batch), index]``: of each sample one element, or more."""
+    if not isinstance(value, Channels):
+        return Whole()
+    of_first = _alone(value.ids, range(1, value.ids.dim()))
+    if of_first is None or not torch.equal(
+        of_first.flatten(), torch.arange(len(value.ids), dtype=value.ids.dtype)
+    ):
+        return Whole()
+    rest = [1] * (len(value.shape) - len(indices))
+    found = [one.ids for one in indices if isinstance(one, Channels)]
+    return _together(call, [ids.reshape(*ids.shape, *rest) for ids in found])
+
+
+def put(call: Call) -> Effect:
+    """Numbers in the place of what a mask says, element by element."""
+    value, indices, values = call.args[:3]
+    (index, *more) = indices
+    is_mask = not more and index is not None and index.shape == value.shape[: len(index.shape)]
+    if not is_mask or isinstance(values, Channels) or len(values.shape):
+        return Whole()
+    mask = call.node.args[1][0]  # type: ignore[index]
+    if mask.meta["val"].dtype != torch.bool:  # type: ignore[union-attr]
+        return Whole()
+    found = [value.ids] if isinstance(value, Channels) else []
+    if isinstance(index, Channels):
+        found.append(index.ids.reshape(*index.shape, *[1] * (len(value.shape) - len(index.shape))))
+    return _together(call, found)
+
+
+def averaged(call: Call) -> Effect | Average:
+    """A mean, which may be over all samples."""
+    effect, value = reduction(call), call.args[0]
+    if not isinstance(effect, Whole) or not isinstance(value, Channels):
+        return effect
+    dim = call.argument("dim")
+    dims = range(value.ids.dim()) if dim is None or dim == [] else dim
+    dims = {one % value.ids.dim() for one in ([dims] if isinstance(dims, int) else dims)}
+    kept = [one for one in range(value.ids.dim()) if one not in dims]
+    ids = _alone(value.ids, kept)
+    return effect if ids is None else Average((ids,))
+
+
+MEAN = 1  # of an argument `reduction`
+
+
+def loss(call: Call) -> Effect | Average:
+    """A loss of elements and targets: of each, or the mean."""
+    value, target = call.args[:2]
+    if call.argument("weight") is not None or not isinstance(value, Channels):
+        return Whole()
+    return _loss([one.ids for one in (value, target) if isinstance(one, Channels)], call)
+
+
+def loss_of_classes(call: Call) -> Effect | Average:
+    """A loss of scores of classes: of each place, or the mean over all of them."""
+    value, target = call.args[:2]
+    counts_all = call.argument("ignore_index", -1) < 0 and call.argument("weight") is None
+    if not isinstance(value, Channels) or not counts_all:
+        return Whole()
+    classes = 1 if value.ids.dim() > 1 else 0
+    found = []
+    for one in (value, target):
+        if isinstance(one, Channels):
+            has_classes = one is value or one.ids.dim() == value.ids.dim()
+            ids = _alone(one.ids, (classes,)) if has_classes else one.ids
+            if ids is None:
+                return Whole()
+            found.append(ids.select(classes, 0) if has_classes else ids)
+    return _loss(found, call)
+
+
+def _loss(ids: Sequence[torch.Tensor], call: Call) -> Effect | Average:
+    reduction = call.argument("reduction", MEAN)
+    if reduction == 0:
+        return _together(call, ids)
+    return Average(tuple(ids)) if reduction == MEAN else Whole()
