@@ -6,8 +6,9 @@ python benchmarks/suite.py --table                 runs nothing, prints what is 
 
 Data sets, nets and batches are those of the benchmark suite of M. Jansen's thesis (Universiteit van
 Amsterdam and Vrije Universiteit, 2020; chapter 3, appendix A), batches divided by `SCALE` and, of
-the largest images, by twice that. With them the two experiments on AlexNet of A. Leon's thesis
-(Middlebury College, 2019; chapter 4).
+the largest images, by twice that. With them, after the two experiments of A. Leon's thesis
+(Middlebury College, 2019; chapter 4), AlexNet: torchvision's, with 64 first filters where
+his has 96.
 
 Images are random, written to disk before, and read in each step by the processes that need them.
 An epoch is the median of the measured steps times as many steps as it has: what is read and
@@ -71,14 +72,15 @@ DATA = (
     DataSet("imagenet", (3, 224, 224), 1000, 1_280_000, 32, 384, 32 // SCALE),
     DataSet("highres", (3, 512, 512), 1000, 60_000, 32, 48, 32 // (2 * SCALE)),
 )
-# An epoch of theirs is 2,000 steps of 16 images.
+# An epoch of Leon's is 2,000 steps of 16 images.
 ALEXNET_DATA = tuple(
     DataSet(name, (3, size, size), classes, 2000 * 16, 16, None, 16)
     for name, (size, classes, _) in ALEXNETS.items()
 )
 ALEXNET_WAYS = "single", "ddp", "layerwise", *OURS[1:]
-# Their seconds of an epoch (tables A.2 and B.2, means): on one GPU by default, data parallel, model
-# parallel, and by one weird trick, on two.
+# Leon's seconds of an epoch (tables A.2 and B.2, means) with a CPU and two GPUs: TensorFlow's
+# default placement, data parallel, model parallel (padding and pooling on the CPU), and one weird
+# trick.
 ALEXNET_SECONDS: Mapping[str, Mapping[str, float]] = {
     "tiny_imagenet": {"single": 281.7, "ddp": 304.7, "layerwise": 287.0, "weird-trick": 296.7},
     "dogs_vs_cats": {"single": 266.6, "ddp": 314.5, "layerwise": 320.4, "weird-trick": 210.5},

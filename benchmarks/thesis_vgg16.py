@@ -1,10 +1,11 @@
 """VGG16 as the thesis splits it: its figures (tables 5.1 to 5.12, 5.14, A.1 to A.12), ours, ratios.
 
     python benchmarks/thesis_vgg16.py [--work flops|profile|fitted|FILE] [--seed 0]
-                                      [--tables 5.1,5.14] [--csv FILE]
+                                      [--backend native|kahypar] [--tables 5.1,5.14] [--csv FILE]
 
 The thesis is B. Eserol's (Bilkent University, 2019; benchmarks/reference/README.md). All tables
-with `flops` go to benchmarks/results/thesis_vgg16.csv.
+with `flops` go to benchmarks/results/thesis_vgg16.csv. Hypergraph partitions are the native
+solver's, or another's by `--backend`.
 
 benchmarks/results/vgg16_profile.json is a measured profile, to be given as FILE: of 2026-11-20,
 batch 32, 2 cores, measured once (31 s a pass) by `hgpart partition vgg16 --k 2 --work profile
@@ -124,17 +125,16 @@ DIVIDED = (
     "Volume: it gathers a divided layer before pooling (its way); hgpart's maps travel pooled."
 )
 PATOH = (
-    "Partitions: PaToH's there, beyond eps at larger N; KaHyPar's here, within it wherever the "
-    "first linear layer, one vertex, fits."
+    "Partitions: PaToH's there, beyond eps at larger N; here those of --backend, within it "
+    "wherever the first linear layer, one vertex, fits."
 )
 STALLS_COARSE = (
-    "N=4, by FLOPs: ours is worse at every eps (88.8 for 61 at 0.1) because KaHyPar stalls there "
-    "(Mt-KaHyPar: 87.6): whole layers can give 70.4, and with linear layers by neuron 63.09 is "
-    "proven optimal (CP-SAT)."
+    "N=4, by FLOPs: KaHyPar stalls (88.8 for 61 at eps 0.1; Mt-KaHyPar: 87.6), the native "
+    "solver does not (63.1): with linear layers by neuron 63.09 is proven optimal (CP-SAT)."
 )
 STALLS_FINE = (
-    "By FLOPs ours is worse at N=4 for eps 0.03 to 0.15 (88.8 for 56.3 at 0.1), where KaHyPar "
-    "stalls, and at N=2 for eps 0.15 (24.5 for 15.3)."
+    "By FLOPs and KaHyPar ours is worse at N=4 for eps 0.03 to 0.15 (88.8 for 56.3 at 0.1), where "
+    "it stalls, and at N=2 for eps 0.15 (24.5 for 15.3)."
 )
 
 
@@ -204,6 +204,7 @@ PAIRS = (
     ),
 )
 
+SEARCHED = ("coarse-grain", "fine-grain", "batch")  # methods that a backend partitions for
 EPOCH = "5.14"  # needs the volumes of table 5.10
 EPOCH_PAIR = next(pair for pair in PAIRS if pair.volume_table == "5.10")
 
@@ -357,9 +358,9 @@ def hypergraph_gib(volume: float, bytes_per_element: int, batch_size: int = BATC
 # ------------------------------------------------------------------ ours
 
 
-def split(graph: ChannelGraph, work: Work, pair: Pair, k: int, seed: int) -> Split:
+def split(graph: ChannelGraph, work: Work, pair: Pair, k: int, seed: int, backend: str) -> Split:
     """Split VGG16 by the method of a pair of tables."""
-    model, parts = _parts(graph, work, pair, k, seed)
+    model, parts = _parts(graph, work, pair, k, seed, backend)
     its_way = None
     if pair.method == "layer-wise":
         its_way = sum(map_sizes(graph)[cut] for cut in recursive_cuts(graph, work, k))
@@ -372,7 +373,7 @@ def split(graph: ChannelGraph, work: Work, pair: Pair, k: int, seed: int) -> Spl
 
 
 def _parts(
-    graph: ChannelGraph, work: Work, pair: Pair, k: int, seed: int
+    graph: ChannelGraph, work: Work, pair: Pair, k: int, seed: int, backend: str
 ) -> tuple[CnnHypergraph, Int32]:
     fine = replace(THESIS, grain="fine")
     if pair.method == "layer-wise":
@@ -391,6 +392,7 @@ def _parts(
         k,
         pair.eps or 0.0,
         modelling=THESIS if pair.method == "coarse-grain" else fine,
+        backend=backend,
         seed=seed,
         best_effort=True,  # a linear layer, being one vertex, can exceed a part's share
     )
@@ -569,7 +571,9 @@ def work_of(graph: ChannelGraph, source: str) -> Work:
     return hgpart.load_work(source, graph)
 
 
-def run(work_source: str, seed: int, tables: Sequence[str] | None, path: Path | None) -> None:
+def run(
+    work_source: str, seed: int, backend: str, tables: Sequence[str] | None, path: Path | None
+) -> None:
     rows = reference()
     graph = vgg16()
     work = work_of(graph, work_source)
@@ -591,10 +595,10 @@ def run(work_source: str, seed: int, tables: Sequence[str] | None, path: Path | 
         for at, (pair, k) in enumerate(cells):
             load = f"{pair.method} N={k}" + ("" if pair.eps is None else f" eps {pair.eps:g}")
             progress.update(bar, description=load)
-            result = split(graph, work, pair, k, seed)
+            result = split(graph, work, pair, k, seed, backend)
             new = list(figures(pair, k, result, rows))
             found += new
-            save(partial, new, work, seed, append=at > 0)
+            save(partial, new, work, seed, backend, append=at > 0)
             progress.advance(bar)
             if pair == EPOCH_PAIR:
                 volumes[k] = result.evaluation.volume / MEBI
@@ -611,7 +615,7 @@ def run(work_source: str, seed: int, tables: Sequence[str] | None, path: Path | 
             progress.advance(bar)
     if with_epoch:
         epoch = epoch_figures(volumes, sliced)
-        save(partial, epoch, work, seed, append=True)
+        save(partial, epoch, work, seed, backend, append=True)
         console.print(epoch_table(epoch))
         console.print(
             "Its hypergraph column is 2^30 elements, its data-parallel column 2^30 bytes of "
@@ -623,7 +627,13 @@ def run(work_source: str, seed: int, tables: Sequence[str] | None, path: Path | 
 
 
 def save(
-    path: Path | None, found: Sequence[Figure], work: Work, seed: int, *, append: bool
+    path: Path | None,
+    found: Sequence[Figure],
+    work: Work,
+    seed: int,
+    backend: str,
+    *,
+    append: bool,
 ) -> None:
     """Add figures to a CSV file, so that Ctrl-C keeps what is done."""
     if path is None:
@@ -631,12 +641,15 @@ def save(
     with path.open("a" if append else "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         if not append:
-            writer.writerow([*(item.name for item in fields(Figure)), "ratio", "work", "seed"])
+            writer.writerow(
+                [*(item.name for item in fields(Figure)), "ratio", "work", "seed", "backend"]
+            )
         for figure in found:
             values = [
                 f"{value:.6g}" if isinstance(value, float) else value for value in astuple(figure)
             ]
-            writer.writerow([*values, f"{figure.ratio:.4g}", work.source, seed])
+            own = backend if figure.method.startswith(SEARCHED) else ""
+            writer.writerow([*values, f"{figure.ratio:.4g}", work.source, seed, own])
 
 
 def main() -> None:
@@ -647,6 +660,9 @@ def main() -> None:
         help="flops, profile, fitted (to the thesis), or a file of save_work",
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--backend", default="native", help="of the hypergraph partitions, as of hgpart partition"
+    )
     parser.add_argument("--tables", help="such as 5.1,5.2,A.7; all when left out")
     parser.add_argument("--csv", type=Path, help="where to write the figures")
     given = parser.parse_args()
@@ -656,7 +672,7 @@ def main() -> None:
         parser.error(f"table {', '.join(sorted(unknown))}: accepted are {', '.join(sorted(known))}")
     path = given.csv or (RESULTS if not tables and given.work == "flops" else None)
     try:
-        run(given.work, given.seed, tables, path)
+        run(given.work, given.seed, given.backend, tables, path)
     except HgpartError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

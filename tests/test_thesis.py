@@ -356,7 +356,9 @@ def test_all_columns_of_a_table_are_printed(name: str) -> None:
     pair = thesis.PAIRS[0]
     work = thesis.work_of(full_size_graph("vgg16"), "flops")
     found = list(
-        thesis.figures(pair, 8, thesis.split(full_size_graph("vgg16"), work, pair, 8, 0), PRINTED)
+        thesis.figures(
+            pair, 8, thesis.split(full_size_graph("vgg16"), work, pair, 8, 0, "native"), PRINTED
+        )
     )
     headings = [str(column.header) for column in thesis.table_of(name, found).columns]
     quantities = {
@@ -376,7 +378,7 @@ def test_our_work_is_scaled_to_the_thesis_s_total(k: int) -> None:
         found = {
             (figure.table, figure.quantity): figure
             for figure in thesis.figures(
-                pair, k, thesis.split(full_size_graph("vgg16"), work, pair, k, 0), PRINTED
+                pair, k, thesis.split(full_size_graph("vgg16"), work, pair, k, 0, "native"), PRINTED
             )
         }
         assert found["5.1", "average"].ours * k == pytest.approx(2 * 21500)
@@ -397,7 +399,7 @@ def test_table_5_14_alone_needs_three_coarse_splits(
         max_part_volume = MEBI
         loads = np.array([1, 1])
 
-    def split(graph: object, work: object, pair: object, k: int, seed: int) -> object:
+    def split(graph: object, work: object, pair: object, k: int, seed: int, backend: str) -> object:
         asked.append((pair, k))
         return thesis.Split(Found(), 1.0, None)
 
@@ -449,10 +451,12 @@ def test_ctrl_c_keeps_what_is_done(
     path.write_text("those of an earlier run\n")
     split = thesis.split
 
-    def interrupted(graph: object, work: object, pair: object, k: int, seed: int) -> object:
+    def interrupted(
+        graph: object, work: object, pair: object, k: int, seed: int, backend: str
+    ) -> object:
         if k == 8:
             raise KeyboardInterrupt
-        return split(graph, work, pair, k, seed)
+        return split(graph, work, pair, k, seed, backend)
 
     monkeypatch.setattr(thesis, "split", interrupted)
     with pytest.raises(SystemExit) as ended:
