@@ -14,7 +14,6 @@ from hgpart.plan import Plan
 from hgpart.report import Report
 from hgpart.report.page.document import write_page
 from hgpart.report.page.plan import plan_page
-from hgpart.tracing.forms import said_of
 from hgpart.zoo import is_user_code, load_model
 
 
@@ -79,10 +78,10 @@ def _of_plan(plan: Plan, model: nn.Module | None) -> Report:
 
 
 def _of_placement(placed: Placement) -> Report:
-    if placed.form.sizes != placed.placed_for:
+    if not placed.is_as_placed:
         raise ArgumentError(
-            f"plot of a placement at inputs of {said_of(placed.form.sizes)}: accepted is one at "
-            f"{said_of(placed.placed_for)}, which it was placed for, as its work is of these"
+            f"plot of a placement at inputs of {placed.form.of_inputs}: accepted is one at "
+            f"{placed.placed_for.of_inputs}, which it was placed for, as its work is of these"
         )
     partition, work, name = placed.partition, placed.work, type(placed.original).__name__
     modelling, speeds = partition.modelling, partition.speeds

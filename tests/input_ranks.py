@@ -17,10 +17,11 @@ from typing import Any
 
 import placements
 import torch
+from branching_models import Branching, batch
 from masked_models import Masked, example
 from torch.nn.functional import mse_loss
 
-from hgpart import Modelling, place
+from hgpart import Modelling, partition_model, place
 from hgpart.errors import HgpartError, TraceError
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
@@ -29,7 +30,7 @@ from hgpart.run.scheduling import schedule, schedule_among
 SECONDS = 120  # that all may take
 SAMPLES = 7
 TARGETS = torch.zeros(SAMPLES, 4, dtype=torch.float64)
-WAYS = ("called", "steps", "slices", "sizes", "sizes of slices", "refused")
+WAYS = ("called", "steps", "slices", "sizes", "sizes of slices", "refused", "batches")
 
 
 def main(folder: str) -> None:
@@ -41,6 +42,8 @@ def main(folder: str) -> None:
 
 
 def differences(connection: Connection, way: str) -> str:
+    if way == "batches":
+        return of_batches(connection)
     torch.manual_seed(1)
     model, inputs = Masked().double(), example(SAMPLES, "mask", "gains", "scale", seed=2)
     traced, graph = placements.traced_model(model, inputs)
@@ -76,6 +79,27 @@ def differences(connection: Connection, way: str) -> str:
             return f"{held.name} differs"
         if tensor.requires_grad and not torch.equal(tensor.grad, other.grad):
             return f"the gradient of {held.name} differs"
+    return ""
+
+
+def of_batches(connection: Connection) -> str:
+    """A model that goes by the size of its batch, in all ranks as by itself, or in none."""
+    torch.manual_seed(1)
+    model = Branching().double()
+    plan = partition_model(model, batch(3), connection.k)
+    placed = DistributedModel(place(model, plan, parts=[connection.rank]), connection)
+    for samples in (3, 5, 1, 4):
+        try:
+            made = placed(batch(samples))
+        except HgpartError as error:
+            if samples != 5 or "norm." not in str(error):
+                return f"of {samples}: {error}"
+            continue
+        if samples == 5:
+            return "it has computed"
+        if made is not None and not torch.allclose(made, model(batch(samples))):
+            return f"of {samples} another result"
+        placed.backward(None if made is None else made.sum())
     return ""
 
 
@@ -123,7 +147,7 @@ def refused(placed: DistributedModel, inputs: dict[str, Any], larger: dict[str, 
     return ""
 
 
-def cannot(sizes: Any) -> None:
+def cannot(*sizes: Any) -> None:
     raise TraceError("can't trace it here")
 
 

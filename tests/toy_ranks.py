@@ -95,6 +95,9 @@ class Toy(nn.Module):
         self.programs = {part: self._program(model)}
         self.module = self.programs[part].module
 
+    def takes(self, batch_size):
+        return True
+
     def held(self, part):
         """No state of a model that belongs to parts."""
         return ()

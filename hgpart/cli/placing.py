@@ -137,8 +137,7 @@ class Placing:
 
         with Stages() as stage, stage("check"), redirect_stdout(sys.stderr):
             placement = self.without_memory(training)
-            for size in set(sizes):
-                placement.check_samples(size)
+            placement.for_batch(batch_size).check_samples(sizes)
             wanted_schedule(placement, scheduling, training, batch_size=batch_size)
 
     def without_memory(self, training: bool) -> Placement:

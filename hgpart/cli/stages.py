@@ -133,14 +133,12 @@ def then_of_plan(module: nn.Module, shape: tuple[int, ...], of_plan: str) -> str
 
 def _cautions(traced: TracedModel) -> Iterator[str]:
     """What of a model is not as a plan of it seems to say."""
-    from hgpart.tracing.batches import has_dynamic_batch
-
     for said in traced.unheld:
         yield f"{said} in each forward pass: the model can be divided, but not placed"
     for said in traced.lost_gradients:
         yield f"the backward pass has {said}: in parts the model runs, but can't be trained"
-    if not has_dynamic_batch(traced):
+    if not traced.has_dynamic_batch:
         yield (
-            "the model computes with its batch size: in parts it takes batches of "
-            f"{traced.batch_size} only"
+            f"the model computes with its batch size, here {traced.batch_size}: in parts it takes "
+            "whole batches only, and is traced anew for each other size"
         )

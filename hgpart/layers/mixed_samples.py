@@ -31,7 +31,7 @@ from hgpart.operators.ids import constant_along, core, in_order
 from hgpart.operators.samples import Average, Positions, by_first, loss, loss_of_classes
 from hgpart.operators.table import effect_on_samples, operator_of
 from hgpart.tracing.autograd_functions import operator_name
-from hgpart.tracing.batches import at_batch, evenly, has_dynamic_batch
+from hgpart.tracing.batches import at_batch, evenly
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import computed_nodes, first_tensor, holds_tensors, is_tensor
 
@@ -64,7 +64,7 @@ def mixed_samples(traced: TracedModel) -> Mixing:
     >>> mixed_samples(trace(Centred(), torch.zeros(2, 3))).operator.partition(",")[0]
     'aten.mean.dim (mean in the model itself'
     """
-    if not has_dynamic_batch(traced):
+    if not traced.has_dynamic_batch:
         return Mixing(_fixed(traced))
     walk = _Walk(traced)
     try:

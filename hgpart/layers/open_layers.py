@@ -18,7 +18,7 @@ from hgpart.operators.calls import argument, module_of
 from hgpart.operators.effects import Constant
 from hgpart.operators.table import operator_of
 from hgpart.sequences import distinct
-from hgpart.tracing.batches import elements_of_shape, has_dynamic_batch
+from hgpart.tracing.batches import elements_of_shape
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
     computed_nodes,
@@ -84,7 +84,7 @@ class OpenLayers:
     def __init__(self, traced: TracedModel) -> None:
         self.traced = traced
         self.batch = traced.batch_size
-        self.any_batch = has_dynamic_batch(traced)
+        self.any_batch = traced.has_dynamic_batch
         self.values: dict[fx.Node, Any] = {}
         self.moved: set[fx.Node] = set()
         self.all: list[OpenLayer] = []

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hgpart.arrays import Int64
-from hgpart.errors import PlacementError, check_whole, not_one_of
+from hgpart.errors import PlacementError, not_one_of
 from hgpart.execution.program import PartProgram, receive
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Transfer
@@ -31,7 +31,6 @@ from hgpart.schedules.message_bytes import message_bytes
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.peak import peak
 from hgpart.schedules.schedule import Action, Schedule
-from hgpart.tracing.batches import has_dynamic_batch
 
 if TYPE_CHECKING:
     from hgpart.placement.placement import Placement
@@ -383,12 +382,14 @@ def _bytes_by(
 
 
 def _batch_size(placement: Placement, batch_size: int | None, least: int = 1) -> int:
-    """A batch size, or the plan's, or `least`, or the only one that the model computes with."""
-    traced = placement.blueprint.traced
+    """A batch size, or the plan's or `least` if the present form is for that, or the traced one.
+
+    The placement is then in a form for it.
+    """
     if batch_size is None:
-        planned = placement.partition.modelling.batch_size
-        batch_size = max(planned, least) if has_dynamic_batch(traced) else traced.batch_size
-    check_whole("batch size", batch_size)
+        planned = max(placement.partition.modelling.batch_size, least)
+        return planned if placement.takes(planned) else placement.blueprint.traced.batch_size
+    placement.for_batch(batch_size)
     return batch_size
 
 

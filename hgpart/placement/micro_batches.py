@@ -23,7 +23,7 @@ from hgpart.placement.state.original_state import has_hooks
 from hgpart.schedules import check_recompute
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Inputs, has_dicts
-from hgpart.tracing.batches import evenly
+from hgpart.tracing.batches import evenly, shape_said
 from hgpart.tracing.traced_nodes import first_tensor
 
 
@@ -533,7 +533,7 @@ def dimension_of_samples(name: str, node: fx.Node) -> int | None:
     (dim, grows), *more = growing.items()
     if more or grows != (1, 0):
         raise PlacementError(
-            f"{name} has the shape {tuple(shape)}, whose samples can't be told apart:"
+            f"{name} has the shape {shape_said(shape)}, whose samples can't be told apart:"
             " accepted in micro-batches are values with a dimension of their own for samples"
         )
     return dim

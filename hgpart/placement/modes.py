@@ -53,9 +53,10 @@ def carried_over(
 ) -> tuple[Partition, Work]:
     """Give each layer of another graph of the same model to those who have it in this one.
 
-    Layers are known by their names; one that only the other graph has goes with the first layer
-    that it reads: task by task where that makes as many channels as it has tasks, else whole. Its
-    work is not known, and counts as none.
+    Layers are known by their names. One that only the other graph has goes with the first layer
+    that it reads: task by task where that makes as many channels as it has tasks, else whole; if it
+    has parameters, then whole to part 0, which holds what the model made no use of. Its work is not
+    known, and counts as none.
     """
     views = partition.modelling.views(other)
     index = {layer.name: at for at, layer in enumerate(graph.layers)}
@@ -151,7 +152,7 @@ def _as_it_is(partition: Partition, at: int) -> _Divided:
 def _with_its_source(graph: ChannelGraph, view: LayerVertices, divided: list[_Divided]) -> _Divided:
     tasks = view.layer.tasks
     rows, finish = np.array([0, tasks]), np.zeros(1, dtype=np.int32)
-    for source in graph.sources(view.layer):
+    for source in () if view.layer.parameter_names else graph.sources(view.layer):
         of_source = divided[source]
         if len(of_source.finish):
             finish = of_source.finish[:1]

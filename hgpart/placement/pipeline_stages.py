@@ -150,6 +150,10 @@ def _function(
     for name, size in zip(placement.inputs, placement.form.sizes, strict=True):
         if name in inputs:
             graph.call_function(check_size, (inputs[name], name, size))
+    accepted = placement.blueprint.traced.batch_sizes
+    if not accepted.are_all:
+        samples = _batch_size(graph, batches, arriving, travelling)
+        graph.call_function(accepted.check, (samples,))
     values: dict[fx.Node, Any] = {}
     results: list[fx.Node] = []
     for node in module.graph.nodes:

@@ -75,7 +75,7 @@ from hgpart.placement.mode_programs import (
     with_unused,
 )
 from hgpart.placement.modes import skeleton
-from hgpart.placement.other_forms import programs_of, retraced
+from hgpart.placement.other_forms import does_the_same, programs_of, retraced
 from hgpart.placement.parts import Parts
 from hgpart.placement.shares.batch_shares import joined, sizes_of
 from hgpart.placement.shares.copies import Copies
@@ -96,6 +96,7 @@ from hgpart.tracing.arguments import Arguments, Inputs, as_called
 from hgpart.tracing.forms import Form, Sizes, said_of, sizes_of_inputs
 from hgpart.tracing.model_outline import outline_of
 from hgpart.tracing.reachable import NO_STATE
+from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.figures import Work
 
 if TYPE_CHECKING:
@@ -124,8 +125,9 @@ class Placement(nn.Module):
         One for each part.
     dtype : torch.dtype
         What floating tensors travel in.
-    placed_for : tuple of tuple of int
-        The sizes of inputs that it was made for: work, and times of layers, are of these.
+    placed_for : Form
+        The mode, and the sizes of inputs and of the batch, that it was made for: work, and times of
+        layers, are of what the model does with these.
     """
 
     def __init__(
@@ -150,14 +152,14 @@ class Placement(nn.Module):
             traced.training: traced.outline.modes,
         }
         set_modes(self.original, traced.outline.modes)
-        self._settings, self._known_settings = 0, {outline_of(self.original): 0}
+        self._known_settings = {outline_of(self.original): 0}
         self._settings_then = Settings(self.original)
         programs = build_programs(blueprints, owners_blueprint(blueprints), held)
         self._state = HeldState(original_state(model, blueprint.used_state))
         unused = never_used(programs, self._state.original)
-        self.placed_for = self._sizes = traced.form.sizes  # of inputs, and the present
-        self._first = self.form
+        self.placed_for = self.form = traced.form  # all else is of the present form
         self._forms = {self.form: with_unused(programs, self._state.original, unused)}
+        self._alike: dict[Form, Form] = {}  # forms in which a model does what it does in another
         self._runtimes: dict[tuple[Form, bool], LocalRuntime] = {}
         self._plain: dict[Form, Schedule] = {}  # of the whole batch at once
         self.copies_by_form = CopiesByForm()
@@ -178,9 +180,10 @@ class Placement(nn.Module):
     # -------------------------------------------------------------- the submodules
 
     @property
-    def form(self) -> Form:
-        """The present mode, sizes of the inputs and settings of modules: all else is of these."""
-        return Form(self.training, self._sizes, self._settings)
+    def is_as_placed(self) -> bool:
+        """Whether inputs and batch are as those that it was placed for."""
+        first = self.placed_for
+        return (self.form.sizes, self.form.batch_size) == (first.sizes, first.batch_size)
 
     @property
     def _now(self) -> Programs:
@@ -369,8 +372,7 @@ class Placement(nn.Module):
         Whatever of the model's state and of the inputs each of them has.
         """
         self.check_micro_batches(len(sizes))
-        for size in set(sizes):
-            self.check_samples(size)
+        self.check_samples(sizes)
         if torch.is_grad_enabled() and self.blueprint.trainable:
             self.check_gradients()
         if self.has_norms_of_batch:
@@ -428,9 +430,22 @@ class Placement(nn.Module):
         if count > 1:
             self.blueprint.check_divided("micro-batches")
 
-    def check_samples(self, batch_size: int) -> None:
-        """Raise a PlacementError if a batch, or a share of it, has too few samples, or too many."""
-        check_whole("batch size", batch_size)
+    def check_samples(self, sizes: Sequence[int]) -> None:
+        """Raise a PlacementError if a batch can't be computed in micro-batches of some sizes.
+
+        If it is none that the present form is for, or a micro-batch, or a share of it, has too few
+        samples, or too many.
+        """
+        if not self.takes(batch_size := sum(sizes)):
+            raise PlacementError(
+                f"a batch of {batch_size}: accepted at present are "
+                f"{self.blueprint.traced.batch_sizes}, with which the model does the same, and "
+                "others by for_inputs"
+            )
+        for size in set(sizes):
+            self._check_samples(size)
+
+    def _check_samples(self, batch_size: int) -> None:
         self.blueprint.input_shapes(batch_size)
         for share, size in zip(self.shares, sizes_of(self.shares, batch_size), strict=True):
             if not size:
@@ -970,7 +985,7 @@ class Placement(nn.Module):
         """Whether the model's modules have other settings than those of the present form."""
         if not self._settings_then.are_others:
             return False
-        if self._known_settings.get(outline_of(self.original)) != self._settings:
+        if self._known_settings.get(outline_of(self.original)) != self.form.settings:
             return True
         self._note_settings()
         return False
@@ -982,11 +997,11 @@ class Placement(nn.Module):
     def _switch(self, training: bool) -> None:
         """Switch to a mode, and the settings, that the model's modules are in."""
         known, outline = self._known_settings, outline_of(self.original)
-        self._make(Form(training, self._sizes, known.setdefault(outline, len(known))))
-        self.training, self._settings = training, known[outline]
+        settings = known.setdefault(outline, len(known))
+        form = self._form_for(self.form._replace(training=training, settings=settings))
+        self.training = training
         self._note_settings()
-        self._last = self.form, False
-        self._show()
+        self._switched(form)
 
     def for_inputs(self, inputs: Inputs) -> Placement:
         """Switch to inputs of the sizes of these, as `train` switches to a mode.
@@ -1018,34 +1033,91 @@ class Placement(nn.Module):
         """
         self._check_has_all("for_inputs")
         self._follow()
-        return self.for_sizes(sizes_of_inputs(self.tensors_of(inputs)))
+        tensors = self.tensors_of(inputs)
+        return self.for_sizes(sizes_of_inputs(tensors), self.arguments.batch_size(tensors))
 
     def _for_call(self, tensors: Sequence[torch.Tensor], call: str) -> None:
         """Switch to the sizes of what it is called with, if it can compute with that."""
         self._check_has_all(call)
         self._follow()
         self._check_types(tensors)
-        self.for_sizes(sizes_of_inputs(tensors))
+        self.for_sizes(sizes_of_inputs(tensors), self.batch_size_of(tensors))
 
-    def for_sizes(self, sizes: Sizes) -> Placement:
-        """The same of the sizes themselves, which all processes switch to together."""
-        if sizes != self._sizes:
-            self._make(self.form._replace(sizes=sizes))
-            self._sizes = sizes
-            self._last = self.form, False
-            self._show()
+    def for_sizes(self, sizes: Sizes, batch_size: int | None = None) -> Placement:
+        """The same of the sizes themselves, which all processes switch to together.
+
+        Without a batch size, for batches as at present.
+        """
+        batch_size = self.form.batch_size if batch_size is None else batch_size
+        check_whole("batch size", batch_size)
+        if sizes == self.form.sizes and self.takes(batch_size):
+            return self
+        asked = self.form._replace(sizes=sizes, batch_size=batch_size)
+        return self._switched(self._form_for(asked))
+
+    def for_batch(self, batch_size: int) -> Placement:
+        """Switch to what the model does with a batch of so many samples, of the present sizes.
+
+        Most models do the same with every batch. Others are traced anew for a batch with which
+        they may do something else than they did before, as for inputs of other sizes.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no sample.
+        PlacementError
+            As in `for_inputs`.
+        """
+        return self.for_sizes(self.form.sizes, batch_size)
+
+    def takes(self, batch_size: int) -> bool:
+        """Whether the model does with a batch of so many samples what it does in the present form.
+
+        False where that is not known, as of a batch of one: `for_batch` finds it out.
+        """
+        asked = self.form._replace(batch_size=batch_size)
+        sizes = self.blueprint.traced.batch_sizes
+        return batch_size in sizes or self._alike.get(asked) == self.form
+
+    def _switched(self, form: Form) -> Placement:
+        self.form, self._last = form, (form, False)
+        self._show()
         return self
+
+    def _form_for(self, asked: Form) -> Form:
+        """The form that a batch is computed in, whose programs are made if there are none."""
+        for form, programs in self._forms.items():
+            sizes = programs.blueprint.traced.batch_sizes
+            if form.is_but_for_batch(asked) and asked.batch_size in sizes:
+                return form
+        self._make(asked)
+        return self._alike.get(asked, asked)
 
     def _make(self, form: Form) -> None:
         """Make programs of a form, if there are none; the model's modules are as they are in it."""
-        if form in self._forms:
+        if form in self._forms or form in self._alike:
             return
-        base = self._first
-        if form.sizes != self.placed_for:
-            base = form._replace(sizes=self.placed_for)
+        first = base = self.placed_for
+        as_first = form._replace(sizes=first.sizes, batch_size=first.batch_size)
+        if form != as_first:
+            base = as_first
             self._make(base)
+            if form.batch_size == 1:  # which does for no other batch
+                self._make(form._replace(batch_size=first.batch_size))
         with torch.inference_mode(False):  # a call may come here in whatever mode
-            made, new = self._in_form(form, self._forms[base])
+            before = self._forms[base].blueprint
+            try:
+                traced = retraced(self._skeleton[0], before.traced, form, self.dtype)
+            except PlacementError:
+                before.check_norms(form.batch_size)  # which says more
+                raise
+            for known, programs in self._forms.items():
+                if known.is_but_for_batch(form) and does_the_same(
+                    programs.blueprint.traced, traced
+                ):
+                    self._alike[form] = known
+                    return
+            made, new = self._in_form(form, traced, self._forms[base])
             state = self._state.gathered(new)
             self._let_go(new)
             beside = self._state.parameters_beside(made)
@@ -1053,10 +1125,10 @@ class Placement(nn.Module):
             for programs in self._forms.values():
                 self._state.fill(programs, self.devices, state)
 
-    def _in_form(self, form: Form, base: Programs) -> tuple[Programs, set[str]]:
+    def _in_form(
+        self, form: Form, traced: TracedModel, base: Programs
+    ) -> tuple[Programs, set[str]]:
         """What the parts do in another form, and the buffers that more of them hold for it."""
-        before = base.blueprint.traced
-        traced = retraced(self._skeleton[0], before.arguments, form, self.dtype)
         made = programs_of(traced, base, self._held)
         new = {
             held.name
@@ -1072,10 +1144,15 @@ class Placement(nn.Module):
         for facts in (base.blueprint.facts, made.blueprint.facts):
             fixed |= {facts.traced.buffers[node.name] for node in facts.carried}
         if divided := new & (fixed if self._has_all else changing):
+            before = base.blueprint.traced
+            accepted = before.form.of_inputs
+            if form.is_but_for_batch(before.form):
+                accepted = f"batches of {before.batch_sizes}"
             raise PlacementError(
                 f"{min(divided)} is divided in another way in "
                 f"{'training' if form.training else 'evaluation'} with inputs of "
-                f"{said_of(form.sizes)}: place the model so"
+                f"{form.of_inputs}: accepted are {accepted}, or a model that is placed with an "
+                "example of that"
             )
         return made, new
 
@@ -1259,22 +1336,24 @@ class Placement(nn.Module):
         return (
             f"Placement({type(self.original).__name__} in {self.k} parts on "
             f"{', '.join(map(str, dict.fromkeys(self.devices)))}, "
-            f"{'training' if self.training else 'evaluation'}, inputs of {said_of(self._sizes)})"
+            f"{'training' if self.training else 'evaluation'}, "
+            f"inputs of {said_of(self.form.sizes)})"
         )
 
     def summary(self) -> Summary:
         """What each part has of the work, and sends; `report` counts in the submodules.
 
-        For inputs of other sizes than it was placed for, without the work, which is not of these.
+        For inputs of other sizes than it was placed for, or a batch with which the model does
+        something else, without the work, which is not of these.
         """
         partition = self.partition
         found = partition.summary().with_column("device", self.devices)
         (line,) = found.lines
-        if self._sizes != self.placed_for:
+        if not self.is_as_placed:
             found = found.without_column("work %")
             line = (
-                f"{self.k} parts, inputs of {said_of(self._sizes)} (placed for "
-                f"{said_of(self.placed_for)}): {partition.evaluation.volume / MB:,.4g} MB between "
+                f"{self.k} parts, inputs of {self.form.of_inputs} (placed for "
+                f"{self.placed_for.of_inputs}): {partition.evaluation.volume / MB:,.4g} MB between "
                 f"them for a batch of {partition.modelling.batch_size}"
             )
         return replace(found, lines=(f"{type(self.original).__name__} in {line}",))

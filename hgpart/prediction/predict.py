@@ -20,7 +20,6 @@ from hgpart.prediction.steps import part_steps
 from hgpart.prediction.weights import shared_weights
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
-from hgpart.tracing.forms import said_of
 from hgpart.work.layer_times import LayerTimes
 
 STEPS = 3  # in a row, by which the period is found: the first one finds all parts idle
@@ -144,10 +143,10 @@ def predict(
         raise PlanError(
             f"times of {len(times.layers)} layers: accepted are those of the model's {layers}"
         )
-    if placement.form.sizes != placement.placed_for:
+    if not placement.is_as_placed:
         raise PlanError(
-            f"a placement at inputs of {said_of(placement.form.sizes)}: accepted is one at "
-            f"{said_of(placement.placed_for)}, which it was placed for, and times are of"
+            f"a placement at inputs of {placement.form.of_inputs}: accepted is one at "
+            f"{placement.placed_for.of_inputs}, which it was placed for, and times are of"
         )
     check_fits(schedule, placement.programs, k)
     size = placement.partition.modelling.batch_size if batch_size is None else batch_size

@@ -243,7 +243,8 @@ class _Search:
             )
             placement = place(asked.model, whole, ["meta"] * placed.k)
             placement.train()
-            placement.check_samples(placed.modelling.batch_size)
+            size = placed.modelling.batch_size
+            placement.for_batch(size).check_samples((size,))
         except HgpartError as error:
             self.dropped.append(Dropped(division.text, " ".join(str(error).split())))
             return None
@@ -292,8 +293,7 @@ class _Search:
         size = subject.batch_size // replicas
         try:
             if not scheduling.is_stream:
-                for samples in {*scheduling.sizes(size)}:
-                    placement.check_samples(samples)
+                placement.for_batch(size).check_samples(scheduling.sizes(size))
             made = wanted_schedule(
                 placement, scheduling, True, batches=scheduling.sample_batches, batch_size=size
             )

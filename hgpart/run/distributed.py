@@ -47,7 +47,7 @@ from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.routes import Routes, routes
 from hgpart.schedules.schedule import Direction, Schedule
 from hgpart.tracing.arguments import Inputs, as_called
-from hgpart.tracing.forms import said_of
+from hgpart.tracing.forms import Sizes, said_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,9 +197,11 @@ class DistributedModel(nn.Module):
         """
         self._forget_pass()
         given = self.placement.arguments.tensors_here(inputs, named)
-        schedule, rank = self._whole_batch(), self.connection.rank
+        rank = self.connection.rank
+        batch = self._agreed_size(given, batch_size, self._whole_batch().forward_only)
+        self.for_batch(batch)
+        schedule = self._whole_batch()
         there = schedule.forward_only
-        batch = self._agreed_size(given, batch_size, there)
         here = self._here(given)
         self.placement.check_alike((batch,))
         with self._whole_pass():
@@ -302,9 +304,12 @@ class DistributedModel(nn.Module):
             If the schedule is for another placement, or for its other mode.
         """
         self._forget_pass()
-        schedule = schedule_for_mode(schedule or self._whole_batch(), loss_fn is not None)
+        has_loss = loss_fn is not None
+        own = schedule_for_mode(schedule or self._whole_batch(), has_loss)
         given = self._given(inputs)
-        batch, rank = self._agreed_size(given, batch_size, schedule), self.connection.rank
+        batch, rank = self._agreed_size(given, batch_size, own), self.connection.rank
+        self.for_batch(batch)
+        schedule = own if schedule else schedule_for_mode(self._whole_batch(), has_loss)
         sizes = micro_batch_sizes(batch, schedule.micro_batches)
         here = self._here(given)
         self.placement.check_alike(sizes)
@@ -501,6 +506,9 @@ class DistributedModel(nn.Module):
         placement = self.placement
         several = len(placement.shares) > 1
         placement.check_stream(schedule, stash, self.connection.nccl)
+        with self._whole_pass():
+            self._check_same(batch_size, schedule)
+        self.for_batch(batch_size)
         losses: list[Tensor] = []
 
         def tell(loss: Tensor | None) -> None:
@@ -520,7 +528,6 @@ class DistributedModel(nn.Module):
         rank, makes_result = self.connection.rank, self.makes_result
         source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
         with self._whole_pass(), ExitStack() as copies:
-            self._check_same(batch_size, schedule)
             check_modules_of_stream([self.program.module])
             shared: CopiesInFlight | None = None
             wire: StreamPost | None = None
@@ -572,10 +579,25 @@ class DistributedModel(nn.Module):
                 said = " and ".join(sorted(said_of([one]) for one in known)) or "no size"
                 raise ArgumentError(f"{name} has {said} on the ranks: accepted is one size")
             sizes.append(known.pop())
-        before = self.placement.form.sizes
+        return self._for_sizes(tuple(sizes), None)
+
+    def for_batch(self, batch_size: int) -> DistributedModel:
+        """Switch all ranks to a batch of so many samples; see `Placement.for_batch`.
+
+        Raises
+        ------
+        PlacementError
+            As `Placement.for_batch`; if it can't be on one rank, all stay as they were.
+        """
+        if self.placement.takes(batch_size):  # as all ranks find
+            return self
+        return self._for_sizes(self.placement.form.sizes, batch_size)
+
+    def _for_sizes(self, sizes: Sizes, batch_size: int | None) -> DistributedModel:
+        before = self.placement.form
         failed: Exception | None = None
         try:
-            self.placement.for_sizes(tuple(sizes))
+            self.placement.for_sizes(sizes, batch_size)
         except Exception as error:
             failed = error
         reasons = self.connection.gather(failed and str(failed))
@@ -583,8 +605,8 @@ class DistributedModel(nn.Module):
             raise failed
         for rank, reason in enumerate(reasons):
             if reason is not None:
-                self.placement.for_sizes(before)
-                raise PlacementError(f"rank {rank} can't have inputs of these sizes: {reason}")
+                self.placement.for_sizes(before.sizes, before.batch_size)
+                raise PlacementError(f"rank {rank} can't have a batch of these sizes: {reason}")
         return self
 
     def _given(self, inputs: Inputs) -> list[Tensor | None]:
@@ -625,7 +647,10 @@ class DistributedModel(nn.Module):
         if len(self.placement.shares) > 1:  # where a rank may send nothing
             self._agreement.check_among_all(own)
         else:
-            there = self._routes_of(schedule, self.program)
+            # A schedule may be of what the model does with this batch, and not with the last one.
+            present = self._whole_batch()
+            present = present if schedule.backward else present.forward_only
+            there = self._routes_of(present, self.program)
             senders = dict.fromkeys(one.sender for one in there.incoming)
             receivers = dict.fromkeys(one.receiver for one in there.departing.values())
             self._agreement.check(own, [*senders], [*receivers])

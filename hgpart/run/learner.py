@@ -377,6 +377,7 @@ class PlacedModel(_Scheduled, WholeModel):
         if not self.scheduling.is_stream:
             return super().learn(batches, count, batch_size, loss_fn, update, on_loss)
         cast = (([_there(images).to(dtype=self.dtype)], targets) for images, targets in batches)
+        self.placement.for_batch(batch_size)
         made = self.schedule(count, batch_size)
         self.placement.stream(
             *(cast, loss_fn, update, made),

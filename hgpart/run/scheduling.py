@@ -81,7 +81,10 @@ def schedule(
         If this process does not hold all parts.
     """
     options = rule, micro_batches, costs, backward, in_flight, recompute, batch_size
-    return _by_rule(placement, _all_are_here(placement), *options)
+    gather = _all_are_here(placement)
+    if batch_size is not None:
+        placement.for_batch(batch_size)
+    return _by_rule(placement, gather, *options)
 
 
 def schedule_among(
@@ -106,6 +109,8 @@ def schedule_among(
         On all ranks, if they ask for different schedules.
     """
     options = rule, micro_batches, costs, backward, in_flight, recompute, batch_size
+    if batch_size is not None:
+        model.for_batch(batch_size)
     return _by_rule(model.placement, model.connection.gather, *options)
 
 
@@ -275,7 +280,10 @@ def wanted_schedule(
     """
     if wanted.file is None:
         return schedule(placement, **_asked(wanted, backward, batches), batch_size=batch_size)
-    return _from_file(placement, _all_are_here(placement), wanted, backward, batch_size)
+    gather = _all_are_here(placement)
+    if batch_size is not None:
+        placement.for_batch(batch_size)
+    return _from_file(placement, gather, wanted, backward, batch_size)
 
 
 def wanted_among(
@@ -295,6 +303,8 @@ def wanted_among(
     if wanted.file is None:
         return schedule_among(model, **_asked(wanted, backward, batches), batch_size=batch_size)
     gather = model.connection.gather
+    if batch_size is not None:
+        model.for_batch(batch_size)
     return _from_file(model.placement, gather, wanted, backward, batch_size)
 
 

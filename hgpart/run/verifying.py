@@ -208,8 +208,8 @@ def verify(
     if scheduling is None and len(shares) > 1:
         scheduling = Scheduling("sequential")
     sizes = (batch_size,) if scheduling is None else scheduling.sizes(batch_size)
-    for size in set(sizes):
-        placement.check_batch(size, [None] * len(tensors))
+    placement.check_batch(batch_size, [None] * len(tensors))
+    placement.check_alike(sizes)
     with torch.random.fork_rng(devices=[]):
         if scheduling is None:
             expected = _passes(model, inputs, seed)

@@ -21,7 +21,6 @@ from hgpart.timing.share_alone import LayerShares
 from hgpart.timing.steady import steady_seconds
 from hgpart.timing.step_timing import StepTimes, time_steps
 from hgpart.timing.whole_model import whole_model
-from hgpart.tracing.batches import has_dynamic_batch
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.devices import device_named, measured_on
 from hgpart.work.layer_times import LayerTimes, Pass, ShareTimes
@@ -76,7 +75,7 @@ def time_layers(
     if batch_size < 1:
         raise ArgumentError(f"batch size {batch_size}: accepted is 1 or more")
     where = device_named(device)
-    fixed = not has_dynamic_batch(traced)
+    fixed = not traced.has_dynamic_batch
     samples = (traced.batch_size,) if fixed else _samples(batch_size)
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
         bar = progress.add_task("profile steps", total=1.0)

@@ -1,13 +1,114 @@
-"""Size in a traced graph -> the size for any batch."""
+"""Size in a traced graph -> the size for any batch; program -> the batches that it is for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
+from torch.utils import _pytree as pytree
 
-from hgpart.tracing.traced_model import TracedModel
+from hgpart.errors import PlacementError
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+LEAST = 2  # samples of a batch that torch.export takes for any: one sample is a case of its own
+SHOWN = 512  # the largest batch that a message looks at
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSizes:
+    """The batch sizes with which a model does what its traced graph does.
+
+    A model may go by the size of its batch, as in ``if x.shape[0] > 8``; its trace is of one case.
+
+    Attributes
+    ----------
+    conditions : tuple of sympy expressions
+        What torch.export found about the sizes, in symbols that all stand for the batch size.
+    fixed : int or None
+        The only batch size, of a graph that was traced for one.
+    """
+
+    conditions: tuple[Any, ...] = ()
+    fixed: int | None = None
+    _known: dict[int, bool] = field(default_factory=dict)
+
+    def __contains__(self, batch_size: int) -> bool:
+        """Whether that is one of them; of one sample, whether the graph was traced for it alone."""
+        if self.fixed is not None:
+            return batch_size == self.fixed
+        if batch_size not in self._known:
+            self._known[batch_size] = batch_size >= LEAST and all(
+                _holds(condition, batch_size) for condition in self.conditions
+            )
+        return self._known[batch_size]
+
+    @property
+    def are_all(self) -> bool:
+        """Whether they are all that torch.export looks at, from two samples on."""
+        return self.fixed is None and not self.conditions
+
+    def check(self, samples: int) -> None:
+        """Raise a PlacementError unless the graph is for so many samples.
+
+        One sample alone may be of a batch that is of another size.
+        """
+        is_one = samples == 1 and self.fixed is None
+        if not is_one and samples not in self:
+            raise PlacementError(f"a batch of {samples}: accepted are {self}")
+
+    def __str__(self) -> str:
+        """As a message has them.
+
+        >>> import sympy
+        >>> batch = sympy.Symbol("s77", integer=True)
+        >>> str(BatchSizes((batch > 4,))), str(BatchSizes((batch <= 8,)))
+        ('5 or more', '2 to 8')
+        >>> str(BatchSizes((sympy.Eq(batch % 4, 0),))), str(BatchSizes(fixed=8))
+        ('4, 8, 12 and so on', '8')
+        """
+        if self.fixed is not None:
+            return str(self.fixed)
+        accepted = [size for size in range(1, SHOWN + 1) if size in self]
+        if not accepted:
+            return f"more than {SHOWN}"
+        starts = [size for size in accepted if size - 1 not in accepted]
+        ends = [size for size in accepted if size + 1 not in accepted]
+        said = [_run(first, last) for first, last in zip(starts, ends, strict=True)]
+        return f"{', '.join(said[:3])} and so on" if len(said) > 3 else ", ".join(said)
+
+
+def _run(first: int, last: int) -> str:
+    if last >= SHOWN:
+        return f"{first} or more"
+    return f"{first} to {last}" if last > first else str(first)
+
+
+def _holds(condition: Any, batch_size: int) -> bool:
+    symbols = dict.fromkeys(condition.free_symbols, batch_size)
+    try:
+        return bool(condition.subs(symbols))
+    except ZeroDivisionError:  # a size is divided by one that is 0 here
+        return False
+
+
+def batch_sizes_of(program: torch.export.ExportedProgram, batch_size: int) -> BatchSizes:
+    """For which batch sizes a program is; of one exported for any, or for `batch_size` alone."""
+    sizes: list[Any] = [
+        size
+        for node in program.graph.find_nodes(op="placeholder")
+        if isinstance(node.meta["val"], torch.Tensor)
+        for size in node.meta["val"].shape
+        if isinstance(size, torch.SymInt) and size.node.expr.free_symbols
+    ]
+    if not sizes:
+        return BatchSizes(fixed=batch_size)
+    symbols = {symbol for size in sizes for symbol in size.node.expr.free_symbols}
+    # Ranges alone are in the program's own `range_constraints`, not what is divisible or unequal.
+    guards = [guard.expr for guard in sizes[0].node.shape_env.guards]
+    return BatchSizes(tuple(dict.fromkeys(one for one in guards if one.free_symbols <= symbols)))
 
 
 def at_batch(value: Any, batch_size: int) -> Any:
@@ -26,15 +127,25 @@ def at_batch(value: Any, batch_size: int) -> Any:
 def evenly(size: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> tuple[int, int] | None:
     """How a size grows with the batch: a per sample and b besides, of a * batch + b.
 
-    None where it grows in another way, as the size of a product over all pairs of samples.
+    None where it grows in another way, as the size of a product over all pairs of samples, or half
+    of a batch.
 
     >>> evenly(7)
     (0, 7)
     """
-    low, high, higher = (at_batch(size, batch) for batch in (2, 3, 7))
-    each = high - low
-    fixed = low - 2 * each
-    return (each, fixed) if higher == 7 * each + fixed else None
+    if not isinstance(size, SYMBOLIC):
+        return 0, int(size)
+    expression: Any = size.node.expr
+    symbols = expression.free_symbols
+    if expression in symbols:
+        return 1, 0
+    if not symbols:
+        return 0, int(expression)
+    batch = next(iter(symbols))
+    grows = expression.subs(dict.fromkeys(symbols, batch)).expand()
+    each, fixed = grows.coeff(batch, 1), grows.coeff(batch, 0)
+    even = grows == each * batch + fixed and each.is_Integer and fixed.is_Integer
+    return (int(each), int(fixed)) if even else None
 
 
 def elements_of_shape(shape: Sequence[int | torch.SymInt]) -> tuple[int, int] | None:
@@ -48,11 +159,34 @@ def elements_of_shape(shape: Sequence[int | torch.SymInt]) -> tuple[int, int] | 
     return each, fixed
 
 
-def has_dynamic_batch(traced: TracedModel) -> bool:
-    """Whether a traced model takes batches of any size, and not only of that of its example."""
-    shapes = [
-        node.meta["val"].shape
-        for node in traced.graph_module.graph.nodes
-        if node.name in traced.inputs
-    ]
-    return any(at_batch(size, 2) != at_batch(size, 3) for shape in shapes for size in shape)
+def grows_evenly(program: torch.export.ExportedProgram) -> bool:
+    """Whether all sizes, and all numbers that operators are given, grow evenly with the batch."""
+    sizes = (size for node in program.graph.nodes for size in _sizes_in(node))
+    return all(evenly(size) is not None for size in sizes if isinstance(size, SYMBOLIC))
+
+
+def _sizes_in(node: fx.Node) -> Iterator[Any]:
+    """The shapes of what a node makes, and the numbers that it is given."""
+    for value in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor):
+            yield from value.shape
+    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        for one in pytree.tree_leaves((node.args, node.kwargs)):
+            yield one.meta.get("val") if isinstance(one, fx.Node) else one
+
+
+def shape_said(shape: Sequence[Any]) -> str:
+    """A shape as a message has it: the batch by that word.
+
+    >>> shape_said((2, 3))
+    '2x3'
+    """
+    return "x".join(map(size_said, shape)) or "no dimensions"
+
+
+def size_said(size: Any) -> str:
+    """A size, or a number computed from sizes, as a message has it: the batch by that word."""
+    if not isinstance(size, SYMBOLIC):
+        return repr(size)
+    expression = size.node.expr
+    return str(expression.subs(dict.fromkeys(expression.free_symbols, "batch")))

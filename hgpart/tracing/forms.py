@@ -1,4 +1,4 @@
-"""What a model was traced in: its mode, and the sizes of its inputs."""
+"""What a model was traced in: its mode, the sizes of its inputs, and of its batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Sizes = tuple[tuple[int, ...], ...]
 
 
 class Form(NamedTuple):
-    """What a traced graph is bound to, whatever the batch.
+    """What a traced graph is bound to.
 
     Attributes
     ----------
@@ -19,13 +19,30 @@ class Form(NamedTuple):
         The mode of the model.
     sizes : tuple of tuple of int
         Of each tensor among its inputs, the dimensions behind the first.
+    batch_size : int
+        Samples in the batch that was traced: the graph is for others with which the model does the
+        same.
     settings : int
         Of those that its modules have been seen with, attributes and modes, which.
     """
 
     training: bool
     sizes: Sizes
+    batch_size: int
     settings: int = 0
+
+    def is_but_for_batch(self, other: Form) -> bool:
+        """Whether it is another form, but perhaps for the batch."""
+        return self._replace(batch_size=other.batch_size) == other
+
+    @property
+    def of_inputs(self) -> str:
+        """Sizes of inputs and batch, as a message has them.
+
+        >>> Form(True, ((3, 32, 32), ()), 8).of_inputs
+        '3x32x32, no dimensions in a batch of 8'
+        """
+        return f"{said_of(self.sizes)} in a batch of {self.batch_size}"
 
 
 def sizes_of_inputs(tensors: Sequence[Tensor]) -> Sizes:

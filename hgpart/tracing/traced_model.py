@@ -29,6 +29,7 @@ from hgpart.operators.calls import only_updated
 from hgpart.operators.table import operator_of
 from hgpart.tracing import autograd_functions, forward_state
 from hgpart.tracing.arguments import REGISTERED, Arguments, Inputs, arguments_of
+from hgpart.tracing.batches import LEAST, BatchSizes, batch_sizes_of, grows_evenly
 from hgpart.tracing.constant_sizes import settle_sizes
 from hgpart.tracing.forms import Form, sizes_of_inputs
 from hgpart.tracing.model_outline import Outline, outline_of
@@ -36,7 +37,7 @@ from hgpart.tracing.stand_ins import stand_ins, stood_for
 
 LARGEST_TENSOR = 2**63 - 1  # bytes
 _QUANTISED = "torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"
-EXAMPLE_BATCH = 2  # torch.export takes a batch of 1 for a constant
+EXAMPLE_BATCH = LEAST
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class TracedModel:
         What the model was called with; tensors are on the meta device.
     batch_size : int
         Samples in the example that was traced.
+    batch_sizes : BatchSizes
+        Those with which the model does what the graph does.
     training : bool
         The mode that it was traced in.
     outline : Outline
@@ -113,6 +116,7 @@ class TracedModel:
     structure: ResultStructure
     arguments: Arguments
     batch_size: int
+    batch_sizes: BatchSizes
     training: bool
     outline: Outline
     settings: int = 0
@@ -125,9 +129,14 @@ class TracedModel:
         return self.arguments.tensors
 
     @property
+    def has_dynamic_batch(self) -> bool:
+        """Whether the graph is for more batch sizes than that of its example."""
+        return self.batch_sizes.fixed is None
+
+    @property
     def form(self) -> Form:
-        """The mode, and the sizes of inputs, that the graph is for."""
-        return Form(self.training, sizes_of_inputs(self.example), self.settings)
+        """The mode, settings, and sizes of inputs and batch, that the graph was traced in."""
+        return Form(self.training, sizes_of_inputs(self.example), self.batch_size, self.settings)
 
 
 def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.Tensor, ...]:
@@ -168,7 +177,8 @@ def trace(model: nn.Module, example: Inputs) -> TracedModel:
         all others stay as large as they are. So of a list of images the channels are the batch:
         such a model runs in parts, but its batch can't be divided. The batch
         stays dynamic where the model allows it: of one sample, which torch.export takes for a
-        constant, two are made.
+        constant, two are made. It is fixed where sizes, or numbers that the model computes with, do
+        not grow evenly with it, as halves of a batch.
 
     Raises
     ------
@@ -211,8 +221,8 @@ def result_of(model: nn.Module, example: Inputs) -> Any:
             raise TraceError(_explain(model, arguments, error)) from error
 
 
-def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
-    """The same of a call of the model, as of one that was traced before."""
+def trace_call(model: nn.Module, arguments: Arguments, *, any_batch: bool = True) -> TracedModel:
+    """The same of a call of the model, as of one that was traced before; or for its batch alone."""
     _check_modules(model)
     arguments.check_leaves()
     given = _apart(model, arguments.tensors)
@@ -225,7 +235,7 @@ def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
         torch.autocast("cuda", enabled=False),
         stand_ins(model, given) as values,
     ):
-        exported = _export(model, arguments.with_tensors(values), batch_size)
+        exported = _export(model, arguments.with_tensors(values), batch_size, any_batch)
     program, arguments = exported.program, exported.arguments
     signature = program.graph_signature
     made: dict[OutputKind, list[tuple[str | None, fx.Node]]] = {kind: [] for kind in OutputKind}
@@ -284,6 +294,7 @@ def trace_call(model: nn.Module, arguments: Arguments) -> TracedModel:
         structure=ResultStructure(returned, program.call_spec.out_spec),
         arguments=arguments.with_tensors(without_data),
         batch_size=exported.batch_size,
+        batch_sizes=exported.batch_sizes,
         training=model.training,
         outline=outline_of(model),
         unheld=(
@@ -361,12 +372,26 @@ class _Exported:
     program: torch.export.ExportedProgram
     arguments: Arguments
     batch_size: int
+    batch_sizes: BatchSizes
     unheld: tuple[str, ...]
     lost_gradients: tuple[str, ...]
 
 
-def _export(model: nn.Module, arguments: Arguments, batch_size: int) -> _Exported:
-    """Export a model for any batch or, if that can't be, for the one given."""
+def _export(model: nn.Module, arguments: Arguments, batch_size: int, any_batch: bool) -> _Exported:
+    """Export a model for any batch or, if that can't or is not to be, for the one given."""
+    if any_batch and (exported := _export_for_any_batch(model, arguments, batch_size)):
+        return exported
+    # Models that compute with the batch size in Python trace only with a fixed one.
+    try:
+        return _exported(model, arguments, None, batch_size)
+    except (Exception, SystemExit) as error:
+        raise TraceError(_explain(model, arguments, error)) from error
+
+
+def _export_for_any_batch(
+    model: nn.Module, arguments: Arguments, batch_size: int
+) -> _Exported | None:
+    """Export a model with a dynamic batch; None where that can't be."""
     is_one = batch_size == 1
     several = arguments.with_tensors(
         [
@@ -380,13 +405,9 @@ def _export(model: nn.Module, arguments: Arguments, batch_size: int) -> _Exporte
     with suppress(Exception, SystemExit):
         shapes = dynamic.dynamic_shapes(model, *several.call)  # as forward takes them, as *x too
         exported = _exported(model, several, shapes, max(batch_size, EXAMPLE_BATCH))
-        if batch_size > 1 or _takes_any_batch(exported.program):
+        if (not is_one or exported.batch_sizes.fixed is None) and grows_evenly(exported.program):
             return exported
-    # Models that compute with the batch size in Python trace only with a fixed one.
-    try:
-        return _exported(model, arguments, None, batch_size)
-    except (Exception, SystemExit) as error:
-        raise TraceError(_explain(model, arguments, error)) from error
+    return None
 
 
 @contextmanager
@@ -421,18 +442,8 @@ def _exported(model: nn.Module, arguments: Arguments, shapes: Any, batch_size: i
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
     with _unread_kept():
         functional = _functional(program)
-    return _Exported(functional, arguments, batch_size, tuple(unheld), tuple(lost))
-
-
-def _takes_any_batch(program: torch.export.ExportedProgram) -> bool:
-    """Whether exporting has left the batch as a symbol, and has found no number for it."""
-    values = (node.meta["val"] for node in program.graph.find_nodes(op="placeholder"))
-    return any(
-        isinstance(size, torch.SymInt) and size.node.expr.free_symbols
-        for value in values
-        if isinstance(value, torch.Tensor)
-        for size in value.shape
-    )
+    sizes = batch_sizes_of(functional, batch_size)
+    return _Exported(functional, arguments, batch_size, sizes, tuple(unheld), tuple(lost))
 
 
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -16,6 +16,7 @@ from hgpart.operators.calls import only_updated, place_of
 from hgpart.operators.effects import Call
 from hgpart.operators.table import macs_of, operator_of
 from hgpart.tracing.autograd_functions import operator_name
+from hgpart.tracing.batches import size_said
 
 
 def concrete(shape: Sequence[Any]) -> tuple[int, ...]:
@@ -37,12 +38,9 @@ def described(node: fx.Node, reference: Callable[[fx.Node], str] = lambda node: 
     def text(value: Any) -> str:
         if isinstance(value, fx.Node):
             return reference(value) if holds_tensors(value) else text(value.meta.get("val"))
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            expression = value.node.expr
-            return str(expression.subs(dict.fromkeys(expression.free_symbols, "batch")))
         if isinstance(value, (list, tuple)):
             return f"[{', '.join(map(text, value))}]"
-        return repr(value)
+        return size_said(value)
 
     operands = [text(value) for value in node.args]
     operands += [
@@ -63,8 +61,8 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
     shape = first_tensor(node.meta["val"]).shape
     if not all(isinstance(size, int) or _is_known(size.node) for size in shape):
         raise TraceError(
-            f"{place_of(node)}: its shape {tuple(shape)} depends on the data: accepted is what "
-            "depends on the batch size alone"
+            f"{place_of(node)}: its shape depends on the data: accepted is what depends on the "
+            "batch size alone"
         )
     return concrete(shape)
 

@@ -20,7 +20,7 @@ from hgpart.errors import ArgumentError, ModelError
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.operators.calls import has_gradients, only_updated
 from hgpart.terminal import progress_bar
-from hgpart.tracing.batches import at_batch, has_dynamic_batch
+from hgpart.tracing.batches import at_batch
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.devices import device_named, measured_on, wait_for
 from hgpart.work.figures import Work, measured
@@ -76,7 +76,7 @@ def profile(
         if value < least:
             raise ArgumentError(f"{name} {value}: accepted is {least} or more")
     where = device_named(device)
-    batch = batch_size if has_dynamic_batch(traced) else traced.batch_size
+    batch = batch_size if traced.has_dynamic_batch else traced.batch_size
     operands = _Operands(model, traced, batch, where)
     seconds = []
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:

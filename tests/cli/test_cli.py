@@ -746,8 +746,8 @@ def test_what_a_plan_does_not_say_is_a_warning(capsys, tmp_path):
         "model can be divided, but not placed",
         "hgpart: warning: the backward pass has Halting, an autograd.Function that takes a "
         "builtin_function_or_method: in parts the model runs, but can't be trained",
-        "hgpart: warning: the model computes with its batch size: in parts it takes batches of 2 "
-        "only",
+        "hgpart: warning: the model computes with its batch size, here 2: in parts it takes whole "
+        "batches only, and is traced anew for each other size",
     ]
 
 

@@ -115,7 +115,7 @@ MIXED: dict[str, Branch] = {
     ),
     "similarities": lambda m, x: (x.flatten(1) @ x.flatten(1).T).tanh() @ x.flatten(1),
     "einsum over samples": lambda m, x: torch.einsum("bchw,dchw,dk->bk", x, x, x.flatten(1)),
-    "windows across samples": lambda m, x: x.view(-1, x.shape[0], 6, 6).softmax(0).view(x.shape),
+    "windows across samples": lambda m, x: x.view(-1, 6, 6).softmax(0).view(x.shape),
     "distances of samples": lambda m, x: torch.cdist(x.flatten(1), x.flatten(1)).sum(1),
     "places": lambda m, x: x + torch.arange(x.shape[0]).view(-1, 1, 1, 1),
     "count": lambda m, x: x / x.shape[0],

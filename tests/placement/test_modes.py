@@ -69,7 +69,7 @@ class Auxiliary(nn.Module):
 
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
-def test_layers_of_one_mode_alone_go_with_what_they_read(grain):
+def test_layers_of_one_mode_alone_are_where_their_parameters_are(grain):
     model, image = Auxiliary(), torch.zeros(2, 3, 6, 6)
     traced = trace(model.eval(), image)
     graph, other = channel_graph(traced), channel_graph(trace(model.train(), image))
@@ -81,8 +81,8 @@ def test_layers_of_one_mode_alone_go_with_what_they_read(grain):
     assert {"gain", "aside"} <= known.keys() - finish.keys()
     for name in finish.keys() & known.keys():
         assert known[name].tolist() == finish[name].tolist(), name
-    assert known["gain"].tolist() == known["stem"].tolist()  # task by task
-    assert known["aside"].tolist() == [known["gain"][0]] * 5  # whole
+    for name in ("gain", "aside"):  # part 0 has the parameters that nothing uses
+        assert not known[name].any()
     for layer, cells, finishing in zip(other.layers, found.cells, found.finish, strict=True):
         if layer.name not in finish and cells is not None:  # nothing of a task is elsewhere
             for part, rectangles in enumerate(cells):

@@ -647,7 +647,7 @@ def test_a_copy_is_on_its_own():
     assert not other(*inputs).any()
 
 
-def test_a_fixed_batch_size_is_said():
+def test_another_batch_than_a_fixed_one_is_traced_anew():
     class Fixed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -661,8 +661,9 @@ def test_a_fixed_batch_size_is_said():
     model, images = Fixed(), torch.randn(2, 3, 8, 8)
     placed = place(model, partition_model(model, images, k=2, eps=0.5, effort=0))
     assert torch.allclose(placed(images), model(images), atol=1e-6)
-    with pytest.raises(PlacementError, match=r"batch of 5.*accepted is 2"):
-        placed(torch.randn(5, 3, 8, 8))
+    other = torch.randn(5, 3, 8, 8)
+    assert torch.equal(placed(other), other)
+    assert torch.allclose(placed(images), model(images), atol=1e-6)
 
 
 class NormsBeside(nn.Module):

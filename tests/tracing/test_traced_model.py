@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.tracing import traced_model
-from hgpart.tracing.batches import has_dynamic_batch
 from hgpart.tracing.traced_model import TracedModel, example_inputs, result_of, trace
 from hgpart.zoo import load_model
 
@@ -181,7 +180,7 @@ def test_one_sample_stays_one_where_a_trace_of_two_finds_their_number_in_the_cod
             return x.reshape(batch * 3, -1).sum(1).reshape(batch, 3)
 
     traced = trace(Counted(), torch.zeros(1, 3, 4, 4))
-    assert (traced.batch_size, has_dynamic_batch(traced)) == (1, False)
+    assert (traced.batch_size, traced.has_dynamic_batch) == (1, False)
     assert trace(Counted(), torch.zeros(2, 3, 4, 4)).batch_size == 2
 
 

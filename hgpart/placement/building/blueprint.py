@@ -31,7 +31,7 @@ from hgpart.placement.cutting.ownership import Ownership, ownership
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.reindexing import takes_some
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics, norms_of_batch
-from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, has_dynamic_batch
+from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, shape_said
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
     first_tensor,
@@ -161,10 +161,10 @@ class Blueprint:
         """
         if batch_size not in self._input_shapes:
             traced = self.traced
-            if batch_size != traced.batch_size and not has_dynamic_batch(traced):
+            if traced.batch_sizes.fixed not in (None, batch_size):
                 raise PlacementError(
-                    f"batch of {batch_size}: the model computes with its batch size, accepted is "
-                    f"{traced.batch_size}, which it was traced with"
+                    f"{batch_size} samples of a batch of {traced.batch_size}: the model computes "
+                    "with its batch size, accepted is the whole batch at once"
                 )
             values = (self.nodes[name].meta["val"] for name in traced.inputs)
             self._input_shapes[batch_size] = tuple(
@@ -512,7 +512,7 @@ def _tensor(node: fx.Node, axes: Sequence[int], count: int, share: Share) -> Tra
     shape = node.meta["val"].shape
     if elements_of_shape(shape) is None:
         raise PlacementError(
-            f"{module_of(node) or node.name} makes a map of shape {tuple(shape)}: accepted are "
+            f"{module_of(node) or node.name} makes a map of {shape_said(shape)}: accepted are "
             "maps that grow evenly with the batch"
         )
     per_sample, fixed = [], []

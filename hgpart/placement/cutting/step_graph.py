@@ -24,7 +24,7 @@ from hgpart.placement.cutting.growing_module import GrowingModule
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
-from hgpart.tracing.batches import evenly
+from hgpart.tracing.batches import SYMBOLIC, evenly, size_said
 from hgpart.tracing.traced_model import TracedModel, quotable
 from hgpart.tracing.traced_nodes import first_tensor, holds_tensors
 
@@ -234,13 +234,13 @@ class StepGraph(GrowingModule, ABC):
 
     def at_any_batch(self, value: Any) -> Any:
         """A size of the traced graph for whatever batch the step is given."""
-        if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if not isinstance(value, SYMBOLIC):
             return value
         grows = evenly(value)
         if grows is None or (grows[0] and not isinstance(value, torch.SymInt)):
             raise PlacementError(
-                f"{self.layer.name} computes {value} with the batch size: accepted are sizes that "
-                "grow evenly with it"
+                f"{self.layer.name} computes {size_said(value)} with the batch size: accepted are "
+                "sizes that grow evenly with it"
             )
         each, fixed = grows
         if each == 0:

@@ -29,7 +29,7 @@ from hgpart.placement.cutting.ownership import Ownership
 from hgpart.placement.cutting.replacements import first_version
 from hgpart.placement.cutting.step_graph import Box
 from hgpart.placement.cutting.steps import Step, finished_step
-from hgpart.tracing.batches import elements_of_shape
+from hgpart.tracing.batches import elements_of_shape, shape_said
 from hgpart.tracing.traced_nodes import first_result
 
 
@@ -107,7 +107,7 @@ def _norm(facts: NodeFacts, at: int, number: int, node: fx.Node) -> NormOfBatch:
     named = f"{module_of(node) or node.name} in {layer.name}"
     if grows is None or grows[1]:
         raise PlacementError(
-            f"{named} normalises maps of shape {tuple(value.shape)}: accepted in norms of the "
+            f"{named} normalises maps of {shape_said(value.shape)}: accepted in norms of the "
             "batch, which is in slices, are maps that grow with the samples alone"
         )
     if layout.axes not in ((), (1,)):
