@@ -70,12 +70,14 @@ def places_of(model: nn.Module) -> list[Place]:
     walk.seen.update({id(one): one for one in modules.values()})
     for path, module in modules.items():
         walk.module(path, module)
+        walk.go_on()
     for registry in (
         nn.modules.module._global_forward_hooks,
         nn.modules.module._global_forward_pre_hooks,
     ):
         for hook in list(registry.values()):
             walk.visit(hook, "", "a hook of all modules")
+    walk.go_on()
     return walk.found
 
 
@@ -83,6 +85,7 @@ class _Walk:
     def __init__(self) -> None:
         self.found: list[Place] = []
         self.seen: dict[int, Any] = {}  # with the objects, so that no other gets their ids
+        self.waiting: deque[tuple[Any, str, str]] = deque()  # values to enter, name and origin
 
     def module(self, path: str, module: nn.Module) -> None:
         origin = f"the module {path}" if path else "the model"
@@ -135,10 +138,18 @@ class _Walk:
     # -------------------------------------------------------------- values
 
     def visit(self, value: Any, name: str, origin: str) -> None:
-        """Walk on from a value."""
-        if isinstance(value, _PLAIN) or id(value) in self.seen:
-            return
-        self.seen[id(value)] = value
+        """Note a value to enter later: chains of objects may be longer than Python's stack."""
+        if not isinstance(value, _PLAIN) and id(value) not in self.seen:
+            self.seen[id(value)] = value
+            self.waiting.append((value, name, origin))
+
+    def go_on(self) -> None:
+        """Enter what was visited, and what that leads to."""
+        while self.waiting:
+            self.enter(*self.waiting.popleft())
+
+    def enter(self, value: Any, name: str, origin: str) -> None:
+        """Note the places of a value, and visit what it holds."""
         match value:
             case list() | deque():
                 self.sequence(value, name, origin)

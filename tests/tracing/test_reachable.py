@@ -104,3 +104,11 @@ def test_attributes_of_modules_are_restored_and_what_torch_keeps_is_left_alone()
     for place in places:
         place.restore()
     assert (model[0].gone, hasattr(model[0], "more"), model[0].weight is weight) == (2, False, True)
+
+
+def test_chains_of_objects_may_be_longer_than_pythons_stack() -> None:
+    model, last = nn.Linear(2, 3), Holder([])
+    for _ in range(5000):
+        last = Holder([last])
+    model.chain = last
+    assert len(places_of(model)) > 10_000
