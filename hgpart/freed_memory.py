@@ -16,6 +16,7 @@ import os
 from contextlib import suppress
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
+_SETTINGS = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_"}
 
 
 def keep_freed_memory() -> bool:
@@ -24,9 +25,10 @@ def keep_freed_memory() -> bool:
     Returns
     -------
     bool
-        Whether it was set: with glibc's allocator, and where the environment has no setting of it.
+        Whether it was set: with glibc's allocator, and where the environment does not set when it
+        gives memory back.
     """
-    if any(name.startswith("MALLOC_") for name in os.environ):
+    if not _SETTINGS.isdisjoint(os.environ):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -27,17 +28,21 @@ print(faults() - before)
 """
 
 
-def pages(how: str) -> int:
+def pages(how: str, **settings: str) -> int:
     """That the system made anew for 20 blocks of 64 MB, one after the other."""
     found = subprocess.run(
-        [sys.executable, "-c", FAULTS, how], check=True, capture_output=True, text=True
+        [sys.executable, "-c", FAULTS, how],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **settings},
     )
     return int(found.stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of glibc's allocator")
 def test_freed_memory_is_handed_out_again() -> None:
-    assert pages("keep") < 1000  # of 327,680
+    assert pages("keep", MALLOC_ARENA_MAX="2") < 1000  # of 327,680
 
 
 def test_giving_back_frees_nothing_that_is_used() -> None:
