@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -41,24 +42,35 @@ def needs_whole_tensors(optimizer: torch.optim.Optimizer) -> bool:
     return any(kind in name for kind in KINDS for name in names)
 
 
+# Placements with divided parameters of which no optimizer was warned yet, while they live.
+_WATCHED: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
 def warn_of_optimizers(placement: Divided) -> None:
     """Warn once if such an optimizer steps on divided parameters of a placement, while that lives.
 
     Nothing is watched where no parameter is divided.
     """
-    if next(placement.divided_parameters(), None) is None:
-        return
-    placed = weakref.ref(placement)
+    if next(placement.divided_parameters(), None) is not None:
+        _WATCHED.add(placement)
+        _watch()
 
-    def look(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        found = placed()
-        if found is None or not needs_whole_tensors(optimizer):
-            return
-        names = {id(one): name for name, one in found.divided_parameters()}
-        given = [one for group in optimizer.param_groups for one in group["params"]]
+
+@cache
+def _watch() -> None:
+    """Look at all steps from now on: torch goes through its hooks, none of which may go then."""
+    register_optimizer_step_pre_hook(_look)
+
+
+def _look(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if not _WATCHED or not needs_whole_tensors(optimizer):
+        return
+    given = [one for group in optimizer.param_groups for one in group["params"]]
+    for placement in [*_WATCHED]:
+        names = {id(one): name for name, one in placement.divided_parameters()}
         divided = [names[id(one)] for one in given if id(one) in names]
         if divided:
-            handle.remove()
+            _WATCHED.discard(placement)
             warnings.warn(
                 f"{type(optimizer).__name__} computes with parameters as a whole, and parts hold "
                 f"slices of {divided[0]} ({len(divided)} of the {len(given)} that it was given): "
@@ -66,6 +78,3 @@ def warn_of_optimizers(placement: Divided) -> None:
                 'hgpart.param_groups(...)[0]["whole"]',
                 stacklevel=2,
             )
-
-    handle = register_optimizer_step_pre_hook(look)
-    weakref.finalize(placement, handle.remove)
