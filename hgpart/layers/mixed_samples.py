@@ -33,7 +33,13 @@ from hgpart.operators.table import effect_on_samples, operator_of
 from hgpart.tracing.autograd_functions import operator_name
 from hgpart.tracing.batches import at_batch, evenly
 from hgpart.tracing.traced_model import TracedModel
-from hgpart.tracing.traced_nodes import computed_nodes, first_tensor, holds_tensors, is_tensor
+from hgpart.tracing.traced_nodes import (
+    all_tensors,
+    computed_nodes,
+    first_tensor,
+    holds_tensors,
+    is_tensor,
+)
 
 SEEN = 3  # times the batch that was traced: of few samples a turn by two is none
 
@@ -150,7 +156,9 @@ class _Walk:
         growing = _growing(first_tensor(node.meta["val"]))
         draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         has_samples = any(isinstance(one, Channels) for one in operands)
-        if known.makes or (draws and not has_samples):
+        if known.makes or known.is_fill or (draws and not has_samples):
+            if _growing_number(getattr(argument(node, "fill_value"), "meta", {}).get("val")):
+                raise _MixedError(node, "computes with the number of samples")
             return self._made(node)
         self._check_numbers(node, has_samples or bool(growing))
         if any(isinstance(one, Positions) for one in operands):
@@ -202,8 +210,8 @@ class _Walk:
             return self._results(node, lambda part: _Mean(node, self._shape(part)))
         if isinstance(effect, Reindex):
             ids = effect.ids if isinstance(effect.ids, tuple) else (effect.ids,)
-            for part in ids:
-                self._check_grows(node, part, growing)
+            for part, made in zip(ids, all_tensors(node.meta["val"]), strict=False):
+                self._check_grows(node, part, _growing(made))
             found = [Channels(part) for part in ids]
             return found if isinstance(effect.ids, tuple) else found[0]
         together = combined(effect.operands) if isinstance(effect, SameIndex) else None
@@ -361,4 +369,5 @@ def _said(node: fx.Node) -> str:
         path, number = frames[-1].removeprefix('File "').split('"', 1)
         line = f", {path.rpartition('/')[2]}:{number.removeprefix(', line ').partition(',')[0]}"
     module = module_of(node) or "the model itself"
-    return f"{operator_name(node.target)} ({node.name} in {module}{line})"
+    called = operator_name(node.target).partition(" of ")[0]  # of a Function without what it calls
+    return f"{called} ({node.name} in {module}{line})"

@@ -128,6 +128,27 @@ def group_norm(call: Call) -> Effect:
     return along(call, range(1, len(call.shape)))
 
 
+def recurrent(call: Call) -> Effect:
+    """A recurrent layer: all steps of a sample, whose state is in dimension 1."""
+    value = call.args[0]
+    if len(value.shape) != 3:
+        return Whole()
+    batch = 0 if call.argument("batch_first") else 1
+    found = []
+    for operand in operands_of(call):
+        at = batch if operand is value else 1
+        ids = _alone(operand.ids, [dim for dim in range(operand.ids.dim()) if dim != at])
+        if ids is None:
+            return Whole()
+        found.append(ids.flatten())
+    if any(not torch.equal(ids, found[0]) for ids in found):
+        return Whole()
+    made, *states = call.node.meta["val"]
+    of_all = found[0].view((1,) * batch + (-1,) + (1,) * (made.dim() - batch - 1))
+    of_states = (found[0].view(1, -1, 1).expand(len(one), -1, one.shape[2]) for one in states)
+    return Reindex((of_all.expand(call.shape), *of_states))
+
+
 def looked_up(call: Call) -> Effect:
     """Rows of a table, or bits, at numbers that have samples: a dimension more."""
     value = call.argument("indices", call.args[0])

@@ -74,6 +74,8 @@ class Operator:
         Whether it makes a number, which every part knows.
     is_number : bool
         Whether it makes a tensor of a number.
+    is_fill : bool
+        Whether it makes a tensor of a shape that has one value.
     is_range : bool
         Whether it makes the numbers from 0 on, of places.
     is_put : bool
@@ -99,6 +101,7 @@ class Operator:
     updates: Mapping[int, str] = field(default_factory=dict)
     is_size: bool = False
     is_number: bool = False
+    is_fill: bool = False
     is_range: bool = False
     is_put: bool = False
     is_batch_norm: bool = False
@@ -258,6 +261,20 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         *(aten.upsample_nearest1d, aten._upsample_nearest_exact1d, aten.upsample_linear1d),
         *(aten._upsample_nearest_exact3d, aten.view_as_complex),
     ),
+    (Operator(samples=samples.recurrent), aten.lstm.input, aten.gru.input),
+    (Operator(samples=samples.recurrent), aten.rnn_tanh.input, aten.rnn_relu.input),
+    (Operator(samples=samples.own_place), aten.tril, aten.triu),
+    (
+        Operator(samples=moving.on_ids),
+        *(aten.unfold, aten.repeat_interleave.self_int, aten.diagonal, aten.rot90),
+        *(aten.fliplr, aten.flipud, aten.swapaxes, aten.swapdims, aten.unsafe_split),
+        *(aten.broadcast_to, aten.expand_as, aten.view_as, aten.reshape_as),
+    ),
+    (
+        Operator(samples=moving.padded),
+        *(aten.reflection_pad1d, aten.reflection_pad3d),
+        *(aten.replication_pad1d, aten.replication_pad3d),
+    ),
     (Operator(samples=samples.broadcast), aten.broadcast_tensors),
     (Operator(samples=samples.looked_up), aten.embedding, aten.one_hot),
     (
@@ -321,6 +338,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     # ---- shapes
     (Operator(is_size=True), aten.sym_size),
     (Operator(is_range=True), aten.arange.default),
+    (Operator(is_fill=True), aten.zeros, aten.ones, aten.full, aten.empty.memory_format),
     (
         Operator(makes=aten.zeros.default),
         *(aten.empty_like, aten.zeros_like, aten.new_empty, aten.new_zeros),

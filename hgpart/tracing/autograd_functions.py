@@ -301,14 +301,16 @@ def _signature(application: _Application, operands: Sequence[Any]) -> _Signature
     if watch.writes:
         raise _NotKeptError("changes its argument in place")
     tags = [torch.Tag.nondeterministic_seeded] if watch.random else []
-    pointwise = watch.pointwise and all(watch.is_full(one) for one in results)
+    taken = [one for one in operands if isinstance(one, Tensor)]
+    pointwise = watch.pointwise and all(map(watch.is_full, results))
+    pointwise &= all(watch.is_full(one) or watch.is_once(one) for one in taken)
     if pointwise and _is_same_of_other_sizes(application, operands, watch):
         tags.append(torch.Tag.pointwise)
     kinds = ("Tensor" if isinstance(one, Tensor) else "SymInt" for one in operands)
-    taken = ", ".join(f"{kind} operand_{at}" for at, kind in enumerate(kinds))
+    given = ", ".join(f"{kind} operand_{at}" for at, kind in enumerate(kinds))
     made = ", ".join(["Tensor"] * len(results))
     return _Signature(
-        schema=f"({taken}) -> {made}" if len(results) == 1 else f"({taken}) -> ({made})",
+        schema=f"({given}) -> {made}" if len(results) == 1 else f"({given}) -> ({made})",
         differentiable=tuple(one.requires_grad for one in results),
         tags=tuple(tags),
         called=tuple(watch.called),
@@ -419,20 +421,23 @@ class _Watch(TorchDispatchMode):
 
     def _is_pointwise(self, func: Any, taken: list[Tensor], results: list[Tensor]) -> bool:
         every = [*taken, *results]
-        if all(self._is_small(one) for one in every):
-            return True
         record = record_of(func)
         by_mask = record.is_put and all(one.dtype == torch.bool for one in taken[1:-1])
         known = torch.Tag.pointwise in func.tags or record.keeps_places
+        if all(self._is_small(one) for one in every):
+            moved = record.cut in ("reshape", "permutation", "detach") or (
+                record.cut == "slice" and taken[0].shape == results[0].shape
+            )
+            return known or moved or not any(self._is_of_samples(one) for one in taken)
         if taken and not (known or by_mask):
             return False
-        return all(self.is_full(one) or self._is_once(one) for one in every)
+        return all(self.is_full(one) or self.is_once(one) for one in every)
 
     def is_full(self, tensor: Tensor) -> bool:
         """Whether a tensor has the shape of the (first) operand."""
         return tuple(map(str, tensor.shape)) == self._shape
 
-    def _is_once(self, tensor: Tensor) -> bool:
+    def is_once(self, tensor: Tensor) -> bool:
         """Whether it meets all elements of a sample alike."""
         first, others = tensor.shape[:1], tensor.shape[1:]
         alike = all(str(size) == "1" for size in others)
@@ -443,3 +448,7 @@ class _Watch(TorchDispatchMode):
         """Whether it has one element, or one for each sample."""
         sizes = [str(size) for size in tensor.shape if str(size) != "1"]
         return not sizes or sizes == list(self._shape[:1])
+
+    def _is_of_samples(self, tensor: Tensor) -> bool:
+        """Whether, small, it has one for each."""
+        return any(str(size) != "1" for size in tensor.shape)

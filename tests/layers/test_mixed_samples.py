@@ -56,6 +56,11 @@ def _sampled(m: Branches, x: Tensor) -> Tensor:
     )
 
 
+def _last_state(m: Branches, x: Tensor) -> tuple[Tensor, Tensor]:
+    made, (state, _) = m.recurrent(x.flatten(2))
+    return made, state[0]
+
+
 APART: dict[str, Branch] = {
     "convolution": lambda m, x: m.conv(x),
     "linear": lambda m, x: m.linear(x.mean((2, 3))),
@@ -96,6 +101,9 @@ APART: dict[str, Branch] = {
     "masked": lambda m, x: _masked(x),
     "made of its size": lambda m, x: torch.cat([x, x.new_zeros(x.shape[0], 1, 6, 6)], 1),
     "scaled to its largest": lambda m, x: x / x.abs().amax((1, 2, 3), keepdim=True),
+    "filled": lambda m, x: x * torch.ones(x.shape[0], 1, 1, 1) + torch.full_like(x, 2),
+    "recurrent": lambda m, x: torch.cat([one.flatten(1) for one in _last_state(m, x)], 1),
+    "pieces": lambda m, x: x.unfold(2, 3, 1).tril(),
     "distances of places": lambda m, x: torch.cdist(x.flatten(2), x.flatten(2)),
 }
 MIXED: dict[str, Branch] = {
@@ -119,6 +127,7 @@ MIXED: dict[str, Branch] = {
     "distances of samples": lambda m, x: torch.cdist(x.flatten(1), x.flatten(1)).sum(1),
     "places": lambda m, x: x + torch.arange(x.shape[0]).view(-1, 1, 1, 1),
     "count": lambda m, x: x / x.shape[0],
+    "filled with the count": lambda m, x: x + torch.full((x.shape[0], 1, 1, 1), x.shape[0]),
     "repeated the other way": lambda m, x: (
         x.reshape(-1, 36) + m.token[0, 0].view(4, 1).repeat_interleave(x.shape[0], 0)
     ),
@@ -131,6 +140,7 @@ class Branches(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.linear = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 4)
+        self.recurrent = nn.LSTM(36, 2, batch_first=True)
         self.token = nn.Parameter(torch.randn(1, 1, 4))
         self.weight = nn.Parameter(torch.randn(1, 5, 1, 3, 3))
 

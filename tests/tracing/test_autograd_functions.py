@@ -186,6 +186,41 @@ def test_pointwise_functions_join_the_layer_in_front() -> None:
     assert [kind for _, kind, _ in layers("ranked")] == ["dense", "whole", "dense"]
 
 
+class ByBatch(Function):
+    """It scales by a mean over samples, of which it is given a number each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gains: Tensor) -> Tensor:
+        return x * gains.mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient, None
+
+
+class BySample(ByBatch):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gains: Tensor) -> Tensor:
+        return x * gains
+
+
+def test_functions_that_mix_samples_by_what_these_have_once_are_no_pointwise_ones() -> None:
+    """What each sample has once could be made of all of them, and was taken for its own."""
+    for kind, keepdim, mixes in (
+        (ByBatch, True, True),
+        (ByBatch, False, True),
+        (BySample, True, False),
+    ):
+
+        def of(net: Net, x: Tensor, kind: Any = kind, keepdim: bool = keepdim) -> Tensor:
+            made: Tensor = kind.apply(x, x.mean((1, 2, 3), keepdim=keepdim))
+            return made
+
+        graph = channel_graph(trace(Net(of), IMAGES.float()))
+        assert ("ByBatch" in graph.mixing.operator) == mixes
+        assert bool(graph.mixing.operator) == mixes
+
+
 def test_the_same_functions_have_the_same_fingerprint() -> None:
     """Operators that are made for Functions are numbered; other runs make other numbers."""
 
