@@ -83,7 +83,7 @@ def _of_placement(placed: Placement) -> Report:
             f"plot of a placement at inputs of {placed.form.of_inputs}: accepted is one at "
             f"{placed.placed_for.of_inputs}, which it was placed for, as its work is of these"
         )
-    partition, work, name = placed.partition, placed.work, type(placed.original).__name__
+    partition, work, name = placed.partition, placed.work, placed.arguments.model
     modelling, speeds = partition.modelling, partition.speeds
     graph, shape = placed.blueprint.graph, _shape(placed.blueprint.traced.example[0])
     cut = evaluate_layerwise(graph, work, modelling, partition.k, speeds, partition.eps)

@@ -36,17 +36,15 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     >>> param_groups(model, 0.01)[0]["whole"]
     (True,)
     """
-    whole = model.original if isinstance(model, Placement) else model
     of_norms = {
         f"{name}.{own}".lstrip(".")
-        for name, module in whole.named_modules()
+        for name, module in model.named_modules()
         if isinstance(module, NORMS)
         for own, _ in module.named_parameters(recurse=False)
     }
-    shapes = {name: one.dim() for name, one in whole.named_parameters(remove_duplicate=False)}
     groups: dict[bool, list[torch.Tensor]] = {True: [], False: []}
     for name, parameter in _named(model):
-        groups[shapes[name] > 1 and name not in of_norms].append(parameter)
+        groups[parameter.dim() > 1 and name not in of_norms].append(parameter)
     divided = dict[int, str]()
     if isinstance(model, Placement):
         divided = {id(parameter): name for name, parameter in model.divided_parameters()}

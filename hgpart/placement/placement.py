@@ -148,12 +148,12 @@ class Placement(nn.Module):
         self._skeleton = (skeleton(model),)  # a submodule would count among the placement's own
         self.listed = Listed()
         self._modes = {
-            model.training: modes_of(self.original),
+            model.training: modes_of(self._skeleton[0]),
             traced.training: traced.outline.modes,
         }
-        set_modes(self.original, traced.outline.modes)
-        self._known_settings = {outline_of(self.original): 0}
-        self._settings_then = Settings(self.original)
+        set_modes(self._skeleton[0], traced.outline.modes)
+        self._known_settings = {outline_of(self._skeleton[0]): 0}
+        self.set_since = Settings(self._skeleton[0])
         programs = build_programs(blueprints, owners_blueprint(blueprints), held)
         self._state = HeldState(original_state(model, blueprint.used_state))
         unused = never_used(programs, self._state.original)
@@ -964,14 +964,14 @@ class Placement(nn.Module):
         have it train. In the other mode all modules are. The mode of a module that was set since,
         as `placed.norm.eval()`, is over, as it is in the model.
         """
-        before = modes_of(self.original)
+        before = modes_of(self._skeleton[0])
         try:
-            self.original.train(mode)
+            self._skeleton[0].train(mode)
             if mode in self._modes:
-                set_modes(self.original, self._modes[mode])
+                set_modes(self._skeleton[0], self._modes[mode])
             self._switch(mode)
         except BaseException:
-            set_modes(self.original, before)
+            set_modes(self._skeleton[0], before)
             raise
         self.parts.train(mode)
         return self
@@ -983,20 +983,20 @@ class Placement(nn.Module):
 
     def _are_set_anew(self) -> bool:
         """Whether the model's modules have other settings than those of the present form."""
-        if not self._settings_then.are_others:
+        if not self.set_since.are_others:
             return False
-        if self._known_settings.get(outline_of(self.original)) != self.form.settings:
+        if self._known_settings.get(outline_of(self._skeleton[0])) != self.form.settings:
             return True
         self._note_settings()
         return False
 
     def _note_settings(self) -> None:
-        self._hooked = (*self._hooked_then, *hooked(self.original))
-        self._settings_then.note()
+        self._hooked = (*self._hooked_then, *hooked(self._skeleton[0]))
+        self.set_since.note()
 
     def _switch(self, training: bool) -> None:
         """Switch to a mode, and the settings, that the model's modules are in."""
-        known, outline = self._known_settings, outline_of(self.original)
+        known, outline = self._known_settings, outline_of(self._skeleton[0])
         settings = known.setdefault(outline, len(known))
         form = self._form_for(self.form._replace(training=training, settings=settings))
         self.training = training
@@ -1225,7 +1225,7 @@ class Placement(nn.Module):
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
         """The model's own modules; see `named_modules`."""
-        for name, module in listed_children(self, self.original, "").items():
+        for name, module in listed_children(self, self._skeleton[0], "").items():
             if module is not None:
                 yield name, module
 
@@ -1234,8 +1234,8 @@ class Placement(nn.Module):
     ) -> Iterator[tuple[str, nn.Module]]:
         """The placement and the model's own modules, by the names that they have in the model.
 
-        Modes, attributes and hooks that are set there have the effect that they have on the model,
-        whose next pass traces it once more: norms in evaluation, their momentum, a dropout's rate.
+        Modes, attributes, what is within these, and hooks have the effect that they have on the
+        model, whose next pass traces it once more: norms in evaluation, a dropout's rate.
         `parameters()` of a module are what parts hold of it. Its tensors as a whole are nowhere:
         reading or replacing one is a PlacementError.
 
@@ -1253,9 +1253,9 @@ class Placement(nn.Module):
         if remove_duplicate:
             memo.add(self)
         yield prefix, self
-        own = vars(self.original)
+        own = vars(self._skeleton[0])
         if own["_parameters"] or own["_buffers"] or not own["_modules"]:
-            whole = listed(self, self.original, "")  # which has what no module in it has
+            whole = listed(self, self._skeleton[0], "")  # which has what no module in it has
             yield from whole.named_modules(memo, prefix, remove_duplicate)
             return
         for name, module in self.named_children():
@@ -1283,7 +1283,7 @@ class Placement(nn.Module):
             return super().__getattr__(name)
         own = vars(skeleton[0])
         if name in own and name not in NO_STATE:
-            return own[name]
+            return self.set_since.lend(own[name])
         if is_registered(own, name):
             return getattr(listed(self, skeleton[0], ""), name)
         return super().__getattr__(name)
@@ -1294,10 +1294,11 @@ class Placement(nn.Module):
         if parts is None or name in self.__dict__ or hasattr(type(self), name):
             super().__setattr__(name, value)
             return
-        own = vars(self.original)
+        own = vars(self._skeleton[0])
         check_assigned(own, "", name, value)
         if name in own and name not in NO_STATE:
-            setattr(self.original, name, value)
+            setattr(self._skeleton[0], name, value)
+            self.set_since.were_set()
         else:
             super().__setattr__(name, value)
 
@@ -1306,13 +1307,17 @@ class Placement(nn.Module):
         if "parts" not in self._modules:
             super().add_module(name, module)
         else:
-            listed(self, self.original, "").add_module(name, module)
+            listed(self, self._skeleton[0], "").add_module(name, module)
 
     # -------------------------------------------------------------- as it is shown, and copied
 
     @property
     def original(self) -> nn.Module:
-        """The model that it was made of, without weights: its modules, their kinds and names."""
+        """The model that it was made of, without weights: its modules, their kinds and names.
+
+        What is set there has the effect that it has on `modules()`, and each pass looks for it.
+        """
+        self.set_since.lend_modules(self._skeleton[0])
         return self._skeleton[0]
 
     def original_parameters(self, part: int) -> Iterator[tuple[str, nn.Parameter]]:
@@ -1334,7 +1339,7 @@ class Placement(nn.Module):
     def __repr__(self) -> str:
         """Short: the parts' code is `print(placement.submodule(0).code)`."""
         return (
-            f"Placement({type(self.original).__name__} in {self.k} parts on "
+            f"Placement({type(self._skeleton[0]).__name__} in {self.k} parts on "
             f"{', '.join(map(str, dict.fromkeys(self.devices)))}, "
             f"{'training' if self.training else 'evaluation'}, "
             f"inputs of {said_of(self.form.sizes)})"
@@ -1356,7 +1361,7 @@ class Placement(nn.Module):
                 f"{self.placed_for.of_inputs}): {partition.evaluation.volume / MB:,.4g} MB between "
                 f"them for a batch of {partition.modelling.batch_size}"
             )
-        return replace(found, lines=(f"{type(self.original).__name__} in {line}",))
+        return replace(found, lines=(f"{type(self._skeleton[0]).__name__} in {line}",))
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()

@@ -8,7 +8,7 @@ takes a thousandth of the time of a trace. Models of other outlines may still be
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
@@ -63,6 +63,11 @@ def outline_of(model: nn.Module) -> Outline:
         for path, module in named
     )
     return Outline(modules, tuple(module.training for _, module in named), names.opaque)
+
+
+def content_in(model: nn.Module) -> Callable[[Any], Hashable]:
+    """What tells values of other content apart, by the modules and tensors that a model has now."""
+    return _Names([*model.named_modules(remove_duplicate=False)]).content
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:

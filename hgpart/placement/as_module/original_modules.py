@@ -9,19 +9,25 @@ another in its place, is refused by name, and so is what would do nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn, Protocol
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils import _pytree as pytree
 
 from hgpart.errors import PlacementError
-from hgpart.tracing.reachable import NO_STATE
+from hgpart.tracing.model_outline import content_in
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_REGISTRIES = ("_parameters", "_buffers", "_modules")
+_FIXED = (
+    *(bool, int, float, complex, str, bytes, type(None), type, FunctionType, BuiltinFunctionType),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 
 
 class SliceName(str):
@@ -70,6 +76,7 @@ class Lister(Protocol):
     """A placement, as the modules that it lists need it."""
 
     listed: Listed
+    set_since: Settings
 
     def slices_of(self, name: str) -> list[Tensor]:
         """What parts hold of a tensor of the model's state, by its name there."""
@@ -141,19 +148,27 @@ class _Listed:
     @property
     def _parameters(self) -> dict[str, Tensor | None]:
         """What parts hold of its parameters."""
-        return slices_of(self._placement, vars(self)["_parameters"], self._path)
+        return slices_of(self._placement, vars(self._module)["_parameters"], self._path)
 
     @property
     def _buffers(self) -> dict[str, Tensor | None]:
         """What parts hold of its buffers."""
-        return slices_of(self._placement, vars(self)["_buffers"], self._path)
+        return slices_of(self._placement, vars(self._module)["_buffers"], self._path)
+
+    def __getattribute__(self, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if name == "__dict__" or (
+            name in object.__getattribute__(self, "__dict__") and name not in _REGISTRIES
+        ):
+            self._placement.set_since.lend(value)  # hooks, too, are put where torch reads them
+        return value
 
     def __getattr__(self, name: str) -> Any:
-        if name in vars(self)["_modules"]:
+        if name in vars(self._module)["_modules"]:
             return self._modules[name]
-        for registry in ("_parameters", "_buffers"):
-            if name in vars(self)[registry]:
-                if vars(self)[registry][name] is None:
+        for registry in _REGISTRIES[:2]:
+            if name in vars(self._module)[registry]:
+                if vars(self._module)[registry][name] is None:
                     return None
                 refuse(f"{_joined(self._path, name)} as a whole")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -162,24 +177,26 @@ class _Listed:
         return repr(self._module)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        check_assigned(vars(self), self._path, name, value)
+        check_assigned(vars(self._module), self._path, name, value)
         object.__setattr__(self, name, value)
+        self._placement.set_since.were_set()
 
     def __delattr__(self, name: str) -> None:
-        check_assigned(vars(self), self._path, name, None)
+        check_assigned(vars(self._module), self._path, name, None)
         object.__delattr__(self, name)
+        self._placement.set_since.were_set()
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
-        if name not in vars(self)["_modules"] or self._modules[name] is not module:
-            check_assigned(vars(self), self._path, name, module or nn.Identity())
+        if name not in vars(self._module)["_modules"] or self._modules[name] is not module:
+            check_assigned(vars(self._module), self._path, name, module or nn.Identity())
 
     register_module = add_module
 
     def register_parameter(self, name: str, param: Any) -> None:
-        check_assigned(vars(self), self._path, name, nn.Parameter())
+        check_assigned(vars(self._module), self._path, name, nn.Parameter())
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
-        check_assigned(vars(self), self._path, name, torch.empty(0))
+        check_assigned(vars(self._module), self._path, name, torch.empty(0))
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         refuse(f"the state of {self._path or 'the model'} as a whole")
@@ -199,7 +216,7 @@ class _Listed:
 
 def is_registered(own: Mapping[str, Any], name: str) -> bool:
     """Whether a module that has these attributes has a tensor or a module of a name."""
-    return any(name in own[one] for one in ("_parameters", "_buffers", "_modules"))
+    return any(name in own[one] for one in _REGISTRIES)
 
 
 def check_assigned(own: Mapping[str, Any], path: str, name: str, value: Any) -> None:
@@ -218,7 +235,7 @@ def _reset_running_stats(self: Any) -> None:
         fresh = {"running_mean": 0, "running_var": 1, "num_batches_tracked": 0}
         state = {
             _joined(self._path, name): torch.full(whole.shape, fresh[name], dtype=whole.dtype)
-            for name, whole in vars(self)["_buffers"].items()
+            for name, whole in vars(self._module)["_buffers"].items()
             if whole is not None and name in fresh
         }
         self._placement.load_state_dict(state, strict=False)
@@ -238,47 +255,65 @@ def _joined(path: str, name: str) -> str:
 
 
 class Settings:
-    """The attributes, modes and hooks of a model's modules, as they were."""
+    """Whether the attributes, modes and hooks of a model's modules were set since they were noted.
+
+    All that a pass asks is whether anything was set, and whether what was handed out, and can be
+    changed within, still has the content that it had: listed modules tell of both.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._lent: dict[int, Any] = {}
         self.note()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Settings:
         """Those of the copied model: what was set and not noted still is in the copy."""
         made = Settings(copy.deepcopy(self._model, memo))
-        made._unnoted = self.are_others
+        made._were_set = self.are_others
         return made
 
     def note(self) -> None:
         """They are as they are now."""
-        self._unnoted = False
-        self._known = [(vars(module), [*_settings(module)]) for module in self._model.modules()]
+        self._were_set = False
+        self._content = content_in(self._model) if self._lent else None
+        self._known = {at: self._content_of(value) for at, value in self._lent.items()}
+
+    def were_set(self) -> None:
+        """Some were set."""
+        self._were_set = True
+
+    def lend(self, value: Any) -> Any:
+        """What is handed out, as the value of an attribute, and may be changed from now on."""
+        if id(value) not in self._lent and _can_change(value):
+            self._lent[id(value)] = value
+            self._known[id(value)] = self._content_of(value)
+            for leaf in pytree.tree_leaves(value):
+                if isinstance(leaf, nn.Module):
+                    self.lend_modules(leaf)
+        return value
+
+    def lend_modules(self, model: nn.Module) -> None:
+        """Modules of the model's own, on which anything may be set from now on."""
+        for module in model.modules():
+            self.lend(vars(module))
+
+    def _content_of(self, value: Any) -> Any:
+        self._content = self._content or content_in(self._model)
+        return self._content(value)
 
     @property
     def are_others(self) -> bool:
         """Whether any was set since, be it to an equal value."""
-        return self._unnoted or any(
-            len(known) != len(now := [*_settings_of(own)])
-            or any(one is not other for one, other in zip(known, now, strict=True))
-            for own, known in self._known
+        return self._were_set or any(
+            self._content_of(value) != self._known[at] for at, value in self._lent.items()
         )
 
 
-def _settings(module: nn.Module) -> Iterator[Any]:
-    return _settings_of(vars(module))
-
-
-def _settings_of(own: Mapping[str, Any]) -> Iterator[Any]:
-    for name, value in own.items():
-        if name in _HOOKS:
-            yield from value.values()
-        elif name not in NO_STATE:
-            yield value
-            if isinstance(value, list | tuple):
-                yield from value
-            elif isinstance(value, dict):
-                yield from value.values()
+def _can_change(value: Any) -> bool:
+    """Whether a value may be changed from within."""
+    if isinstance(value, tuple | frozenset):
+        return any(map(_can_change, value))
+    return not isinstance(value, _FIXED)
 
 
 def modes_of(model: nn.Module) -> tuple[bool, ...]:

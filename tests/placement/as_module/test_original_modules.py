@@ -190,6 +190,76 @@ def test_modules_have_the_names_and_kinds_of_the_models_and_all_parameters_once(
         _ = placed.nothing
 
 
+class Held:
+    """An object that a model computes with."""
+
+    def __init__(self) -> None:
+        self.rates = {"last": [1.0, 2.0]}
+
+
+class NetWithHeld(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cfg, self.factor, self.words = Held(), torch.tensor(2.0).double(), ["a", "b"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = self.factor * self.cfg.rates["last"][0]
+        return super().forward(x) * factor
+
+
+def set_within(model: Any) -> None:
+    model.cfg.rates["last"][0] = 3.0
+    model.factor.fill_(5.0)
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "an object's attribute": lambda placed: setattr(placed.cfg, "rates", {}),
+    "deep within": lambda placed: placed.cfg.rates["last"].append(3.0),
+    "a tensor in place": lambda placed: placed.factor.add_(1.0),
+    "a list": lambda placed: placed.words.append("c"),
+    "a hook that is given": lambda placed: placed.rest.register_forward_pre_hook(lambda *_: ()),
+    "a backward hook": lambda placed: placed.first.register_full_backward_hook(lambda *_: None),
+    "vars": lambda placed: vars(placed.norm).update(momentum=0.3),
+    "the model": lambda placed: placed.original.norm.eval(),
+    "a mode": lambda placed: placed.norm.eval(),
+    "an attribute less": lambda placed: delattr(placed.norm, "momentum"),
+}
+
+
+@cache
+def with_held() -> tuple[NetWithHeld, Placement]:
+    torch.manual_seed(0)
+    model = NetWithHeld().double()
+    return model, place(model, k=2, example=IMAGES[0])
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_whatever_is_set_on_modules_or_within_what_they_hand_out_is_noticed(name: str) -> None:
+    """What was more than one step within an attribute was not followed, without a word."""
+    placed = copy.deepcopy(with_held()[1])
+    for module in placed.modules():
+        _ = module.training, [*module.parameters(recurse=False)], repr(module)
+    assert placed.words == ["a", "b"] and not placed.set_since.are_others
+    CHANGES[name](placed)
+    assert placed.set_since.are_others and copy.deepcopy(placed).set_since.are_others
+    placed.set_since.note()
+    assert not placed.set_since.are_others
+
+
+def test_hooks_that_are_taken_away_are_noticed() -> None:
+    placed = copy.deepcopy(with_held()[1])
+    handle = placed.rest.register_forward_hook(lambda *_: None)
+    placed.set_since.note()
+    handle.remove()
+    assert placed.set_since.are_others
+
+
+def test_what_is_set_within_attributes_has_the_models_effect() -> None:
+    model, placed = (copy.deepcopy(one).eval() for one in with_held())
+    set_within(model), set_within(placed)
+    torch.testing.assert_close(placed(IMAGES[0]), model(IMAGES[0]))
+
+
 def test_backward_hooks_that_modules_are_given_are_refused_by_name() -> None:
     placed = both()[1]
     placed.first.register_full_backward_hook(lambda *_: None)
