@@ -66,7 +66,8 @@ class _Pass:
         Of the copies that it has begun with, if there are some.
     program : PartProgram
         Of the mode that it has begun in, as what follows.
-    makes_result : bool
+    result_ranks : tuple of int
+        Those that make results.
     """
 
     step: StepRun
@@ -75,7 +76,7 @@ class _Pass:
     batch_size: int
     state: StatePost | None
     program: PartProgram
-    makes_result: bool
+    result_ranks: tuple[int, ...]
 
 
 class DistributedModel(nn.Module):
@@ -198,12 +199,12 @@ class DistributedModel(nn.Module):
         self._forget_pass()
         given = self.placement.arguments.tensors_here(inputs, named)
         rank = self.connection.rank
-        batch = self._agreed_size(given, batch_size, self._whole_batch().forward_only)
+        batch = self._agreed_size(given, batch_size, self._beginning(1, learns=False))
         self.for_batch(batch)
-        schedule = self._whole_batch()
-        there = schedule.forward_only
         here = self._here(given)
         self.placement.check_alike((batch,))
+        schedule = self._whole_batch()
+        there = schedule.forward_only
         with self._whole_pass():
             batches = self.placement.batches(here, (batch,), rank)
             state = self._begun_state()
@@ -211,11 +212,12 @@ class DistributedModel(nn.Module):
             wires = post.wires()
             step = self._begun(wires, batches, state=state)
             with self.placement.batch():
-                step.run(there.sequences[self.connection.rank])
+                step.run(there.sequences[rank])
             self._finish(post, "forward", None if state is None else state.finish)
         if torch.is_grad_enabled():
+            result_ranks = (*sorted({*self.placement.output_parts}),)
             self._pass = _Pass(
-                step, wires, schedule.backward_only, batch, state, self.program, self.makes_result
+                step, wires, schedule.backward_only, batch, state, self.program, result_ranks
             )
         if not self.makes_result:
             return None
@@ -239,17 +241,19 @@ class DistributedModel(nn.Module):
             If there was no forward pass in grad mode before, the loss is computed from the result
             of an earlier one, too, or another rank is gone.
         """
-        if self._pass is None:
+        if self._pass is None:  # on no rank, as all have begun in one grad mode
             raise RunError(
                 "backward without a forward pass in grad mode before it: accepted is one for each "
                 "such pass, before the next begins"
             )
         begun, self._pass = self._pass, None
         with self._whole_pass():
-            if begun.makes_result != (loss is not None):
+            rank, makers = self.connection.rank, begun.result_ranks
+            if (rank in makers) != (loss is not None):
+                said = f"rank{'s' * (len(makers) > 1)} {' and '.join(map(str, makers))}"
                 raise ArgumentError(
-                    f"rank {self.connection.rank} got {'no' if loss is None else 'a'} loss: "
-                    "accepted is one on each rank that makes a result, and None on the others"
+                    f"rank {rank} got {'no' if loss is None else 'a'} loss: accepted is one on "
+                    f"{said}, where results are, and None on the others"
                 )
             self._note(begun.step)
             if begun.state is not None:
@@ -259,7 +263,7 @@ class DistributedModel(nn.Module):
                 wire.post = post
             if loss is not None:
                 self._begin_backward(loss, begun.step)
-            begun.step.run(begun.schedule.sequences[self.connection.rank])
+            begun.step.run(begun.schedule.sequences[rank])
             end = None if begun.state is None else begun.state.end_backward
             self._finish(post, "backward", end)
 
@@ -282,6 +286,8 @@ class DistributedModel(nn.Module):
             Looked at by the ranks that make the result; of the whole batch, or of their own samples
             alone: see `Placement.samples_needed` and `Placement.samples_of_result`.
         loss_fn : callable, optional
+            As in `Placement.step`, also called once more for each micro-batch if it returns
+            (sum, count); the same on all ranks.
         schedule : Schedule, optional
             The same on all ranks, as of `hgpart.run.scheduling.schedule_among`; the whole batch at
             once when left out.
@@ -304,13 +310,16 @@ class DistributedModel(nn.Module):
             If the schedule is for another placement, or for its other mode.
         """
         self._forget_pass()
-        has_loss = loss_fn is not None
-        own = schedule_for_mode(schedule or self._whole_batch(), has_loss)
-        given = self._given(inputs)
-        batch, rank = self._agreed_size(given, batch_size, own), self.connection.rank
+        if schedule is not None:
+            schedule = schedule_for_mode(schedule, loss_fn is not None)
+        given, rank = self._given(inputs), self.connection.rank
+        micro_batches = 1 if schedule is None else schedule.micro_batches
+        own = self._beginning(micro_batches, torch.is_grad_enabled(), loss_fn)
+        batch = self._agreed_size(given, batch_size, own)
         self.for_batch(batch)
-        schedule = own if schedule else schedule_for_mode(self._whole_batch(), has_loss)
-        sizes = micro_batch_sizes(batch, schedule.micro_batches)
+        if schedule is None:
+            schedule = schedule_for_mode(self._whole_batch(), loss_fn is not None)
+        sizes = micro_batch_sizes(batch, micro_batches)
         here = self._here(given)
         self.placement.check_alike(sizes)
         with self._whole_pass():
@@ -319,7 +328,7 @@ class DistributedModel(nn.Module):
                 score = self.placement.score(
                     targets, loss_fn, sizes, rank, alone=True, total=self._total
                 )
-            elif class_loss(loss_fn) is not None:
+            elif own.counts_classes:
                 self._total((0.0, 0.0))
             state, end = self._begun_state(), None
             if state is not None and schedule.backward:
@@ -506,8 +515,9 @@ class DistributedModel(nn.Module):
         placement = self.placement
         several = len(placement.shares) > 1
         placement.check_stream(schedule, stash, self.connection.nccl)
+        _check_size(batch_size)
         with self._whole_pass():
-            self._check_same(batch_size, schedule)
+            self._check_same(batch_size, self._beginning(schedule.micro_batches, learns=True))
         self.for_batch(batch_size)
         losses: list[Tensor] = []
 
@@ -613,16 +623,35 @@ class DistributedModel(nn.Module):
         """The tensors among the inputs, None where there is none in the place of one."""
         return self.placement.arguments.tensors_here(*as_called(inputs))
 
+    def _beginning(
+        self, micro_batches: int, learns: bool, loss_fn: Callable[[Any, Any], Tensor] | None = None
+    ) -> Batch:
+        """What this rank begins, in the present modes; of how many samples is still to be known."""
+        return Batch(
+            samples=0,
+            micro_batches=micro_batches,
+            learns=learns,
+            grad_mode=torch.is_grad_enabled(),
+            training=self.placement.training,
+            counts_classes=len({*self.placement.output_parts}) > 1
+            and class_loss(loss_fn) is not None,
+        )
+
     def _agreed_size(
-        self, inputs: Sequence[Tensor | None], batch_size: int | None, schedule: Schedule
+        self, inputs: Sequence[Tensor | None], batch_size: int | None, own: Batch
     ) -> int:
-        """Samples of the batch that all ranks begin now."""
+        """Samples of the batch that all ranks begin now.
+
+        What is wrong with the batch size alone, all find alike: nobody has to be told.
+        """
+        if batch_size is not None:
+            _check_size(batch_size)
+        elif len(self.placement.shares) > 1:
+            raise ArgumentError(
+                "no batch size, and inputs by a plan over slices may be of this process alone: "
+                "accepted is that of all, as in batch_size=32"
+            )
         with self._whole_pass():
-            if batch_size is None and len(self.placement.shares) > 1:
-                raise ArgumentError(
-                    "no batch size, and inputs by a plan over slices may be of this process alone: "
-                    "accepted is that of all, as in batch_size=32"
-                )
             if torch.is_grad_enabled() and any(
                 one.requires_grad for one in inputs if one is not None
             ):
@@ -636,24 +665,28 @@ class DistributedModel(nn.Module):
                     f"neither inputs nor a batch size on rank {self.connection.rank}: accepted is "
                     "one of them, as in batch_size=32; another model's result is on one rank alone"
                 )
-            self._check_same(size, schedule)
+            self._check_same(size, own)
         return size
 
-    def _check_same(self, batch_size: int, schedule: Schedule) -> None:
-        """Raise an ArgumentError if other ranks begin another batch, or in another way."""
-        if not isinstance(batch_size, Integral) or batch_size < 1:
-            raise ArgumentError(f"batch size {batch_size!r}: accepted are whole numbers from 1 on")
-        own = Batch(batch_size, schedule.micro_batches, schedule.backward)
+    def _check_same(self, batch_size: int, own: Batch) -> None:
+        """Raise an ArgumentError if other ranks begin another batch, or in another way.
+
+        Before anything that all do together, where one in another mode may have more to do.
+        """
+        _check_size(batch_size)
+        own = own._replace(samples=batch_size)
         if len(self.placement.shares) > 1:  # where a rank may send nothing
             self._agreement.check_among_all(own)
-        else:
-            # A schedule may be of what the model does with this batch, and not with the last one.
-            present = self._whole_batch()
-            present = present if schedule.backward else present.forward_only
-            there = self._routes_of(present, self.program)
-            senders = dict.fromkeys(one.sender for one in there.incoming)
-            receivers = dict.fromkeys(one.receiver for one in there.departing.values())
-            self._agreement.check(own, [*senders], [*receivers])
+            return
+        ways = [(one.sender, one.receiver, one) for one in self.program.transfers.values()]
+        if own.learns:
+            ways += [
+                (receiver, sender, one) for sender, receiver, one in ways if one.differentiable
+            ]
+        rank = self.connection.rank
+        senders = dict.fromkeys(sender for sender, receiver, _ in ways if receiver == rank)
+        receivers = dict.fromkeys(receiver for sender, receiver, _ in ways if sender == rank)
+        self._agreement.check(own, [*senders], [*receivers])
 
     def _here(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The inputs whose values are here, and needed."""
@@ -734,3 +767,9 @@ class DistributedModel(nn.Module):
         self.events.append(Event(self.events[-1].action, Doing.WAIT, begin, end))
         seconds = (end - begin) / 1e9
         self.timing.add(direction, seconds, seconds)
+
+
+def _check_size(batch_size: object) -> None:
+    """Raise an ArgumentError for what is no number of samples."""
+    if not isinstance(batch_size, Integral) or batch_size < 1:
+        raise ArgumentError(f"batch size {batch_size!r}: accepted are whole numbers from 1 on")

@@ -120,7 +120,7 @@ def test_one_that_is_stopped_is_named_by_all(tmp_path, rule, victim):
     [
         ("step", "ValueError: no such target"),
         ("stream", "ValueError: no such target"),
-        ("called", "rank 0 got no loss: accepted is one on each rank that makes a result, and"),
+        ("called", "rank 0 got no loss: accepted is one on rank 0, where results are, and None on"),
         ("joint", "a loss of what an earlier forward pass returned: accepted is one of the last"),
         ("plain", "loss.backward() of what a DistributedModel returned, of which other ranks do"),
         ("inputs", "l0 sends 96 bytes, accepted is 120, as it was placed (autocast changes types"),

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hgpart import place
-from hgpart.errors import PlacementError, RunError
+from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.run.distributed import DistributedModel
 
 FIRST, SECOND = torch.randn(2, 4, 3, dtype=torch.float64)
@@ -104,6 +104,49 @@ def test_what_has_no_gradients_may_come_between_a_pass_and_its_backward(placed, 
     assert placed.events is events
     model(FIRST).square().sum().backward()
     assert_same_gradients(placed, model)
+
+
+def test_ranks_compare_both_modes_before_they_begin(placed):
+    """One in evaluation and one in training made a result of no model."""
+    begun = []
+    placed._agreement.check = lambda own, senders, receivers: begun.append(own)
+    placed(FIRST)
+    with torch.no_grad():
+        placed(FIRST)
+        placed.eval().step([FIRST])
+    placed.step([FIRST], SECOND[:, :2], nn.functional.mse_loss)
+    grad_modes, trainings = zip(*((one.grad_mode, one.training) for one in begun), strict=True)
+    assert grad_modes == (True, False, False, True)
+    assert trainings == (True, True, False, False)
+    assert [one.learns for one in begun] == [False, False, False, True]
+
+
+def test_those_in_another_mode_are_refused_before_what_all_do_together(placed):
+    """It gathered what the others had gathered long before, who did not answer."""
+
+    def refuse(own, senders, receivers):
+        raise ArgumentError("another mode")
+
+    placed(FIRST)
+    placed.eval()
+    placed._agreement.check, placed.connection.gather = refuse, None
+    with pytest.raises(ArgumentError, match="another mode"):
+        placed(FIRST)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0])
+def test_a_batch_size_that_is_none_ends_no_connection(placed, batch_size):
+    for call, inputs in ((placed, FIRST), (placed.step, [FIRST])):
+        with pytest.raises(ArgumentError, match=f"batch size {batch_size}: accepted are whole"):
+            call(inputs, batch_size=batch_size)
+    assert not placed.connection.told
+    placed(FIRST)
+
+
+def test_who_is_to_have_a_loss_is_said(placed):
+    placed(FIRST)
+    with pytest.raises(ArgumentError, match="rank 0 got no loss: accepted is one on rank 0, where"):
+        placed.backward()
 
 
 def test_results_without_gradients_are_given_as_they_are():

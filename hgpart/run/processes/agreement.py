@@ -27,22 +27,35 @@ class Batch(NamedTuple):
         Of a stream, its batches.
     learns : int
         Whether there are backward passes.
+    grad_mode : int
+        Whether a backward pass may follow.
+    training : int
+        The mode of the model.
+    counts_classes : int
+        Whether ranks add up what their targets count in a loss of classes.
     """
 
     samples: int
     micro_batches: int
     learns: int
+    grad_mode: int
+    training: int
+    counts_classes: int
 
     def said(self, other: Batch) -> str:
         """In what it is not the other.
 
-        >>> Batch(4, 1, True).said(Batch(3, 1, False))
-        'of 4 samples with backward passes'
+        >>> own = Batch(4, 1, True, True, True, False)
+        >>> own.said(Batch(3, 1, True, True, False, False))
+        'of 4 samples in training'
         """
         words = (
             f"of {self.samples} sample{'s' * (self.samples > 1)}",
             f"in {self.micro_batches} micro-batch{'es' * (self.micro_batches > 1)}",
             f"with{'' if self.learns else 'out'} backward passes",
+            "in grad mode" if self.grad_mode else "under no_grad",
+            "in training" if self.training else "in evaluation",
+            f"with {'a' if self.counts_classes else 'no'} mean over classes as its loss",
         )
         differ = (one != two for one, two in zip(self, other, strict=True))
         return " ".join(said for said, differs in zip(words, differ, strict=True) if differs)
@@ -51,9 +64,9 @@ class Batch(NamedTuple):
 class Agreement:
     """Compares what ranks begin, from pass to pass.
 
-    A rank hears of those alone that are going to send to it, and waits for nobody else to begin: in
-    a row of passes without gradients the first parts may be ahead of the last. Of a message of
-    another size than was expected, gloo ends the process.
+    A rank hears of those alone that are going to send to it, and waits for nobody else to begin,
+    but where the batch is in slices, for all: in a row of passes without gradients the first parts
+    may be ahead of the last. Of a message of another size than was expected, gloo ends the process.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -13,11 +13,18 @@ from hgpart.errors import ArgumentError
 from hgpart.run.processes import agreement
 from hgpart.run.processes.agreement import Agreement, Batch, check_same
 
-OURS = Batch(4, 1, False)
-OTHERS = [Batch(3, 1, False), Batch(4, 2, False), Batch(4, 1, True)]
-SAID = ["of 4 samples, rank 1 one of 3 samples"]
-SAID += ["in 1 micro-batch, rank 1 one in 2 micro-batches"]
-SAID += ["without backward passes, rank 1 one with backward passes"]
+OURS = Batch(4, 1, False, True, True, False)
+OTHERS = [
+    (OURS._replace(samples=3), "of 4 samples, rank 1 one of 3 samples"),
+    (OURS._replace(micro_batches=2), "in 1 micro-batch, rank 1 one in 2 micro-batches"),
+    (OURS._replace(learns=True), "without backward passes, rank 1 one with backward passes"),
+    (OURS._replace(grad_mode=False), "in grad mode, rank 1 one under no_grad"),
+    (OURS._replace(training=False), "in training, rank 1 one in evaluation"),
+    (
+        OURS._replace(counts_classes=True),
+        "with no mean over classes as its loss, rank 1 one with a mean over classes as its loss",
+    ),
+]
 
 
 class Mail:
@@ -78,7 +85,7 @@ def test_those_that_begin_the_same_are_told_nothing(begun):
     assert begun(OURS, OURS, OURS, both_ways=True) == [None] * 3
 
 
-@pytest.mark.parametrize(("other", "said"), [*zip(OTHERS, SAID, strict=True)])
+@pytest.mark.parametrize(("other", "said"), OTHERS)
 def test_who_receives_names_both(begun, other, said):
     """Of a message of another size than it waited for, gloo ended the process."""
     sentence = f"rank 0 begins a batch {said}: accepted is the same on all ranks"
@@ -99,4 +106,4 @@ def test_the_first_of_a_chain_does_not_wait_for_the_last_to_begin(monkeypatch):
 def test_ranks_that_send_nothing_are_compared_too():
     check_same({0: OURS, 1: OURS, 2: OURS})
     with pytest.raises(ArgumentError, match="rank 0 begins a batch of 4 samples, rank 2 one of 3"):
-        check_same({0: OURS, 1: OURS, 2: OTHERS[0]})
+        check_same({0: OURS, 1: OURS, 2: OTHERS[0][0]})
