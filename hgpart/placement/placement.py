@@ -29,7 +29,9 @@ from hgpart.hypergraph.metrics import Evaluation
 from hgpart.partition import Partition
 from hgpart.partition.partition import MB
 from hgpart.placement.as_module.original_modules import (
+    REGISTRIES,
     Listed,
+    Registry,
     Settings,
     check_assigned,
     is_registered,
@@ -175,6 +177,8 @@ class Placement(nn.Module):
         if self._has_all:
             self._state.check_coverage()
         self._show()
+        for name in REGISTRIES:
+            self.__dict__[name] = Registry("", self.__dict__[name])
         warn_of_optimizers(self)
 
     # -------------------------------------------------------------- the submodules
@@ -1236,6 +1240,7 @@ class Placement(nn.Module):
 
         Modes, attributes, what is within these, and hooks have the effect that they have on the
         model, whose next pass traces it once more: norms in evaluation, a dropout's rate.
+        Hooks are called in the trace, not in each pass: those that return nothing are refused.
         `parameters()` of a module are what parts hold of it. Its tensors as a whole are nowhere:
         reading or replacing one is a PlacementError.
 

@@ -9,8 +9,8 @@ another in its place, is refused by name, and so is what would do nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn, Protocol
 from weakref import WeakValueDictionary
@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from hgpart.errors import PlacementError
 from hgpart.tracing.model_outline import content_in
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
+REGISTRIES = ("_parameters", "_buffers", "_modules")
 _FIXED = (
     *(bool, int, float, complex, str, bytes, type(None), type, FunctionType, BuiltinFunctionType),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
@@ -102,10 +102,11 @@ def listed(placement: Lister, module: nn.Module, path: str) -> nn.Module:
 
 def listed_children(placement: Lister, module: nn.Module, path: str) -> dict[str, nn.Module | None]:
     """The modules in one, by their names."""
-    return {
+    children = {
         name: None if child is None else listed(placement, child, _joined(path, name))
         for name, child in vars(module)["_modules"].items()
     }
+    return Registry(path, children)
 
 
 def slices_of(
@@ -121,15 +122,45 @@ def slices_of(
             found[SliceName(name, number)] = one
         if whole is None:
             found[name] = None
-    return found
+    return Registry(path, found)
 
 
 def refuse(what: str) -> NoReturn:
     """Raise the PlacementError for what can't be done where parts hold slices of tensors."""
     raise PlacementError(
         f"{what}, where parts hold slices: accepted are the model itself, before it is placed, "
-        "state_dict and load_state_dict of the placement, and slices by parameters() of a module"
+        "state_dict and load_state_dict of the placement, slices by parameters() of a module, and "
+        "requires_grad_(False) of a module, which freezes them"
     )
+
+
+class Registry(dict[str, Any]):
+    """The modules or tensors of a module, as they are listed: none can be put in or taken out."""
+
+    def __init__(self, path: str, registered: Mapping[str, Any]) -> None:
+        super().__init__(registered)
+        self._path = path
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Registry:
+        """That of the copied module."""
+        return Registry(self._path, copy.deepcopy(dict(self), memo))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Refuse it, by name."""
+        _refuse_assigned(self._path, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        """Refuse it, by name."""
+        _refuse_assigned(self._path, name, None)
+
+    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]  # unlike `|`, it makes no other
+        """Refuse it, by name."""
+        self._refuse_change()
+
+    def _refuse_change(self, *args: Any, **kwargs: Any) -> NoReturn:
+        _refuse_assigned(self._path, next(iter(self), "all"), None)
+
+    pop = popitem = clear = update = setdefault = _refuse_change
 
 
 class _Listed:
@@ -158,7 +189,7 @@ class _Listed:
     def __getattribute__(self, name: str) -> Any:
         value = object.__getattribute__(self, name)
         if name == "__dict__" or (
-            name in object.__getattribute__(self, "__dict__") and name not in _REGISTRIES
+            name in object.__getattribute__(self, "__dict__") and name not in REGISTRIES
         ):
             self._placement.set_since.lend(value)  # hooks, too, are put where torch reads them
         return value
@@ -166,7 +197,7 @@ class _Listed:
     def __getattr__(self, name: str) -> Any:
         if name in vars(self._module)["_modules"]:
             return self._modules[name]
-        for registry in _REGISTRIES[:2]:
+        for registry in REGISTRIES[:2]:
             if name in vars(self._module)[registry]:
                 if vars(self._module)[registry][name] is None:
                     return None
@@ -198,6 +229,12 @@ class _Listed:
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         check_assigned(vars(self._module), self._path, name, torch.empty(0))
 
+    def register_forward_hook(self, hook: Any, **options: Any) -> Any:
+        return super().register_forward_hook(_traced(self._path, hook), **options)  # type: ignore[misc]
+
+    def register_forward_pre_hook(self, hook: Any, **options: Any) -> Any:
+        return super().register_forward_pre_hook(_traced(self._path, hook), **options)  # type: ignore[misc]
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         refuse(f"the state of {self._path or 'the model'} as a whole")
 
@@ -214,19 +251,39 @@ class _Listed:
         refuse(f"a copy of {self._path}")
 
 
+def _traced(path: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that is there when the model is traced alone, for what it returns."""
+
+    @wraps(hook)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        made = hook(*args, **kwargs)
+        if made is None:
+            raise PlacementError(
+                f"a hook on the module {path}, which returns nothing, and would not be called by "
+                "the parts: accepted are hooks that return what the module is to take or return"
+            )
+        return made
+
+    return told
+
+
 def is_registered(own: Mapping[str, Any], name: str) -> bool:
     """Whether a module that has these attributes has a tensor or a module of a name."""
-    return any(name in own[one] for one in _REGISTRIES)
+    return any(name in own[one] for one in REGISTRIES)
 
 
 def check_assigned(own: Mapping[str, Any], path: str, name: str, value: Any) -> None:
     """Raise a PlacementError for an attribute of the model that would be a tensor or a module."""
     if is_registered(own, name) or isinstance(value, Tensor | nn.Module):
-        raise PlacementError(
-            f"{_joined(path, name)} would be {type(value).__name__}, with which the parts do not "
-            "compute: accepted are modules and tensors of the model, before it is placed, and "
-            "values by load_state_dict"
-        )
+        _refuse_assigned(path, name, value)
+
+
+def _refuse_assigned(path: str, name: str, value: Any) -> NoReturn:
+    raise PlacementError(
+        f"{_joined(path, name)} would be {type(value).__name__}, with which the parts do not "
+        "compute: accepted are modules and tensors of the model, before it is placed, and "
+        "values by load_state_dict"
+    )
 
 
 def _reset_running_stats(self: Any) -> None:

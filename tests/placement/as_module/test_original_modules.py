@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils import fusion, parametrizations, prune
 
 from hgpart import Placement, partition_model, place
-from hgpart.errors import PlacementError
+from hgpart.errors import HgpartError, PlacementError
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement.as_module.original_modules import SliceName
 
@@ -154,6 +154,12 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "one module more": lambda placed: setattr(placed, "head", nn.ReLU()),
     "another parameter": lambda placed: setattr(placed, "bias", nn.Parameter(torch.ones(4))),
     "one parameter more": lambda placed: placed.first.register_parameter("scale", None),
+    "a module among modules": lambda placed: placed._modules.update(first=nn.ReLU()),
+    "a module of a sequence's": lambda placed: placed.rest._modules.__setitem__("0", nn.ReLU()),
+    "a module before others": lambda placed: placed.rest.insert(0, nn.ReLU()),
+    "no module": lambda placed: placed.rest._modules.pop("0"),
+    "a tensor among parameters": lambda placed: placed.first._parameters.clear(),
+    "a tensor among buffers": lambda placed: placed.norm._buffers.__delitem__("running_mean"),
     "no bias": lambda placed: delattr(placed.first, "bias"),
     "another type": lambda placed: placed.first.half(),
     "a copy": lambda placed: copy.deepcopy(placed.first),
@@ -265,6 +271,17 @@ def test_backward_hooks_that_modules_are_given_are_refused_by_name() -> None:
     placed.first.register_full_backward_hook(lambda *_: None)
     with pytest.raises(PlacementError, match="a hook on the module first"):
         placed(IMAGES[0])
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook"])
+def test_hooks_that_parts_would_not_call_are_refused_by_name(kind: str) -> None:
+    """One that counts or prints was taken, and never called."""
+    placed = copy.deepcopy(refusing())
+    handle = getattr(placed.rest, f"register_{kind}")(lambda *_: None)
+    with pytest.raises(HgpartError, match="a hook on the module rest, which returns nothing"):
+        placed(IMAGES[0])
+    handle.remove()
+    assert placed(IMAGES[0]).shape == (4, 4, 4, 4)
 
 
 def test_a_process_with_some_of_the_parts_does_not_follow_alone() -> None:
