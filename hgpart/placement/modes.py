@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
@@ -55,11 +56,12 @@ def carried_over(
 
     Layers are known by their names. One that only the other graph has goes with the first layer
     that it reads: task by task where that makes as many channels as it has tasks, else whole; if it
-    has parameters, then whole to part 0, which holds what the model made no use of. Its work is not
-    known, and counts as none.
+    has parameters, and this graph none of them, then whole to part 0, which holds what is of no use
+    here. Its work is not known, and counts as none.
     """
     views = partition.modelling.views(other)
     index = {layer.name: at for at, layer in enumerate(graph.layers)}
+    used = {name for layer in graph.layers for name in layer.parameter_names}
     divided: list[_Divided] = []
     per_task = np.zeros(len(other.layers), dtype=np.int64)
     for at, view in enumerate(views):
@@ -74,7 +76,9 @@ def carried_over(
         elif known is not None:
             divided.append(_as_it_is(partition, known))
         else:
-            divided.append(_with_its_source(other, view, divided))
+            idle = bool(layer.parameter_names) and used.isdisjoint(layer.parameter_names)
+            sources = () if idle else other.sources(layer)
+            divided.append(_with_source(sources, other, view, divided))
     carried = Work(per_task, work.unit, work.units, work.source)
     blocks = Blocks(tuple(one.rows for one in divided), tuple(one.columns for one in divided))
     problem = Problem(
@@ -149,10 +153,12 @@ def _as_it_is(partition: Partition, at: int) -> _Divided:
     )
 
 
-def _with_its_source(graph: ChannelGraph, view: LayerVertices, divided: list[_Divided]) -> _Divided:
+def _with_source(
+    sources: Iterable[int], graph: ChannelGraph, view: LayerVertices, divided: list[_Divided]
+) -> _Divided:
     tasks = view.layer.tasks
     rows, finish = np.array([0, tasks]), np.zeros(1, dtype=np.int32)
-    for source in () if view.layer.parameter_names else graph.sources(view.layer):
+    for source in sources:
         of_source = divided[source]
         if len(of_source.finish):
             finish = of_source.finish[:1]

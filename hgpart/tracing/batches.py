@@ -96,19 +96,28 @@ def _holds(condition: Any, batch_size: int) -> bool:
 
 def batch_sizes_of(program: torch.export.ExportedProgram, batch_size: int) -> BatchSizes:
     """For which batch sizes a program is; of one exported for any, or for `batch_size` alone."""
-    sizes: list[Any] = [
+    sizes = _sizes_of_batch(program)
+    if not sizes:
+        return BatchSizes(fixed=batch_size)
+    symbols = _symbols_of(sizes)
+    # Ranges alone are in the program's own `range_constraints`, not what is divisible or unequal.
+    guards = [guard.expr for guard in sizes[0].node.shape_env.guards]
+    return BatchSizes(tuple(dict.fromkeys(one for one in guards if one.free_symbols <= symbols)))
+
+
+def _sizes_of_batch(program: torch.export.ExportedProgram) -> list[Any]:
+    """The sizes of inputs that are symbols."""
+    return [
         size
         for node in program.graph.find_nodes(op="placeholder")
         if isinstance(node.meta["val"], torch.Tensor)
         for size in node.meta["val"].shape
         if isinstance(size, torch.SymInt) and size.node.expr.free_symbols
     ]
-    if not sizes:
-        return BatchSizes(fixed=batch_size)
-    symbols = {symbol for size in sizes for symbol in size.node.expr.free_symbols}
-    # Ranges alone are in the program's own `range_constraints`, not what is divisible or unequal.
-    guards = [guard.expr for guard in sizes[0].node.shape_env.guards]
-    return BatchSizes(tuple(dict.fromkeys(one for one in guards if one.free_symbols <= symbols)))
+
+
+def _symbols_of(sizes: Sequence[Any]) -> set[Any]:
+    return {symbol for size in sizes for symbol in size.node.expr.free_symbols}
 
 
 def at_batch(value: Any, batch_size: int) -> Any:
@@ -134,13 +143,15 @@ def evenly(size: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> tuple[i
     (0, 7)
     """
     if not isinstance(size, SYMBOLIC):
-        return 0, int(size)
+        return 0, size
     expression: Any = size.node.expr
     symbols = expression.free_symbols
     if expression in symbols:
         return 1, 0
     if not symbols:
-        return 0, int(expression)
+        return 0, at_batch(size, LEAST)
+    if not isinstance(size, torch.SymInt):
+        return None
     batch = next(iter(symbols))
     grows = expression.subs(dict.fromkeys(symbols, batch)).expand()
     each, fixed = grows.coeff(batch, 1), grows.coeff(batch, 0)
@@ -161,8 +172,13 @@ def elements_of_shape(shape: Sequence[int | torch.SymInt]) -> tuple[int, int] | 
 
 def grows_evenly(program: torch.export.ExportedProgram) -> bool:
     """Whether all sizes, and all numbers that operators are given, grow evenly with the batch."""
+    batch = _symbols_of(_sizes_of_batch(program))
     sizes = (size for node in program.graph.nodes for size in _sizes_in(node))
-    return all(evenly(size) is not None for size in sizes if isinstance(size, SYMBOLIC))
+    return all(
+        evenly(size) is not None
+        for size in sizes
+        if isinstance(size, SYMBOLIC) and not batch.isdisjoint(_symbols_of([size]))
+    )
 
 
 def _sizes_in(node: fx.Node) -> Iterator[Any]:

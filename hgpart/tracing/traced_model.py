@@ -11,7 +11,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -402,12 +402,13 @@ def _export_for_any_batch(
     dynamic: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
     for value in compress(several.tensors, arguments.batches):
         dynamic[value] = {0: torch.export.Dim.AUTO}
-    with suppress(Exception, SystemExit):
+    try:
         shapes = dynamic.dynamic_shapes(model, *several.call)  # as forward takes them, as *x too
         exported = _exported(model, several, shapes, max(batch_size, EXAMPLE_BATCH))
-        if (not is_one or exported.batch_sizes.fixed is None) and grows_evenly(exported.program):
-            return exported
-    return None
+    except (Exception, SystemExit):
+        return None
+    any_batch = exported.batch_sizes.fixed is None
+    return exported if grows_evenly(exported.program) and (any_batch or not is_one) else None
 
 
 @contextmanager

@@ -20,6 +20,7 @@ CASES = {
     "frames": (lambda x: x.view(x.shape[0] // 4, 4, 3).sum(1), "8"),  # divided by 0 below four
     "large groups": (lambda x: x.view(min(64, x.shape[0]), -1, 3) + 1, "8"),  # even up to 64
     "halves": (lambda x: torch.cat([half - half.mean(0) for half in x.chunk(2)]), "8"),
+    "constant sizes": (lambda x: x[:, torch.tensor([True, False, True])] * 2, "2 or more"),
     "reciprocal": (lambda x: x * (1 / x.shape[0]), "8"),
 }
 
@@ -43,4 +44,6 @@ def test_what_the_graph_does_the_model_does_for_its_sizes(name):
     assert 1 not in traced.batch_sizes  # which torch.export never looks at
     for samples in filter(traced.batch_sizes.__contains__, range(2, 14)):
         values = torch.randn(samples, 3)
-        assert torch.equal(traced.graph_module(values)[0], by(values)), samples
+        assert torch.equal(
+            traced.graph_module(*traced.constants.values(), values)[0], by(values)
+        ), samples

@@ -237,7 +237,7 @@ class StepGraph(GrowingModule, ABC):
         if not isinstance(value, SYMBOLIC):
             return value
         grows = evenly(value)
-        if grows is None or (grows[0] and not isinstance(value, torch.SymInt)):
+        if grows is None:
             raise PlacementError(
                 f"{self.layer.name} computes {size_said(value)} with the batch size: accepted are "
                 "sizes that grow evenly with it"
