@@ -383,7 +383,7 @@ def joined_results(blueprint: Blueprint, by_share: Sequence[Sequence[Any]]) -> S
 def stand_in(
     blueprint: Blueprint, results: Sequence[torch.Tensor], size: int
 ) -> Sequence[torch.Tensor]:
-    """Results as of another number of samples: all the first."""
+    """Results as of another number of samples: all the first, and as they lie in memory."""
     found = []
     for node, result in zip(blueprint.traced.results, results, strict=True):
         dim = dimension_of_samples(f"result {node.name}", node)
@@ -391,7 +391,9 @@ def stand_in(
         if dim is not None:
             shape = [*one.shape]
             shape[dim] = size
-            one = one.narrow(dim, 0, 1).expand(shape)
+            order = sorted(range(one.dim()), key=one.stride().__getitem__, reverse=True)
+            there = torch.empty_permuted(shape, order, dtype=one.dtype, device=one.device)
+            one = there.copy_(one.narrow(dim, 0, 1).expand(shape))
         found.append(one)
     return found
 

@@ -604,8 +604,10 @@ class Placement(nn.Module):
             batch, and cross entropy and `nll_loss` (functions, their partials and modules) count
             targets as they do, by class weights and without those of `ignore_index`. Others of that
             kind return (sum, count), and the loss is the sum over the count of the batch: counts
-            have to follow from targets alone. A loss that the model computes itself has to be a
-            mean over samples, too. Needed in grad mode.
+            have to follow from targets alone, as they are asked for before all results are there.
+            Such a function is called once more for each micro-batch, without gradients and with
+            other results. A loss that the model computes itself has to be a mean over samples, too.
+            Needed in grad mode.
         schedule : Schedule, optional
             Of `hgpart.schedule`; the whole batch at once when left out. One is for all sizes of
             inputs, where parts do the same steps in each of them.

@@ -95,6 +95,31 @@ def test_they_are_those_of_the_whole_batch(original, placed, by, name):
                 torch.testing.assert_close(tensor.grad, wanted, rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_results_that_counts_are_asked_with_lie_in_memory_as_those_of_the_model(swapped):
+    """They were views of one sample, which no loss can flatten."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 6).double()
+
+        def forward(self, x):
+            scores = self.layer(x)
+            return scores.transpose(1, 2) if swapped else scores
+
+    def counted(result, labels):
+        scores = result.transpose(1, 2) if swapped else result
+        return masked(scores.view(-1, 6), labels.view(-1))
+
+    torch.manual_seed(0)
+    x, labels = torch.randn(6, 4, 3, dtype=torch.float64), torch.arange(24).reshape(6, 4) % 5
+    model = Words()
+    placement = place(copy.deepcopy(model), k=2, example=x)
+    loss = placement.step([x], labels, counted, schedule(placement, "greedy", 4))
+    torch.testing.assert_close(loss, mean_of(counted)(model(x), labels).detach())
+
+
 def test_a_count_that_follows_from_results_is_refused(original, placed):
     _, images = original
 
