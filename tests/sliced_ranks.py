@@ -238,6 +238,18 @@ def after_changes(connection: Connection) -> list[str]:
     process.backward(None if results[1] is None else results[1].square().sum())
     threads.train(), process.train()
     wrong |= set(differences(connection, threads, process))
+    own = process(*inputs, **size)
+    threads(*inputs)
+    with torch.no_grad():  # brings copies of running statistics, which the graph of the last has
+        process(*inputs, **size)
+        threads(*inputs)
+    try:
+        process.backward(None if own is None else own.sum())
+        wrong.add("backward after a pass without gradients was accepted")
+    except HgpartError as error:
+        if "over slices, before any other pass" not in str(error):
+            wrong.add(str(error))
+    process.zero_grad()
     threads.eval(), process.eval()
     with torch.no_grad():
         samples = here.samples_of_result(rank, len(targets))

@@ -185,8 +185,9 @@ class DistributedModel(nn.Module):
         Any
             What the model returns on the rank that makes the result, None on the others. In grad
             mode a loss is computed from it, for `backward`, which comes before the next pass in
-            grad mode: `loss.backward()` raises a RunError. Where the batch is in slices, several
-            ranks may have results, each of its own samples: see `Placement.samples_of_result`.
+            grad mode (over slices, before any other): `loss.backward()` raises a RunError. Where
+            the batch is in slices, several ranks may have results, each of its own samples: see
+            `Placement.samples_of_result`.
 
         Raises
         ------
@@ -244,7 +245,7 @@ class DistributedModel(nn.Module):
         if self._pass is None:  # on no rank, as all have begun in one grad mode
             raise RunError(
                 "backward without a forward pass in grad mode before it: accepted is one for each "
-                "such pass, before the next begins"
+                "such pass, before the next begins; over slices, before any other pass"
             )
         begun, self._pass = self._pass, None
         with self._whole_pass():
@@ -380,8 +381,11 @@ class DistributedModel(nn.Module):
         return self.placement.load_state_dict(state_dict, strict)
 
     def _forget_pass(self) -> None:
-        """Begin something else; a pass without gradients leaves what others need as it is."""
-        if torch.is_grad_enabled():
+        """Begin something else; a pass without gradients leaves what others need as it is.
+
+        Not over slices, where it may bring copies of running statistics that a graph has kept.
+        """
+        if torch.is_grad_enabled() or len(self.placement.shares) > 1:
             self._pass = None
 
     def _begin_backward(self, loss: Tensor, step: StepRun) -> None:
