@@ -18,6 +18,7 @@ from recommended import machine, recommended
 from hgpart.bench.races import Point, Race, Races
 from hgpart.execution.events import Doing, Event, planned_events
 from hgpart.execution.totals import Timing, Totals, Traffic
+from hgpart.placement.accounting import StepBytes
 from hgpart.prediction.jobs import Span
 from hgpart.prediction.predict import Prediction
 from hgpart.recommendation import ways as module
@@ -65,6 +66,7 @@ def predicted(measured: bool) -> PredictionReport:
         busy=np.array([1.0, 2.0]),
         update_seconds=0.0,
         peak_bytes=(1, 2),
+        step_bytes=(StepBytes(1, 1), StepBytes(2, 2)),
         sent_bytes=np.zeros((2, 2), np.int64),
     )
     timings = (Timing(1.0, 0.0, 1.0, 0.0), Timing(2.0, 0.5, 1.0, 0.0))

@@ -85,7 +85,7 @@ def test_the_gpu_of_the_local_rank(monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     assert local_device("cuda") == torch.device("cuda", 3)
     assert local_device("cuda:1") == torch.device("cuda", 1)
-    assert chosen == [3, 1]
+    assert chosen == [torch.device("cuda", 3), torch.device("cuda", 1)]
     assert local_device("cpu") == torch.device("cpu")
 
 
