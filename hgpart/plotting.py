@@ -79,9 +79,10 @@ def _of_plan(plan: Plan, model: nn.Module | None) -> Report:
 
 def _of_placement(placed: Placement) -> Report:
     if not placed.is_as_placed:
+        now, first = placed.form, placed.placed_for
         raise ArgumentError(
-            f"plot of a placement at inputs of {placed.form.of_inputs}: accepted is one at "
-            f"{placed.placed_for.of_inputs}, which it was placed for, as its work is of these"
+            f"plot of a placement at inputs of {now.said_beside(first)}: accepted is one at "
+            f"{first.said_beside(now)}, which it was placed for, as its work is of these"
         )
     partition, work, name = placed.partition, placed.work, placed.arguments.model
     modelling, speeds = partition.modelling, partition.speeds

@@ -6,13 +6,18 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph, Layer
 
 PartOf = Callable[[int, int, int], int]  # of a slice, a layer and one of its tasks
 
 
 def sliced_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) -> int:
-    """Bytes of maps, slice by slice, and of parameters between the slices of a task."""
+    """Bytes of maps, slice by slice, and of parameters between the slices of a task.
+
+    Where the batch is in slices, parameters that others read are no maps of each slice: in training
+    they are sent once, from their task to all parts that read them in some slice.
+    """
+    over_slices = modelling.slices > 1
 
     def part(number: int, at: int, task: int) -> int:
         at = graph.layers[at].tied_to
@@ -23,17 +28,23 @@ def sliced_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) ->
     for number, (first, last) in enumerate(pairwise(cuts)):
         for (source, task), readers in reading(graph, modelling).items():
             layer = graph.layers[source]
+            if over_slices and layer.kind == PARAMETER:
+                continue
             size = modelling.bytes_per_element or layer.bytes_per_element
             parts = {part(number, *reader) for reader in readers}
             others = len(parts - {part(number, source, task)})
             volume += others * graph.map_bytes(layer, last - first, size)
     if not modelling.training:
         return volume
+    readers_of = reading(graph, modelling)
     for at, layer in enumerate(graph.layers):
         if not modelling.has_vertices(layer):
             continue
         for task, size in enumerate(parameter_bytes(layer, modelling)):
-            parts = {part(number, at, task) for number in range(modelling.slices)}
+            pins = {(at, task)}
+            if over_slices and layer.kind == PARAMETER:
+                pins |= readers_of.get((at, task), set())
+            parts = {part(number, *pin) for number in range(modelling.slices) for pin in pins}
             volume += (len(parts) - 1) * size
     return volume
 

@@ -152,6 +152,8 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         Operator(same_place),
         *(aten.dropout, aten.alpha_dropout, aten.bernoulli, aten.masked_fill),
         *(aten.where, aten.hardswish),
+        *(aten.complex, aten.polar, aten.real, aten.imag),
+        *(aten.conj, aten._conj, aten.resolve_conj, aten._neg_view, aten.resolve_neg),
     ),
     (Operator(same_place, linear="sum"), aten.sub, aten.rsub, aten.neg, aten._to_copy, aten.to),
     (Operator(same_place, linear="product"), aten.mul, aten.div),

@@ -1151,14 +1151,14 @@ class Placement(nn.Module):
             fixed |= {facts.traced.buffers[node.name] for node in facts.carried}
         if divided := new & (fixed if self._has_all else changing):
             before = base.blueprint.traced
-            accepted = before.form.of_inputs
+            accepted = before.form.said_beside(form)
             if form.is_but_for_batch(before.form):
                 accepted = f"batches of {before.batch_sizes}"
             raise PlacementError(
                 f"{min(divided)} is divided in another way in "
                 f"{'training' if form.training else 'evaluation'} with inputs of "
-                f"{form.of_inputs}: accepted are {accepted}, or a model that is placed with an "
-                "example of that"
+                f"{form.said_beside(before.form)}: accepted are {accepted}, or a model that is placed "
+                "with an example of that"
             )
         return made, new
 
@@ -1363,9 +1363,10 @@ class Placement(nn.Module):
         (line,) = found.lines
         if not self.is_as_placed:
             found = found.without_column("work %")
+            now, first = self.form, self.placed_for
             line = (
-                f"{self.k} parts, inputs of {self.form.of_inputs} (placed for "
-                f"{self.placed_for.of_inputs}): {partition.evaluation.volume / MB:,.4g} MB between "
+                f"{self.k} parts, inputs of {now.said_beside(first)} (placed for "
+                f"{first.said_beside(now)}): {partition.evaluation.volume / MB:,.4g} MB between "
                 f"them for a batch of {partition.modelling.batch_size}"
             )
         return replace(found, lines=(f"{type(self._skeleton[0]).__name__} in {line}",))

@@ -144,9 +144,10 @@ def predict(
             f"times of {len(times.layers)} layers: accepted are those of the model's {layers}"
         )
     if not placement.is_as_placed:
+        now, first = placement.form, placement.placed_for
         raise PlanError(
-            f"a placement at inputs of {placement.form.of_inputs}: accepted is one at "
-            f"{placement.placed_for.of_inputs}, which it was placed for, and times are of"
+            f"a placement at inputs of {now.said_beside(first)}: accepted is one at "
+            f"{first.said_beside(now)}, which it was placed for, and times are of"
         )
     check_fits(schedule, placement.programs, k)
     size = placement.partition.modelling.batch_size if batch_size is None else batch_size

@@ -35,14 +35,17 @@ class Form(NamedTuple):
         """Whether it is another form, but perhaps for the batch."""
         return self._replace(batch_size=other.batch_size) == other
 
-    @property
-    def of_inputs(self) -> str:
-        """Sizes of inputs and batch, as a message has them.
+    def said_beside(self, other: Form) -> str:
+        """Sizes of inputs as a message has them, and the batch where another form has another.
 
-        >>> Form(True, ((3, 32, 32), ()), 8).of_inputs
+        >>> form = Form(True, ((3, 32, 32), ()), 8)
+        >>> form.said_beside(form._replace(batch_size=1))
         '3x32x32, no dimensions in a batch of 8'
+        >>> form.said_beside(form)
+        '3x32x32, no dimensions'
         """
-        return f"{said_of(self.sizes)} in a batch of {self.batch_size}"
+        batch = "" if self.batch_size == other.batch_size else f" in a batch of {self.batch_size}"
+        return f"{said_of(self.sizes)}{batch}"
 
 
 def sizes_of_inputs(tensors: Sequence[Tensor]) -> Sizes:

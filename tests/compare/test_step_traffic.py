@@ -13,8 +13,9 @@ from partitioned_models import channel_graphs, modellings
 from hgpart.compare.step_traffic import step_flows
 from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
+from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.layers.channel_graph import INPUT, ChannelGraph
+from hgpart.layers.channel_graph import INPUT, PARAMETER, ChannelGraph
 from hgpart.work.figures import Work
 
 K = 3
@@ -23,8 +24,12 @@ K = 3
 def volume_of_maps(
     graph: ChannelGraph, work: Work, modelling: Modelling, parts: np.ndarray, inputs: bool
 ) -> int:
-    """Of all slices, one after the other; without inputs they send nothing."""
+    """Of all slices, one after the other; without inputs they send nothing.
+
+    What is read of parameters is a map where there is one slice alone.
+    """
     found = 0
+    apart = {PARAMETER} if modelling.slices > 1 else set()
     for samples, own in zip(modelling.samples, parts.reshape(modelling.slices, -1), strict=True):
         one = modelling.of_samples(samples)
         if one.input_vertex and not inputs:
@@ -33,7 +38,11 @@ def volume_of_maps(
             own = own[[kind != INPUT for kind in kinds]]
             one = replace(one, input_vertex=False)
         model = cnn_hypergraph(graph, work, single_blocks(graph, one), one)
-        found += evaluate_parts(model, np.ascontiguousarray(own), K).volume
+        nets = model.hypergraph
+        layers = nets.net_layers % max(1, len(graph.layers))
+        are_maps = [graph.layers[at].kind not in apart for at in layers.tolist()]
+        maps = replace(nets, costs=nets.costs * np.array(are_maps, dtype=np.int64))
+        found += evaluate(maps, np.ascontiguousarray(own), K).volume
     return found
 
 

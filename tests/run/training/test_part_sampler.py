@@ -57,7 +57,9 @@ def test_other_samples_than_a_part_needs_are_refused():
         placement.divided([images[:3]], (9,))
     labels, loss_fn = torch.arange(9) % 5, nn.functional.cross_entropy
     placement.score(labels[3:6], loss_fn, (9,), 1, alone=True)
-    with pytest.raises(ArgumentError, match="accepted are 9 or 3 samples, to divide among"):
+    with pytest.raises(
+        ArgumentError, match="accepted are 9 or 3 samples in its first dimension, to"
+    ):
         placement.score(labels[:4], loss_fn, (9,), 1, alone=True)
-    with pytest.raises(ArgumentError, match="accepted are 9 samples, to divide among"):
+    with pytest.raises(ArgumentError, match="accepted are 9 samples in its first dimension, to"):
         placement.score(labels[3:6], loss_fn, (9,), 1)
