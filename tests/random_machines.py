@@ -11,7 +11,7 @@ factors = st.floats(1, 9)
 
 @st.composite
 def times(draw: st.DrawFn, count: int) -> tuple[float, ...]:
-    steps = draw(st.lists(st.floats(1e-7, 1.0), min_size=count, max_size=count))
+    steps = draw(st.lists(st.floats(1e-5, 1.0), min_size=count, max_size=count))
     return tuple(sum(steps[: at + 1]) for at in range(count))
 
 

@@ -396,10 +396,8 @@ class Placement(nn.Module):
             )
         if _gradients_wanted(inputs):
             self.check_gradients()
-        if len(self.shares) > 1:
-            self._state.check_not_replaced(self._now)
-            if torch.is_grad_enabled():
-                self._check_parameters()
+        if torch.is_grad_enabled() and len(self.shares) > 1:
+            self._check_parameters()
 
     def _check_parameters(self) -> None:
         """Raise a PlacementError if a gradient would not be that of all shares of the batch."""
@@ -561,6 +559,8 @@ class Placement(nn.Module):
         batch_size = self.batch_size_of(tensors)
         self._for_call(tensors, "forward")
         self.check_batch(batch_size, tensors)
+        if len(self.shares) > 1:
+            self._state.check_not_replaced(self._now)
         whole = {**dict(zip(self.inputs, tensors, strict=True)), **self.draw(batch_size)}
         blueprints, sizes = self.blueprints, sizes_of(self.shares, batch_size)
         values = named_by_share(blueprints, divided_values(self.blueprint, whole, [sizes])[0])
