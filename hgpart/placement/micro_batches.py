@@ -353,6 +353,15 @@ def check_norms_of_stream(norms: str) -> None:
         )
 
 
+def check_buffers_of_stream(blueprint: Blueprint) -> None:
+    """Raise an ArgumentError for buffers that are computed from weights, of whatever version."""
+    for buffer in blueprint.carriers:
+        raise ArgumentError(
+            f"batches in flight, which change weights that {blueprint.traced.buffers[buffer.name]} "
+            "is computed from: accepted are buffers that are not computed from parameters"
+        )
+
+
 def _to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(device)
 

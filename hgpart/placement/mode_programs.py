@@ -144,8 +144,9 @@ def build_programs(
     }
     if blueprint.norms == "batch":
         check_deferrable(blueprint.traced)
+        computed = {blueprint.traced.buffers[buffer.name] for buffer in blueprint.carriers}
         for part, (program, _) in built.items():
-            defer(program, slices[part], blueprint.traced)
+            defer(program, slices[part], blueprint.traced, computed)
     copies = {
         part: frozenset(_copies(blueprint, by_share, own[part]))
         for part, (_, by_share) in built.items()
@@ -234,7 +235,7 @@ def check_divisible(blueprint: Blueprint) -> None:
     Samples depend on each other, or what a pass leaves to the next on all of them.
     """
     blueprint.check_divided("slices", blueprint.partition.modelling.norms)
-    for node in blueprint.facts.carried:
+    for node in blueprint.facts.carried.keys() - blueprint.carriers.keys():
         raise PlacementError(
             f"the model reads its buffer {blueprint.traced.buffers[node.name]} and changes it: "
             "accepted in slices of the batch are buffers that norms alone read and change"

@@ -56,6 +56,7 @@ from hgpart.placement.held_state import HeldState, assembled
 from hgpart.placement.micro_batches import (
     StreamedBatches,
     Total,
+    check_buffers_of_stream,
     check_modules_of_stream,
     check_norms_of_stream,
     check_slices_of_stream,
@@ -789,6 +790,7 @@ class Placement(nn.Module):
             Whether that is how parts send.
         """
         check_norms_of_stream("batch" if self.has_norms_of_batch else self.norms)
+        check_buffers_of_stream(self.blueprint)
         if len(self.shares) > 1:
             check_slices_of_stream(stash=stash, nccl=nccl)
         check_stream(schedule, stash)

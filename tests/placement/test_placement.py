@@ -908,13 +908,6 @@ def test_a_plan_of_a_model_with_an_index_serves_for_other_float_types():
     assert torch.allclose(place(double, plan)(images.double()), double(images.double()))
 
 
-def test_parameters_that_no_part_can_have_alone_are_refused():
-    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 6, 3)), nn.ReLU())
-    images = torch.randn(2, 3, 8, 8)
-    with pytest.raises(PlacementError, match=r"buffer 0\.parametrizations"):
-        place(model, partition_model(model, images, k=2, eps=1.0, best_effort=True))
-
-
 class Two(nn.Module):
     def __init__(self, second: int = 3) -> None:
         super().__init__()

@@ -436,16 +436,77 @@ class Blueprint:
                         "are running statistics that norms alone read and change"
                     )
                 continue
-            if _depends_on(new, {*self.graph.ids, *self.traced.parameters}):
+            if _depends_on(new, {*self.graph.ids}):
                 raise PlacementError(
                     f"the model changes its buffer {name} by what it computes: accepted are "
-                    "running statistics of norms, and changes without data or parameters"
+                    "running statistics of norms, and changes without data"
                 )
             if self.nodes[placeholder] in self.facts.carried:
                 continue
             at = owners.get(name.rpartition(".")[0], len(self.graph.layers) - 1)
             found.setdefault(at, {})[self.nodes[placeholder]] = new
         return found
+
+    @cached_property
+    def carriers(self) -> dict[fx.Node, int]:
+        """Buffers whose next values are computed from parameters, and the part that does so.
+
+        It has these parameters, and the buffers, and no other part has any of them.
+
+        Raises
+        ------
+        PlacementError
+            If there is no such part.
+        """
+        found: dict[fx.Node, int] = {}
+        for buffer in self.facts.carried:
+            read, parameters = self._carried_from(buffer)
+            if not parameters:
+                continue
+            parts = {part for at in self._readers({buffer, *read}) for part in self._parts(at)}
+            sent = any(one.name in self.facts.sent_parameters for one in parameters)
+            if sent or len(parts) != 1:
+                names = ", ".join(sorted(self.traced.parameters[one.name] for one in parameters))
+                raise PlacementError(
+                    f"the model computes its buffer {self.traced.buffers[buffer.name]} from "
+                    f"{names}: accepted are buffers and parameters that one layer of one task "
+                    "reads, and nothing else"
+                )
+            (found[buffer],) = parts
+        return found
+
+    def _carried_from(self, buffer: fx.Node) -> tuple[set[fx.Node], set[fx.Node]]:
+        """The buffers and parameters that a buffer's next values are computed from; the latter.
+
+        Pass after pass, so that what these buffers are computed from is among them.
+        """
+        carried, waiting, seen = self.facts.carried, [buffer], {buffer}
+        while waiting:
+            more = live_nodes([carried[waiting.pop()]]) - seen
+            waiting.extend(more & carried.keys())
+            seen |= more
+        parameters = {one for one in seen if one.name in self.traced.parameters}
+        return parameters | (seen & carried.keys()), parameters
+
+    def _readers(self, placeholders: Iterable[fx.Node]) -> set[int]:
+        """The layers that take parameters or buffers, or what is made of them alone."""
+        found, waiting, seen = set[int](), [*placeholders], set[fx.Node]()
+        while waiting:
+            node = waiting.pop()
+            if node in self.facts.makers:
+                found.add(self.facts.makers[node])
+            elif node not in seen:
+                seen.add(node)
+                waiting.extend(node.users)
+                if node in self.traced.results:
+                    found.add(len(self.graph.layers) - 1)
+        return found
+
+    def _parts(self, at: int) -> set[int]:
+        """The parts that do anything of a layer."""
+        finish, cells = self.owners.finish[at], self.owners.cells[at]
+        parts = {RESULT_PART} if finish is None else {*map(int, finish)}
+        return parts | {part for part, own in enumerate(cells or ()) if own}
 
 
 def shared_statistics(blueprints: Sequence[Blueprint]) -> SharedStatistics:

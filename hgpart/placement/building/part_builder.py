@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,11 +80,20 @@ class PartBuilder:
         if hasattr(self.program.root, name):
             self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
 
-    def carry(self) -> None:
-        """Give the buffers that the part has read the values that its next pass is to find."""
-        facts = self.blueprint.facts
-        names = {held.name for held in self.slices.values()}
-        waiting = [node for node in facts.carried if facts.traced.buffers[node.name] in names]
+    def carry(self, shares: Iterable[PartBuilder]) -> None:
+        """Give the buffers that shares have read the values that the part's next pass is to find.
+
+        The first share also those that it computes from parameters, read or not.
+        """
+        facts, carriers = self.blueprint.facts, self.blueprint.carriers
+        is_first = 0 in self.blueprint.share.slices
+        names = {held.name for share in shares for held in share.slices.values()}
+        waiting = [
+            node
+            for node in facts.carried
+            if facts.traced.buffers[node.name] in names
+            or (is_first and carriers.get(node) == self.part)
+        ]
         needed = set(waiting)
         while waiting:
             read = live_nodes([facts.carried[waiting.pop()]]) & facts.carried.keys()
@@ -95,7 +104,7 @@ class PartBuilder:
             last = len(self.blueprint.graph.layers) - 1
             nobody, draws = np.zeros(0, np.int64), self.blueprint.draws
             step = CutGraph(facts, last, nobody, {}, draws, self.united)
-            self._add(finishing_step(step, (), updates), CARRY)
+            self._add(finishing_step(step, (), updates), f"{self.blueprint.prefix}{CARRY}")
 
     def united_slices(self) -> dict[str, Slice]:
         """Of each parameter whose elements several slices share, all that the part needs."""

@@ -53,7 +53,9 @@ def build_part(
             builders[shares].add(at, partial, norms)
         for name in list(made.waiting):  # the table counts them, though no operator wants them
             made.receive(name)
-        single[0].carry()
+        for held_alike in (single[:1], single[1:]):  # these have copies of the first one's buffers
+            if held_alike:
+                held_alike[0].carry(held_alike)
         needed = [builder.united_slices() for builder in single]
         if not any(needed):
             break

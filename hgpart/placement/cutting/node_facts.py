@@ -107,20 +107,26 @@ class NodeFacts:
 
     @cached_property
     def carried(self) -> dict[fx.Node, fx.Node]:
-        """Buffers that a pass reads and gives other values for the next one, and these values.
+        """Buffers that a pass leaves to the next one with other values, and these values.
 
-        Those of which a buffer of these gets its own next value are among them.
+        They are those that the pass reads, and those whose next values it computes from
+        parameters, as the vectors of a spectral norm; and those of which these are computed.
         """
         graph, new = self.traced.graph_module.graph, self.traced.updates
-        read = computed_nodes(graph, self.traced.results)
         buffers = {
             node: new[node.name]
             for node in graph.nodes
             if node.name in new and not is_norms_statistic(new[node.name])
         }
+        read = computed_nodes(graph, self.traced.results)
+        read |= {node for node, value in buffers.items() if self.parameters_of(value)}
         while more := {one for one in buffers if one in read and buffers[one] not in read}:
             read |= live_nodes(buffers[one] for one in more)
         return {node: value for node, value in buffers.items() if node in read}
+
+    def parameters_of(self, node: fx.Node) -> set[fx.Node]:
+        """The placeholders of the parameters that a node is computed from."""
+        return {one for one in live_nodes([node]) if one.name in self.traced.parameters}
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
         """Shape of a node's (first) tensor at the traced batch size."""

@@ -73,6 +73,8 @@ def finishing_step(
         step.own(first_result(_operator(step, -1)))
     made = [(buffer, step.value(new)) for buffer, new in updates.items()]
     for buffer, value in made:
+        if step.facts.parameters_of(updates[buffer]):  # a buffer has no gradient
+            value = step.call(aten.detach.default, value)
         step.call(aten.copy_.default, step.whole(buffer), value)
     return finished_step(step, outputs)
 

@@ -7,7 +7,7 @@ DeferredBatchNorm does (Kim et al., arXiv 2004.09910, section 3.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -131,24 +131,30 @@ class SharedBatchNorm(BatchNorm):
 
 
 class Update(OnceABatch):
-    """A new value of a counter, from the first micro-batch."""
+    """A new value of a buffer that all micro-batches find the same: a counter, or of parameters."""
 
     operands = "self", "src"
 
     def __init__(self) -> None:
         super().__init__()
-        self._done = False
+        self._found: tuple[Tensor, Tensor] | None = None  # the buffer, and its new value
 
     def forward(self, buffer: Tensor, value: Tensor) -> Tensor:
-        """Copy it, once."""
-        if not self._done and notes_statistics():
-            buffer.copy_(value)
-            self._done = True
+        """Note it."""
+        if notes_statistics():
+            self._found = buffer, value
         return buffer
 
     def begin(self) -> None:
-        """The next micro-batch is the first."""
-        self._done = False
+        """Forget a batch that came to no end."""
+        self._found = None
+
+    def finish(self) -> None:
+        """Put it in place."""
+        if self._found is not None:
+            buffer, value = self._found
+            buffer.copy_(value)
+        self.begin()
 
 
 def check_deferrable(traced: TracedModel) -> None:
@@ -161,13 +167,21 @@ def check_deferrable(traced: TracedModel) -> None:
             )
 
 
-def defer(program: PartProgram, slices: Mapping[str, Slice], traced: TracedModel) -> None:
-    """Let a part's steps update statistics, and count batches, once a batch."""
-    counters = {
+def defer(
+    program: PartProgram,
+    slices: Mapping[str, Slice],
+    traced: TracedModel,
+    from_parameters: Collection[str],
+) -> None:
+    """Let a part's steps update statistics, and count batches, once a batch.
+
+    And the buffers that are computed `from_parameters`, which all micro-batches find the same.
+    """
+    once = {
         f"{traced.buffers[placeholder].rpartition('.')[0]}.{COUNTER}".removeprefix(".")
         for placeholder, new in traced.updates.items()
         if is_norms_statistic(new)
-    }
+    } | {*from_parameters}
     for name, step in program.module.named_children():
         if not isinstance(step, fx.GraphModule):
             continue
@@ -182,7 +196,7 @@ def defer(program: PartProgram, slices: Mapping[str, Slice], traced: TracedModel
                 later = SharedBatchNorm(float(momentum))
             elif _is_written(node):
                 held = slices.get(f"{name}.{node.args[0].target}")
-                later = Update() if held is not None and held.name in counters else None
+                later = Update() if held is not None and held.name in once else None
             if later is not None:
                 attribute = f"once_a_batch_{len(list(step.children()))}"
                 step.add_submodule(attribute, later)
