@@ -30,7 +30,7 @@ from hgpart.run.scheduling import schedule, schedule_among
 SECONDS = 120  # that all may take
 SAMPLES = 7
 TARGETS = torch.zeros(SAMPLES, 4, dtype=torch.float64)
-WAYS = ("called", "steps", "slices", "sizes", "sizes of slices", "refused", "batches")
+WAYS = ("called", "steps", "slices", "sizes", "sizes of slices", "batches", "refused")
 
 
 def main(folder: str) -> None:

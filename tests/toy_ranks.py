@@ -17,6 +17,7 @@ import time
 from contextlib import nullcontext
 from itertools import chain, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
@@ -79,6 +80,7 @@ class Toy(nn.Module):
     arguments = arguments_of(nn.Identity(), torch.zeros(2, WIDTHS[0]))
     norms, has_norms_of_batch = "micro-batch", False
     check_stream = Placement.check_stream
+    blueprint = SimpleNamespace(carriers={})  # no buffer is computed from parameters
     output_part = 0
     output_parts, operands, shares = (0,), {"x"}, (WHOLE,)
 

@@ -327,7 +327,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(moving.on_ids), aten.repeat, aten.tile),
     (Operator(moving.on_ids, of_complex=complex_numbers.slice_written), aten.slice_scatter),
     (Operator(moving.on_ids, of_complex=complex_numbers.position_written), aten.select_scatter),
-    (Operator(of_complex=complex_numbers.diagonal_written), aten.diagonal_scatter),
+    (Operator(moving.on_ids, of_complex=complex_numbers.diagonal_written), aten.diagonal_scatter),
     (Operator(of_complex=complex_numbers.as_real, samples=samples.by_first), aten.view_as_real),
     (Operator(moving.joined, "join"), aten.cat),
     (

@@ -115,10 +115,11 @@ def planned_bytes(
     dtype: torch.dtype,
     sizes: Sequence[int],
     learns: bool,
-) -> int:
+) -> int | None:
     """Bytes of all forward passes of a step by the plan's own hypergraph, over all slices.
 
-    That of each share, and of what these have in common, says the same in another way.
+    That of each share, and of what these have in common, says the same in another way. None where
+    a slice has no sample, of which a plan says nothing.
 
     Parameters
     ----------
@@ -135,6 +136,8 @@ def planned_bytes(
     first, total = blueprints[0], 0
     if len(blueprints) == 1:  # slices that lie alike are none
         partition = first.partition
+    if min(sizes) < partition.modelling.slices:
+        return None
     graph = _in_type(first, dtype)
     graph = with_parameters(graph, first.parameter_shapes, first.trainable)
     for number, size in enumerate(sizes):

@@ -537,8 +537,11 @@ class Placement(nn.Module):
             total.backward_messages[:] += weights.messages
         return total
 
-    def planned_bytes(self, sizes: Sequence[int], learns: bool) -> int:
-        """Bytes of a step's forward passes by the plan's hypergraph: see `expected_traffic`."""
+    def planned_bytes(self, sizes: Sequence[int], learns: bool) -> int | None:
+        """Bytes of a step's forward passes by the plan's hypergraph: see `expected_traffic`.
+
+        None where a slice has no sample, of which a plan says nothing.
+        """
         return planned_bytes(self.partition, self.blueprints, self.dtype, sizes, learns)
 
     # -------------------------------------------------------------- as an nn.Module
