@@ -218,6 +218,7 @@ def test_work_is_measured_kept_and_passed_back(tmp_path):
     assert shown["work_source"].startswith("profile cpu")
 
 
+@pytest.mark.full
 def test_shares_of_layers_are_measured_kept_and_divided(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("hgpart.timing.layer_timing.ENOUGH", 0.0)  # each point once
     kept, figures = tmp_path / "times.json", tmp_path / "figures.json"
@@ -237,6 +238,7 @@ def test_shares_of_layers_are_measured_kept_and_divided(capsys, tmp_path, monkey
     fails(capsys, ["export", "alexnet", "--work", kept, "-o", tmp_path / "x"], 12, "another model")
 
 
+@pytest.mark.full
 def test_the_busiest_device_has_less_to_send_where_that_is_asked_for(capsys, tmp_path):
     command = ["partition", "lenet5", "--k", 4, "--backend", "native", "--effort", "0.1"]
     exchanged = []
@@ -250,6 +252,7 @@ def test_the_busiest_device_has_less_to_send_where_that_is_asked_for(capsys, tmp
     assert "No device sends and receives more than" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_path):
     topology, plan = tmp_path / "topology.json", tmp_path / "plan.json"
     topology.write_text(
@@ -584,6 +587,7 @@ def test_a_plan_calls_no_code_that_nobody_named(capsys, monkeypatch, tmp_path):
 NASTY_NAMES = ["[/bold]", ":smile:", "\x1b[31m", "line\nend", 'q"', "\\", "\u202e"]
 
 
+@pytest.mark.full
 def test_names_of_models_and_files_are_text_to_the_terminal(capsys, monkeypatch, tmp_path):
     """They were taken for markup, and raised, or reached the terminal with their escapes."""
     monkeypatch.chdir(tmp_path)

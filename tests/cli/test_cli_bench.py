@@ -132,6 +132,7 @@ def test_a_process_that_hangs_is_that_ways_affair(tmp_path, capfd, way, rank):
         assert " in 2 s (--timeout)" in out
 
 
+@pytest.mark.full
 def test_a_process_that_raises_says_what(tmp_path, capfd):
     model = toy(tmp_path, "raise KeyError('no such thing')")
     assert bench(model, "--ways", "ddp", "--rounds", 1) == 14

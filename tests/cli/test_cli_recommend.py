@@ -51,6 +51,7 @@ def hgpart_recommend(files, *arguments):
     return run(["recommend", "lenet5", *map(str, [*named, *output, *arguments])])
 
 
+@pytest.mark.full
 def test_the_plan_trains_by_itself(files, capfd):
     assert hgpart_recommend(files) == 0
     shown = capfd.readouterr().out.splitlines()

@@ -288,6 +288,7 @@ def network():
 """
 
 
+@pytest.mark.full
 def test_what_no_state_dict_has_needs_no_value_where_only_programs_are_wanted(
     capfd, tmp_path, monkeypatch
 ):

@@ -489,6 +489,7 @@ def tanh():
 """
 
 
+@pytest.mark.full
 def test_what_is_other_than_in_the_checkpoint_is_refused_or_said(tmp_path, capsys):
     """A model of the same names and shapes, and other rates, passed in silence."""
     (tmp_path / "models.py").write_text(TWO_MODELS)

@@ -80,6 +80,7 @@ def run(names, jobs=1, **options):
     return [dataclasses.replace(row, seconds=0.0) for row in rows]
 
 
+@pytest.mark.full
 def test_rows_come_in_the_order_of_the_grid_whatever_runs_at_once():
     names = ["coarse-kahypar", "random", "layerwise", "fine-kahypar"]
     told = []

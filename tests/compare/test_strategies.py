@@ -409,6 +409,7 @@ def tail_of(graph: ChannelGraph) -> list[str]:
     ]
 
 
+@pytest.mark.full
 def test_the_tail_is_the_linear_layers_at_the_end() -> None:
     assert tail_of(full_size_graph("alexnet")) == ["classifier.1", "classifier.4", "classifier.6"]
     assert tail_of(full_size_graph("lenet5")) == ["fc1", "fc2"]

@@ -85,6 +85,7 @@ def test_any_parts_of_tasks_cost_the_same_in_blocks(
     assert_same_price(graph, work, modelling, parts)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("modelling", MODELLINGS, ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_parts_of_traced_models_cost_the_same_in_blocks(name: str, modelling: Modelling) -> None:

@@ -135,6 +135,7 @@ def test_fingerprint_ignores_the_device() -> None:
     assert graph_of(model, *shape).fingerprint == meta.fingerprint
 
 
+@pytest.mark.full
 def test_fingerprint_tells_models_apart() -> None:
     class Reversed(Network):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -757,6 +757,7 @@ def test_softmax_over_pixels_joins() -> None:
     assert kinds(graph) == {"0": "dense"}
 
 
+@pytest.mark.full
 def test_attention_is_kept_whole_and_counted() -> None:
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
         tokens = net.a(x).flatten(2).transpose(1, 2)

@@ -206,6 +206,7 @@ def test_weights_beyond_32_bits(partition: Backend, weight: int) -> None:
     assert_fits(partition(hypergraph, most), hypergraph, most)
 
 
+@pytest.mark.full
 def test_weights_whose_sum_wraps_in_32_bits(partition: Backend) -> None:
     generator = np.random.default_rng(0)
     weights = generator.integers(2**28, 2**29, 60).tolist()
@@ -275,6 +276,7 @@ def test_time_limit_ends_the_partitioner(packaged: Backend) -> None:
         packaged(hypergraph, room(hypergraph, 16), time_limit=0.05)
 
 
+@pytest.mark.full
 def test_what_was_found_within_the_time_limit_counts(
     packaged: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def test_the_tables_of_a_random_partition(tmp_path: Path) -> None:
     assert figures["pins"] == sum(one * (1 + other) for one, other in pairwise(rows))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", [name for name, one in strategies().items() if "native" not in name]
 )

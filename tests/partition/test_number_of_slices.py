@@ -18,6 +18,7 @@ from hgpart.partition.problem.search import Search
 from hgpart.work.figures import flops
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("name", ["plain", "residual", "tied"])
 def test_any_number_of_slices_sends_at_most_what_is_known(name: str, k: int) -> None:

@@ -100,6 +100,7 @@ def test_learners_order_each_batch_by_what_is_done_with_it():
     assert torch.allclose(losses[1], alone[0])
 
 
+@pytest.mark.full
 def test_what_is_refused_names_the_accepted_sizes():
     with pytest.raises(PlacementError, match=r"batch of 6: accepted are 8, and others that the"):
         placed_for(Grouped(), 8)[1](batch(6))

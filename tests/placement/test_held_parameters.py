@@ -146,7 +146,7 @@ def traced(name: str) -> tuple[Any, ...]:
     return model, inputs, *placements.traced_model(model, inputs)
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("name", [*MODELS])
 def test_each_element_is_held_once(name, grain):
     model, inputs, traced_model, graph = traced(name)

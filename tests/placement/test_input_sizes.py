@@ -113,6 +113,7 @@ def test_any_partition_with_other_sizes(name, grain, size, k, seed):
     assert same.traffic.tolist() == plan.partition.evaluation.traffic.tolist()
 
 
+@pytest.mark.full
 def test_trains_and_evaluates_with_sizes_that_change():
     """One optimizer, one schedule and one state for all of them."""
     model, inputs, traced, graph = small("sized")
@@ -148,6 +149,7 @@ def test_trains_and_evaluates_with_sizes_that_change():
                 torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.full
 def test_learners_have_one_schedule_for_all_sizes():
     """They chose by the size before a step had switched: it went by that of another size."""
     model, inputs, traced, graph = small("sized")
@@ -194,7 +196,12 @@ def test_other_types_move_all_sizes():
 
 
 @pytest.mark.parametrize(
-    "mode", [torch.inference_mode, torch.no_grad, partial(torch.autocast, "cpu", torch.bfloat16)]
+    "mode",
+    [
+        torch.inference_mode,
+        pytest.param(torch.no_grad, marks=pytest.mark.full),
+        pytest.param(partial(torch.autocast, "cpu", torch.bfloat16), marks=pytest.mark.full),
+    ],
 )
 def test_what_a_size_is_first_called_in_is_not_kept(mode):
     """The casts of autocast are not in its graph, and its constants learn afterwards."""
@@ -296,6 +303,7 @@ def test_modules_in_a_mode_of_their_own_stay_in_it(training):
     torch.testing.assert_close(placed.train(training)(images[1]), original(images[1]))
 
 
+@pytest.mark.full
 def test_one_process_of_several_does_not_switch_alone():
     """Others would send it what is of the size before: it took that for its own, or ended."""
     placed = hgpart.place(Sized(), k=2, example=torch.zeros(2, 3, 8, 8), parts=[0])

@@ -36,6 +36,7 @@ def masked(names, samples=3):
     return model, inputs, traced, channel_graph(traced)
 
 
+@pytest.mark.full
 @given(
     names=st.lists(st.sampled_from(NAMES), unique=True),
     grain=st.sampled_from(["coarse", "fine"]),
@@ -189,6 +190,7 @@ class Gated(torch.nn.Module):
         return self.second(self.first(image * (mask > 0)))
 
 
+@pytest.mark.full
 def test_inputs_of_two_floating_types_are_refused_when_placed():
     """They were placed, and then the very same call was refused."""
     inputs = example(3, "mask")

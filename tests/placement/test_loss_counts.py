@@ -152,6 +152,7 @@ class WithLoss(nn.Module):
         return self.loss(scores, labels), scores
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [{}, {"reduction": "sum"}, {"ignore_index": 0}, {"weight": torch.arange(6.0).double()}],

@@ -60,6 +60,7 @@ def test_groups_of_a_model_are_those_of_its_modules() -> None:
     assert len(decaying["params"]) + len(others["params"]) == len(names)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("slices", [1, 2])
 def test_parts_train_as_the_model_does(slices: int) -> None:
     torch.manual_seed(2)

@@ -72,6 +72,7 @@ def builtin(name: str):
     return model, inputs, *placements.traced_model(model, inputs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "grain"),
     [
@@ -626,6 +627,7 @@ def test_gradients_of_inputs(name, grain):
         assert torch.allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.full
 def test_compiled_steps():
     model, inputs, traced, graph = small("residual")
     placed = place(model, placements.of_random_blocks(traced, graph, Modelling(), 2, 3))
@@ -1037,7 +1039,7 @@ class LessExact(nn.Module):
         return self.b(integers.double() + integers.softmax(1).gt(0.5).double())
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize(
     "kind",
     [

@@ -75,6 +75,7 @@ def one_device(placement: Placement, samples: int) -> float:
     return total
 
 
+@pytest.mark.full
 @given(
     st.sampled_from(["residual", "grouped", "branches"]),
     *(st.integers(1, 3), st.integers(1, 3), st.integers(0, 99)),
@@ -101,6 +102,7 @@ def test_parts_compute_as_much_together_as_one_device(
     assert together.seconds <= one_device(placement, 12) * (1 + 1e-9) + 1e-9
 
 
+@pytest.mark.full
 @given(st.integers(0, 99), st.integers(2, 3))
 def test_what_only_travels_takes_as_long_as_the_busiest_link_at_least(seed: int, k: int) -> None:
     """Weights, their gradients and maps over slow links, where computing takes no time."""

@@ -17,6 +17,7 @@ from hgpart.prediction.steps import part_steps
 from hgpart.run.scheduling import schedule
 
 
+@pytest.mark.full
 @given(
     st.sampled_from(["residual", "grouped", "branches"]),
     *(st.integers(1, 3), st.integers(1, 3), st.integers(0, 99)),

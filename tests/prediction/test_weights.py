@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sliced_placements import sliced
@@ -19,6 +20,7 @@ from hgpart.run.scheduling import schedule
 from hgpart.schedules.schedule import Direction
 
 
+@pytest.mark.full
 @given(
     *(st.integers(2, 3), st.integers(2, 3), st.integers(0, 99), st.integers(1, 2)),
     st.sampled_from(["gpipe", "zero-bubble", "greedy"]),

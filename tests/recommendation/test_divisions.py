@@ -32,6 +32,7 @@ def test_names_and_numbers_of_devices() -> None:
     assert len(divisions(1)) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("division", divisions(4), ids=lambda one: one.text)
 def test_each_is_a_partition_into_its_devices(division, subject: Subject) -> None:
     try:

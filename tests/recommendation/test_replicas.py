@@ -42,6 +42,7 @@ def found(lenet, monkeypatch, devices: int, batch_size: int, names: str):
     )
 
 
+@pytest.mark.full
 def test_one_of_many_is_as_all_of_them_placed(lenet, monkeypatch) -> None:
     names = "data parallel,2 replicas of 2"
     whole = found(lenet, monkeypatch, 4, 16, names)

@@ -64,6 +64,7 @@ def test_the_same_asked_again_is_the_same(found: Recommendation) -> None:
     assert figures(recommended(machine(2))) == figures(found)
 
 
+@pytest.mark.full
 def test_what_has_no_memory_is_dropped_and_said_so(found: Recommendation) -> None:
     known = sorted(one.largest_bytes or 0 for one in found.ranked)
     limit = known[len(known) // 2]

@@ -308,6 +308,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
         write_page("", tmp_path / "nowhere" / "page.html")
 
 
+@pytest.mark.full
 def test_a_page_is_small(comparison, wide):
     """1.5 MB at most, up to 128 devices that all have something of each layer."""
     assert len(comparison_page(comparison).encode()) < 1_500_000

@@ -51,6 +51,7 @@ def test_parts_in_processes_do_what_the_model_does(seeds, micro_batches, capfd):
     assert capfd.readouterr().out == "all agree\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", EACH_RULE)
 def test_a_rank_that_is_killed_is_named(capfd, tmp_path, rule):
     killer = kill_when_all_work(tmp_path, k=2, victim=0)

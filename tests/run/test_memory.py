@@ -227,6 +227,7 @@ def test_state_that_a_pass_changes_is_as_it_was_when_chunks_are_computed_again(k
     assert verify(model, placement, inputs, scheduling=scheduling).failures == ()
 
 
+@pytest.mark.full
 def test_compiled_steps_are_computed_again():
     model, inputs = model_of("grouped")
     inputs = batch_of(inputs, 5)
@@ -254,6 +255,7 @@ def streamed(placement, order, batches):
     return placement.runtime.last.peak_bytes, [*losses, *placement.state_dict().values()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "in_flight"),
     [

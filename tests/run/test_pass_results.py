@@ -63,6 +63,7 @@ def test_the_loss_of_a_pass_before_the_last_is_refused(placed):
         placed.backward(first.square().sum())
 
 
+@pytest.mark.full
 def test_a_step_whose_targets_are_what_a_pass_returned_is_refused(placed):
     first = placed(FIRST)
     with pytest.raises(RunError, match="a loss of what an earlier forward pass returned"):

@@ -230,6 +230,7 @@ def test_bad_arguments(options: dict[str, Any], message: str) -> None:
         time_layers(*what, **options)
 
 
+@pytest.mark.full
 def test_a_layer_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_out(run: Any, enough: float) -> Any:
         raise RuntimeError("can't allocate memory:\nall of it")

@@ -149,7 +149,7 @@ def of_random_parts(model: nn.Module, images: Tensor) -> Any:
     return placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, 0)
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", KEPT)
 def test_gradients_are_the_functions_own(name: str, training: bool) -> None:
     """torch.export inlines what the forward calls: the gradients were of that."""
@@ -221,6 +221,7 @@ def test_functions_that_mix_samples_by_what_these_have_once_are_no_pointwise_one
         assert bool(graph.mixing.operator) == mixes
 
 
+@pytest.mark.full
 def test_the_same_functions_have_the_same_fingerprint() -> None:
     """Operators that are made for Functions are numbered; other runs make other numbers."""
 

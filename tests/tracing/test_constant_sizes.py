@@ -47,6 +47,7 @@ class EachPick(nn.Module):
         return [one(image) for one in self.each]
 
 
+@pytest.mark.full
 def test_what_constants_pick_is_known():
     # "its shape depends on the data": only shapes that the batch decides were known.
     torch.manual_seed(0)

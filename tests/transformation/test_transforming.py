@@ -131,6 +131,7 @@ def _same_part(name: str, weight: Tensor, cells: str) -> Tensor:
     return mask.double().reshape(*mask.shape, *[1] * (weight.dim() - 2))
 
 
+@pytest.mark.full
 def test_names_say_where_weights_come_from() -> None:
     model = model_of("basic")
     of = {kind: made_of("basic", kind).state_dict() for kind in KINDS}

@@ -25,6 +25,7 @@ def calibrated(folder: Path, k: int, happens: str = "nothing") -> None:
     launch(calibration_ranks.__file__, [str(folder), happens], k)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("k", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_all_processes_find_one_machine(tmp_path: Path, k: int) -> None:
     calibrated(tmp_path, k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs
@@ -16,6 +17,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
 
 
+@pytest.mark.full
 @settings(max_examples=25)
 @given(channel_graphs(), st.sampled_from([(1, 4), (2, 4), (4, 4), (5, 6), (6, 2)]))
 def test_each_is_a_partition_of_the_problem(

@@ -37,6 +37,7 @@ def test_slices_in_front_of_the_tail_and_filters_in_it(
     assert found.volume == sliced_volume(graph, modelling, part)
 
 
+@pytest.mark.full
 def test_a_model_that_does_not_end_in_linear_layers() -> None:
     graph = full_size_graph("squeezenet1_1")
     problem = Problem(graph, flops(graph), Modelling(slices=2), 2, 0.1)

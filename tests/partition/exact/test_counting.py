@@ -152,6 +152,7 @@ def test_what_native_proves_itself_needs_no_program(monkeypatch: pytest.MonkeyPa
 LONG = chain([64] * 10, [64 * n for n in (7, 11, 13, 17, 19, 23, 29, 31, 37, 41)], [9] * 10)
 
 
+@pytest.mark.full
 def test_time_that_is_up_leaves_a_gap() -> None:
     """At least what native finds, and at least its bound."""
     graph, work = LONG
@@ -182,6 +183,7 @@ def test_fine_grain_is_refused() -> None:
         solve(graph, flops(graph), 2, 0.1, modelling=Modelling(grain="fine"))
 
 
+@pytest.mark.full
 def test_where_no_program_counts_what_one_part_holds_bounds_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

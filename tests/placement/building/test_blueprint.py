@@ -81,12 +81,14 @@ def test_the_part_that_has_a_weight_goes_on_with_its_power_iteration(normed, gra
     check_training(critic(normed), place(critic(normed), plan), evaluated=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [placements.of_shared_layers, placements.of_data_parallel])
 def test_each_part_goes_on_with_its_copy_once_however_many_slices_read_it(make):
     plan = planned(traced(spectral_norm), make, k=2, slices=4)
     check_training(critic(), place(critic(), plan))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("norms", "passes"), [("micro-batch", 4), ("batch", 1)])
 def test_a_power_iteration_is_of_each_micro_batch_or_of_the_batch(norms, passes):
     placed = place(critic(), planned(traced(spectral_norm)), norms=norms)

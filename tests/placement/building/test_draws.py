@@ -59,6 +59,7 @@ def test_what_nobody_reads_is_drawn_and_updates_statistics():
     placements.check_equal(model, inputs, plan, seed=5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "draw",
     [

@@ -128,7 +128,7 @@ def test_what_belongs_to_a_part_is_where_it_computes_with_it():
         loss.backward()
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 def test_what_is_frozen_does_not_travel(grain):
     """Of layers in part frozen; and a message for each large tensor and for all small ones."""
     model, inputs = wide()

@@ -109,6 +109,7 @@ def test_random_partitions(
         assert found.planned.forward_bytes.sum() == placement.partition.evaluation.volume
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("name", ["normed", pytest.param("twice", marks=pytest.mark.full)])
 def test_20_steps_and_then_evaluation(name, grain):
@@ -162,6 +163,7 @@ def test_what_travels_of_data_parallelism():
     assert sent.backward_bytes.sum() == 0
 
 
+@pytest.mark.full
 def test_what_parts_hold_is_as_computed():
     model, inputs = batch_of("normed", 9)
     placement = in_slices("normed", model, inputs, 3, 3)

@@ -43,6 +43,7 @@ def in_slices(
     return place(copy.deepcopy(model), make(*TRACES[key], modelling, k, seed))
 
 
+@pytest.mark.full
 @given(
     name=st.sampled_from(NAMES),
     slices=st.integers(2, 4),
@@ -96,6 +97,7 @@ def test_without_norms_it_is_the_whole_batch(name, grain):
         torch.testing.assert_close(tensor, model.state_dict()[name_of], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.full
 def test_20_steps_with_norms_and_dropout_and_then_evaluation():
     """Statistics are those of the first slice, as rank 0's are torch DDP's."""
     model, inputs = batch_of("forked", 8)
@@ -138,6 +140,7 @@ def test_data_parallelism_copies_nothing_and_slices_that_lie_alike_are_one():
     assert sum(one.numel() for one in placement.parameters()) * 8 == size
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", ["residual", "forked"])
 def test_what_parts_hold_is_as_computed(name, grain):

@@ -104,6 +104,7 @@ def test_a_module_is_run_as_python_does(capfd, monkeypatch, tmp_path, program):
     assert (tmp_path / "0").read_text() == "7"
 
 
+@pytest.mark.full
 def test_a_rank_that_is_killed_is_named_and_ends_the_others(capfd, tmp_path, program):
     error = fails(program, tmp_path, "killed")
     assert str(error).startswith("rank 1 was ended by SIGKILL")
@@ -111,6 +112,7 @@ def test_a_rank_that_is_killed_is_named_and_ends_the_others(capfd, tmp_path, pro
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.full
 def test_one_that_does_not_end_by_itself_is_killed(capfd, tmp_path, program):
     error = fails(program, tmp_path, "stubborn")
     assert str(error) == "rank 1 ended with status 1; it said last: ValueError: so it is"

@@ -399,6 +399,7 @@ def test_a_training_that_ended_with_batches_in_flight_is_resumed_to_the_bit(stas
     refused("schedule async", streamed(3, stash=not stash))
 
 
+@pytest.mark.full
 def test_batches_in_flight_are_not_resumed_in_another_order(data, tmp_path, monkeypatch):
     """It depends on costs, so on the batch size that a plan was made for, and on measured work."""
     options = replace(OPTIONS["sgd"], steps=4)
@@ -487,6 +488,7 @@ def test_rates_are_the_checkpoints_unless_others_are_asked_for(rates, optimizer)
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_norms", [True, False])
 def test_norms_of_other_samples_than_a_checkpoints_are_said(has_norms, data, tmp_path):
     """Other shares of the batch passed in silence, though norms then make other losses of it."""
