@@ -328,6 +328,7 @@ def test_models_lists_those_that_are_named(capsys):
     ]
 
 
+@pytest.mark.full
 def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
     plan, parts, named = (tmp_path / name for name in ("plan.json", "parts", "named.json"))
     hgpart(*LENET, "-o", plan, "--partition-file", parts)
@@ -359,7 +360,7 @@ def test_a_plan_over_slices_is_verified_and_run_with_samples_for_each(capsys, tm
     assert capsys.readouterr().out.startswith("PASS")
 
 
-@pytest.mark.parametrize("width", [None, 60])
+@pytest.mark.parametrize("width", [pytest.param(None, marks=pytest.mark.full), 60])
 def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("COLUMNS", raising=False)
     if width is not None:

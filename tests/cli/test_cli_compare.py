@@ -262,6 +262,7 @@ def test_a_mistake_is_one_clear_line(mistake, capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_file_of_another_comparison_is_not_gone_on_from(net, capsys, tmp_path):
     file = tmp_path / "rows.json"
     job = ["compare", net, "--strategies", "random", "--k", 2, "--json", file]
@@ -394,7 +395,7 @@ def without_seconds(path):
 @pytest.mark.parametrize(
     "options",
     [
-        [],
+        pytest.param([], marks=pytest.mark.full),
         ["--grain", "fine", "--speeds", "1,1,2", "--seed", "3"],
         ["--linear", "layer", "--batch-size", "4", "--eps", "1", "--bytes-per-element", "2"],
         ["--input-shape", "1,20,20", "--no-input-vertex"],
@@ -423,6 +424,7 @@ def test_a_plan_has_a_page_a_csv_and_units(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["k"] == 2
 
 
+@pytest.mark.full
 def test_a_plan_of_another_model_is_refused(net, capsys, tmp_path):
     plan = tmp_path / "plan.json"
     hgpart("partition", net, "--k", 2, "--effort", 0, "-o", plan)

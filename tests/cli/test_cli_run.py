@@ -199,6 +199,7 @@ def schedules(plans):
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
 @pytest.mark.parametrize("backward", [False, True])
 def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):

@@ -102,7 +102,7 @@ def written(options):
 @pytest.mark.parametrize(
     ("plan", "kind", "dtype", "tolerance"),
     [
-        ("fine", "sgd", "float64", 1e-9),
+        pytest.param("fine", "sgd", "float64", 1e-9, marks=pytest.mark.full),
         ("fine in micro-batches", "sgd", "float64", 1e-9),
         pytest.param("coarse", "adam", "float32", 1e-4, marks=pytest.mark.full),
         pytest.param("coarse", "sgd", "float32", 1e-4, marks=pytest.mark.full),
@@ -169,7 +169,9 @@ def test_a_timeline_of_the_last_steps(carrier, plans, tmp_path, monkeypatch):
     assert steps == ({0, 1} if carrier == "threads" else {0, 1, 2})
 
 
-@pytest.mark.parametrize("file", ["trained.pt", "trained.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["trained.pt", pytest.param("trained.safetensors", marks=pytest.mark.full)]
+)
 def test_what_was_trained_is_the_models_state(file, plans, digits, tmp_path, capsys):
     """There was no way to have the weights but in the parts' checkpoints."""
     options = replace(OPTIONS["sgd"], steps=3)

@@ -116,6 +116,7 @@ def test_parameters_are_counted_element_by_element(
     assert shares.parameters.tolist() == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_add_up_to_the_models(name: str, grain: str) -> None:

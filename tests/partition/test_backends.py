@@ -402,6 +402,7 @@ def test_interrupt_ends_the_child_and_reaches_the_caller(tmp_path: Path) -> None
     wait_for_end(child)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_child_does_not_outlive_its_parent(tmp_path: Path) -> None:
     parent, child = start_long_run(tmp_path)

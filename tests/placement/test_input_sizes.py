@@ -86,6 +86,7 @@ def takes(model, inputs):
 TAKEN = {"residual", "grouped", "depthwise", "single", "branches", "heavy", "pooling", "sized"}
 
 
+@pytest.mark.full
 @given(
     name=st.sampled_from([*models.MODELS, "sized"]),
     grain=st.sampled_from(["coarse", "fine"]),
@@ -276,7 +277,7 @@ def test_a_part_as_a_function_is_of_one_size():
         torch.testing.assert_close(again, expected)
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_modules_in_a_mode_of_their_own_stay_in_it(training):
     """Another size put all modules in one mode: frozen norms took statistics of the batch."""
     torch.manual_seed(1)

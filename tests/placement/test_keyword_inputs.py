@@ -107,6 +107,7 @@ def test_what_is_refused_by_name():
     assert placed(mask=mask, scale=0.5, image=image).shape == (3, 4)
 
 
+@pytest.mark.full
 def test_a_plan_file_is_of_one_tensor(tmp_path):
     """It would be called with other numbers by who reads it."""
     model, inputs = Masked(), {"image": torch.zeros(2, 3, 8, 8), "scale": 2.0}
@@ -149,6 +150,7 @@ class Weighted(torch.nn.Module):
         return self.second(self.first(image) * scale) * gains.sum()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("samples", [1, 3])
 def test_what_is_a_batch_is_decided_by_the_example_alone(samples):
     """Of one sample, two are traced: numbers of two were then taken for a batch, and divided."""

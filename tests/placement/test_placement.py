@@ -476,6 +476,7 @@ def test_weights_from_a_file_into_a_model_without_any(tmp_path):
         placed.load_checkpoint(tmp_path / "cut.pt")
 
 
+@pytest.mark.full
 def test_a_plan_serves_for_other_float_types_and_no_other_model():
     model, shape = load_model("lenet5", seed=0)
     result = partition_model(model, hgpart.example_inputs(model, shape), k=2, eps=0.2, effort=0)
@@ -540,6 +541,7 @@ def test_a_partitioned_model_is_not_for_what_the_model_has_become():
         place(model, result)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("planned", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_plan_of_the_other_mode(planned):
     """What was partitioned in training computed as in training, though the model no longer did."""
@@ -688,7 +690,7 @@ class NormsBeside(nn.Module):
         return self.shared(self.last(maps.relu()))
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("twice", [False, True])
 def test_norms_that_nothing_reads_update_their_statistics(grain, twice):
     """What no result depends on was left out, and the norms' new statistics with it."""
@@ -737,7 +739,7 @@ class PerPass(nn.Module):
         return self.second(centred), torch.cat([scale, centred.mean((0, 2, 3))])
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("fixed", [False, True])
 def test_maps_that_do_not_grow_with_the_batch_cost_what_they_send(fixed, grain):
     """All were counted per sample: the bytes of another batch than that of the example differed."""

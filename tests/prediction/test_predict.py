@@ -201,6 +201,7 @@ def test_a_period_is_what_one_more_step_takes() -> None:
     assert period(planned, Sharing((0, 1))) == 9.0
 
 
+@pytest.mark.full
 @given(st.sampled_from(NAMES), st.integers(1, 3), st.integers(1, 2))
 def test_a_period_is_no_longer_than_a_step(name: str, count: int, slices: int) -> None:
     placement = sliced(name, slices, 2, 0)

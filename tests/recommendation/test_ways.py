@@ -45,6 +45,7 @@ def figures(recommendation: Recommendation) -> list[Any]:
     ]
 
 
+@pytest.mark.full
 def test_seconds_are_those_of_the_plans(found: Recommendation) -> None:
     again = []
     for one in found.ranked:

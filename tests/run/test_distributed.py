@@ -44,7 +44,7 @@ def kill_when_all_work(folder, k, victim):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "micro_batches"), [(4, "3"), pytest.param(12, "123", marks=pytest.mark.full)]
+    ("seeds", "micro_batches"), [(2, "3"), pytest.param(12, "123", marks=pytest.mark.full)]
 )
 def test_parts_in_processes_do_what_the_model_does(seeds, micro_batches, capfd):
     launch(RANKS, ["agree", str(seeds), *micro_batches], 3)

@@ -87,9 +87,9 @@ def check(make, inputs, rule, micro_batches):
     ("rule", "name", "norms"),
     [
         ("sequential", "forked", "micro-batch"),
-        ("gpipe", "residual", "micro-batch"),
+        pytest.param("gpipe", "residual", "micro-batch", marks=pytest.mark.full),
         ("1f1b", "grouped", "batch"),
-        ("zero-bubble", "tied", "micro-batch"),
+        pytest.param("zero-bubble", "tied", "micro-batch", marks=pytest.mark.full),
         ("greedy", "depthwise", "batch"),
     ],
 )

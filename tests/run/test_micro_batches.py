@@ -169,6 +169,7 @@ class Windows(nn.Module):
         return self.drop(x.flatten(0, 1)).unflatten(0, (-1, 4))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["called", "step", "verify"])
 def test_a_norm_with_one_value_per_channel_is_refused(how):
     """As torch does where the model calls it; its operator would make the variance NaN."""

@@ -129,7 +129,7 @@ class Aside(nn.Module):
         return (self.head(features), self.aside(maps)) if self.training else self.head(features)
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize(
     ("first", "aside"), [(True, nn.Conv2d(6, 5, 1)), (True, nn.Softmax(1)), (False, nn.Softmax(1))]
 )

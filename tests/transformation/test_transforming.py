@@ -44,6 +44,7 @@ def batch() -> Tensor:
     return torch.randn(4, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("cells", "kind"), [*EACH[:1], *(full(*each) for each in FEW[1:]), *EACH[4:]]
 )
@@ -163,6 +164,7 @@ def test_groups_that_do_not_divide_the_channels(
     assert made(batch()).shape == (4, 5)
 
 
+@pytest.mark.full
 def test_stages_are_chosen_and_what_is_left_is_said() -> None:
     two = nn.Sequential(
         *list(model_of("inverted"))[:2], nn.Conv2d(8, 12, 1).double(), Basic(12).double()

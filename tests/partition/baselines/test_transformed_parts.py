@@ -35,6 +35,7 @@ def volume(graph: ChannelGraph, k: int) -> int:
     return evaluate_parts(*transformed_parts(problem), k).volume
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("k", PARTS)
 def test_cells_side_by_side_read_whole_maps_and_send_whole_maps(k: int) -> None:
     found = volume(graph_of("parallel", k), k)
@@ -57,6 +58,7 @@ def test_parts_of_a_stage_read_their_share_and_send_it_once(parts: int, k: int) 
     assert found == (k - 1) * CHANNELS // k * (PIXELS + POOLED)
 
 
+@pytest.mark.full
 def test_more_devices_than_parts() -> None:
     lenet5 = full_size_graph("lenet5")
     with pytest.raises(ArgumentError, match="2 devices, but the model has 1 part:"):

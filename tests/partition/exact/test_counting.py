@@ -276,6 +276,7 @@ def test_one_ctrl_c_ends_it_in_the_native_start(monkeypatch: pytest.MonkeyPatch)
     assert_interrupted(solve(graph, work, 8, 0.03, time_limit=600))
 
 
+@pytest.mark.full
 def test_ctrl_c_returns_the_best_of_a_model(interrupted: None) -> None:
     graph, work = LONG
     assert_interrupted(solve(graph, work, 8, 0.03, time_limit=600))

@@ -59,6 +59,7 @@ def test_a_partition_keeps_its_limits(grain: str) -> None:
     assert found.evaluation.imbalance <= 0.3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_batches_in_flight_have_maps_and_weights_of_their_own(grain: str) -> None:
     graph, modelling = graph_of("residual"), Modelling(grain=grain)

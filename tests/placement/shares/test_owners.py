@@ -47,6 +47,7 @@ def learner(name):
     return model, *placements.traced_model(model, inputs)
 
 
+@pytest.mark.full
 @given(
     name=st.sampled_from(["residual", "forked", "tied"]),
     slices=st.integers(2, 4),

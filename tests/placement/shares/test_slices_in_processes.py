@@ -13,7 +13,8 @@ from hgpart.run.processes.launch import launch
 @pytest.mark.parametrize(
     ("k", "cases"),
     [
-        (2, ["norms of the batch", "changes", "shared layers"]),  # fine-grain, and coarse-grain
+        (2, ["changes"]),
+        pytest.param(2, ["norms of the batch", "shared layers"], marks=pytest.mark.full),
         pytest.param(2, ["coarse", "fine"], marks=pytest.mark.full),
         pytest.param(3, ["coarse", "fine", "shared layers"], marks=pytest.mark.full),
     ],

@@ -196,6 +196,7 @@ def test_compiled_steps():
     assert verify(model, placement, inputs).failures == ()
 
 
+@pytest.mark.full
 def test_a_slice_of_one_sample_and_one_value_is_no_batch():
     model, inputs = batch_of("normed", 4)
     placement = in_slices("normed", model, inputs, 4, 3)

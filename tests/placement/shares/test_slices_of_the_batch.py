@@ -71,7 +71,7 @@ def test_random_partitions(
         assert not learns or found.traffic.forward_bytes.sum() == volume
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("name", ["residual", "tied"])
 def test_without_norms_it_is_the_whole_batch(name, grain):
     """Called as the model is, and over 20 steps of sgd with momentum."""

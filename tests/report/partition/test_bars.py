@@ -92,7 +92,9 @@ def test_no_colours_where_the_reader_wants_none(report: Report) -> None:
     assert [re.sub(r"\x1b\[[\d;]*m", "", line) for line in refused] == plain
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize(
+    "width", [40, *(pytest.param(n, marks=pytest.mark.full) for n in (80, 200))]
+)
 def test_many_layers_are_few_lines_of_the_terminal(width: int) -> None:
     report = make_report(layers=40, k=4, channels=16)
     lines = [line for line in printed(report, width=width) if " % " in line]

@@ -161,6 +161,7 @@ def test_a_reader_that_has_enough_is_no_failure(tmp_path):
         launch(str(file), [], 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
 )
@@ -186,6 +187,7 @@ def test_no_process_outlives_its_launcher(tmp_path, program, number):
             os.kill(int(child), signal.SIGKILL)
 
 
+@pytest.mark.full
 def test_rank_0_has_the_launchers_terminal(tmp_path):
     file = tmp_path / "program.py"
     file.write_text(
