@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -41,16 +41,21 @@ def map_nets(model: CnnVertices) -> Nets:
 def parameter_nets(model: CnnVertices) -> Nets:
     """A net for the parameters of each vertex: its slices, of which the first sums gradients.
 
-    Parameters that a task holds and others read, as the scale of a norm over the width, are a net
-    of their own: that task and all that read it, in all slices.
+    A parameter that a task holds and others read, as the scale of a norm over the width, is a net
+    of its own: that task and all that read it, in all slices.
     """
     first_layer = 2 * len(model.views) * model.modelling.slices
-    costs = vertex_gradients(model)
-    read = read_parameters(model)[1] * model.modelling.training
+    own, read = vertex_gradients(model), read_parameters(model)
+    readers = readers_of_parameters(model)
+    vertices = np.array([vertex for vertex, _ in read.values()], dtype=np.int64)
+    costs = np.array([cost for _, cost in read.values()], dtype=np.int64) * model.modelling.training
+    np.subtract.at(own, vertices, costs)
+    every = np.arange(model.slice_vertices)
+    by_layer = [readers.get(at, vertices[:0]) for at in read]
     return Nets.joined(
         [
-            _nets_over_slices(model, costs - read, first_layer),
-            _nets_over_slices(model, read, first_layer, readers_of_parameters(model)),
+            _nets_over_slices(model, every, own, first_layer),
+            _nets_over_slices(model, vertices, costs, first_layer, by_layer),
         ]
     )
 
@@ -61,28 +66,30 @@ def statistics_nets(model: CnnVertices) -> Nets:
     The first of them adds up sums and sums of squares.
     """
     first_layer = len(model.views) * (2 * model.modelling.slices + 1)
-    return _nets_over_slices(model, vertex_statistics(model), first_layer)
+    every = np.arange(model.slice_vertices)
+    return _nets_over_slices(model, every, vertex_statistics(model), first_layer)
 
 
 def _nets_over_slices(
     model: CnnVertices,
+    vertices: Int64,
     costs: Int64,
     first_layer: int,
-    others: Mapping[int, Int64] | None = None,
+    others: Sequence[Int64] | None = None,
 ) -> Nets:
     """A net of each vertex of that cost over all slices; none where it is 0 or a slice is all.
 
     In every slice others belong to it, too, which are sent what the first has.
     """
-    own = np.flatnonzero(costs) if model.modelling.slices > 1 else np.zeros(0, dtype=np.int64)
-    every = np.arange(len(own) + 1)
+    some = np.flatnonzero(costs if model.modelling.slices > 1 else costs[:0])
+    own, every = vertices[some], np.arange(len(some) + 1)
     slices = np.arange(model.modelling.slices)[:, None] * model.slice_vertices
     pins = [
-        (np.union1d((others or {}).get(vertex, vertex), vertex) + slices).ravel()
-        for vertex in own.tolist()
+        (np.union1d(others[at] if others else vertices[at], vertices[at]) + slices).ravel()
+        for at in some.tolist()
     ]
     return Nets(
-        costs=costs[own],
+        costs=costs[some],
         gathers=np.full(len(own), others is None),
         layers=(first_layer + model.vertex_layers[own]).astype(np.int32),
         roots=own.astype(np.int32),
@@ -101,12 +108,12 @@ def _are_of_parameters(model: CnnVertices, nets: Nets) -> Bool:
 
 
 def readers_of_parameters(model: CnnVertices) -> dict[int, Int64]:
-    """By vertex that holds parameters for others, the vertices of a slice that read them."""
+    """By layer whose parameters others read, the vertices of a slice that do."""
     maps = _map_nets(model, model.views)
     readers, found = maps.lists.united(maps.sets), dict[int, Int64]()
     for net in np.flatnonzero(_are_of_parameters(model, maps)).tolist():
-        own, root = readers[int(maps.readers[net])], int(maps.roots[net])
-        found[root] = np.union1d(found[root], own) if root in found else own
+        own, at = readers[int(maps.readers[net])], int(maps.layers[net])
+        found[at] = np.union1d(found[at], own) if at in found else own
     return found
 
 

@@ -52,20 +52,13 @@ def vertex_gradients(model: CnnVertices) -> Int64:
     return vertex_parameters(model)[1] * model.modelling.training
 
 
-def read_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
-    """Those of them, in elements and bytes, that a vertex holds and others read, as data.
-
-    Returns
-    -------
-    two int64 arrays, shape (model.slice_vertices,)
-    """
-    elements = np.zeros(model.slice_vertices, dtype=np.int64)
-    in_bytes = np.zeros(model.slice_vertices, dtype=np.int64)
-    for view, layout in zip(model.views, model.layouts, strict=True):
-        if layout is not None and view.layer.kind == PARAMETER:
-            elements[layout.finish] += view.layer.parameters
-            in_bytes[layout.finish] += view.layer.parameters * view.element_bytes
-    return elements, in_bytes
+def read_parameters(model: CnnVertices) -> dict[int, tuple[int, int]]:
+    """Those that a vertex holds and others read, as data: by layer that vertex, and their bytes."""
+    return {
+        at: (layout.finish, view.layer.parameters * view.element_bytes)
+        for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True))
+        if layout is not None and view.layer.kind == PARAMETER
+    }
 
 
 def vertex_statistics(model: CnnVertices) -> Int64:

@@ -65,7 +65,27 @@ class Token(nn.Module):
         return self.head(tokens.mean(1)), self.token
 
 
-@pytest.mark.parametrize(("make", "grain"), [(OverWidth, "coarse"), (Token, "fine")])
+class Joined(Token):
+    """Two parameters of one task, of which what follows reads the second alone, too.
+
+    The table sent both to all that read either.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.mixed = nn.Conv2d(3, 4, 2, 2), nn.Linear(4, 4)
+        self.positions = nn.Parameter(torch.randn(1, 10, 4))
+
+    def forward(self, image):
+        tokens = self.patches(image).flatten(2).transpose(1, 2)
+        joined = torch.cat([self.token + self.positions[:, :1], self.positions[:, 1:]], 1)
+        tokens = torch.cat([self.token.expand(image.shape[0], -1, -1), tokens], 1)
+        return self.head((self.mixed(tokens + joined) + self.positions)[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("make", "grain"), [(OverWidth, "coarse"), (Token, "fine"), (Joined, "coarse")]
+)
 def test_what_channels_share_goes_to_each_part_once_whatever_the_slices(make, grain):
     """The table had it once for each slice, the parts once for slices that lie alike."""
     model, inputs = make().double(), torch.randn(6, 3, 6, 6, dtype=torch.float64)

@@ -255,7 +255,8 @@ class _Assembly:
         self.weights: list[int] = []
         self.memory: list[int] = []
         self.parameters: list[int] = []  # bytes of a vertex of each type
-        self.read_parameters: dict[int, int] = {}  # the same, of those that others read
+        # By type, then by layer, bytes of parameters that others read.
+        self.read_parameters: dict[int, dict[int, int]] = {}
         self.statistics: list[int] = []  # the same, of norms
         self.type_classes: list[tuple[int, int]] = []
         self.type_layers: list[int] = []
@@ -273,24 +274,26 @@ class _Assembly:
         modelling, found = problem.modelling, list[_Shared]()
         for kind, (own, numbers) in enumerate(zip(self.parameters, self.statistics, strict=True)):
             cost = own + numbers * (modelling.norms == "batch")
-            kept = math.ceil(problem.copies * (own + self.read_parameters.get(kind, 0)))
+            read = sum(self.read_parameters.get(kind, {}).values())
+            kept = math.ceil(problem.copies * (own + read))
             if cost * modelling.training or kept:
                 found.append(_Shared((2 * kind,), (), cost * modelling.training, kept, False))
         readers = self._readers_of_parameters()
-        for kind, own in self.read_parameters.items() if modelling.training else ():
-            pins, types = readers.get(kind, (set(), set()))
-            others = sorted(pins - {2 * kind})
-            found.append(_Shared((2 * kind, *others), tuple(sorted(types)), own, 0, True))
+        for kind, layers in self.read_parameters.items() if modelling.training else ():
+            for at, own in layers.items():
+                pins, types = readers.get(at, (set(), set()))
+                others = sorted(pins - {2 * kind})
+                found.append(_Shared((2 * kind, *others), tuple(sorted(types)), own, 0, True))
         return found
 
     def _readers_of_parameters(self) -> dict[int, tuple[set[int], set[int]]]:
-        """By type that holds parameters for others, the pins of its unit and the types of sets."""
+        """By layer whose parameters others read, the pins of its unit and the types of sets."""
         found: dict[int, tuple[set[int], set[int]]] = {}
         for number, own in enumerate(self.found.nets):
             for at, entry_set, net_slots in own:
                 if self.problem.views[at].layer.kind == PARAMETER:
                     pins = self._pins(number, net_slots)
-                    readers = found.setdefault(pins[0] // 2, (set(), set()))
+                    readers = found.setdefault(at, (set(), set()))
                     readers[0].update(pins)
                     readers[1].update(self.types_of_set[entry_set] if entry_set else ())
         return found
@@ -435,10 +438,13 @@ class _Assembly:
             if view.layer.kind != PARAMETER
         )
 
-    def _read_parameters(self, at: int) -> int:
-        """Bytes of the parameters of a row that others read, with those of tied layers."""
-        views = (view for view in self.tied[at] if view.layer.kind == PARAMETER)
-        return sum(view.layer.parameters * view.element_bytes for view in views)
+    def _read_parameters(self, at: int) -> dict[int, int]:
+        """Bytes of the parameters of a row that others read, by layer, with tied ones."""
+        return {
+            view.at: view.layer.parameters * view.element_bytes
+            for view in self.tied[at]
+            if view.layer.kind == PARAMETER
+        }
 
     def _cell_parameters(self, at: int, column: int) -> int:
         """Bytes of the parameters of a cell, with those of tied layers."""
