@@ -676,7 +676,10 @@ class NormsBeside(nn.Module):
     def __init__(self, twice):
         super().__init__()
         self.twice = twice
-        self.first, self.beside = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 1)
+        self.first, self.beside = (
+            nn.Conv2d(3, 6, 3),
+            nn.utils.parametrizations.weight_norm(nn.Conv2d(6, 4, 1)),
+        )
         self.last = nn.Conv2d(6, 6, 1)
         self.norm, self.of_beside = nn.BatchNorm2d(6), nn.BatchNorm2d(4, affine=False)
         self.shared = nn.BatchNorm2d(6)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -134,10 +135,10 @@ class Blueprint:
     def used_state(self) -> tuple[str, ...]:
         """Parameters and buffers, by name, that the traced graph takes."""
         named = {**self.traced.parameters, **self.traced.buffers}
-        taken = {node.name for node in live_nodes(self.traced.results)}
-        for layer in self.graph.layers:
-            for name in layer.operators:  # statistics that a norm replaces are not live
-                taken |= {operand.name for operand in self.nodes[name].all_input_nodes}
+        computed = [self.nodes[name] for layer in self.graph.layers for name in layer.operators]
+        # Statistics that a norm replaces, and what it takes them of, need not be live.
+        operands = chain.from_iterable(node.all_input_nodes for node in computed)
+        taken = {node.name for node in live_nodes([*self.traced.results, *operands])}
         taken |= {
             placeholder
             for placeholder, new in self.traced.updates.items()
