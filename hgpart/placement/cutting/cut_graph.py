@@ -137,6 +137,8 @@ class CutGraph(StepGraph):
             under = self.under(node, {axes[0]: positions})
             if under is not None:
                 return CutValue(under, axes[0], positions)
+        if node.target is operator.getitem or operator_of(node).cut == "dropout":  # of maps alone
+            return CutValue(self.copy(node))
         return CutValue(same_index.on_whole_tensors(self, node))
 
     def _check_given(self, node: fx.Node) -> None:

@@ -59,6 +59,18 @@ def test_what_nobody_reads_is_drawn_and_updates_statistics():
     placements.check_equal(model, inputs, plan, seed=5)
 
 
+def test_channels_that_lie_in_several_dimensions_are_dropped_alike():
+    """Each part dropped by numbers of its own what was computed on whole tensors."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 1), nn.PixelShuffle(2), nn.Dropout(0.4), nn.Conv2d(2, 4, 1)),
+    ).double()
+    inputs = [torch.randn(2, 3, 4, 4, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, inputs)
+    plan = placements.of_single_tasks(traced, graph, Modelling(), 3, 0)
+    placements.check_equal(model, inputs, plan, seed=5)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "draw",
