@@ -294,8 +294,9 @@ class RandomNetwork(nn.Module):
         if kind == "columns":
             return Block(lambda own, x: own.f(x), f=nn.Linear(columns, columns))
         weight = nn.Parameter(torch.randn(out, channels) / channels**0.5)
+        form = "oc,nchw->nohw"  # the mean itself, of what a norm made, is what rounding leaves
         return Block(
-            lambda own, x: torch.einsum("oc,nchw->nohw", own.weight, x * x.mean(1, keepdim=True)),
+            lambda own, x: torch.einsum(form, own.weight, x * x.square().mean(1, keepdim=True)),
             weight=weight,
         )
 
