@@ -204,6 +204,8 @@ class RandomNetwork(nn.Module):
             if rows * columns * channels // groups == 1:
                 return self._activation(shape)
             norm = nn.GroupNorm(groups, channels, affine=affine)
+            # torch's own backward pass crashes where channels lie last and maps need no gradients.
+            return Block(lambda own, x: own.norm(x.contiguous()), norm=norm)
         elif kind == "layer":
             norm = nn.LayerNorm(channels, elementwise_affine=affine)
             return Block(
