@@ -49,6 +49,21 @@ def test_without_memory_and_by_gradcheck():
         statistics_of(maps.detach().bfloat16())
 
 
+def test_one_sample_that_lies_apart_in_memory():
+    """As one of several tokens: torch's backward pass took it for laid out as the gradient is."""
+    torch.manual_seed(0)
+    tokens = torch.randn(1, 10, 4, dtype=torch.float64)[:, 1:].mT.unflatten(2, (3, 3))
+    weight, bias = torch.randn(2, 4, dtype=torch.float64)
+    found = []
+    for operand in (tokens, tokens.contiguous()):
+        leaves = [one.detach().requires_grad_() for one in (operand, weight, bias)]
+        statistics = statistics_of(leaves[0])
+        made = normalised(leaves[0], statistics, *leaves[1:], 1e-5)
+        gradient = torch.arange(36.0, dtype=torch.float64).view(1, 4, 3, 3).sin()
+        found.append(torch.autograd.grad(made, leaves, gradient))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
 def test_second_derivatives_are_refused_by_name():
     """Of a sum of gradients, whose incoming gradient is a constant, torch would say nothing."""
     maps = torch.randn(3, 2, 2).double().requires_grad_()
