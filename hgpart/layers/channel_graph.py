@@ -128,10 +128,14 @@ class Mixing:
     norm : str
         The first batch norm that has no running statistics, and so takes those of the batch in
         evaluation, too.
+    ignored : tuple of (str, int)
+        Inputs, by placeholder, and the target in them that a mean over targets leaves out: without
+        such targets, which a step finds out, it is one over samples.
     """
 
     operator: str = ""
     norm: str = ""
+    ignored: tuple[tuple[str, int], ...] = ()
 
     def of_norms(self, norms: str) -> str:
         """What it is where norms take their statistics of each "slice", or of the "batch"."""

@@ -6,7 +6,8 @@ the rules of the operator table: an operator that has none, and is given samples
 
 Two things are no mixing. A batch norm in training, whose statistics are of what it is given
 (`Modelling.norms`); and a mean over the batch that is returned, or a sum of such means, as a
-model's own loss: a step adds up those of its micro-batches by their samples.
+model's own loss: a step adds up those of its micro-batches by their samples. A mean over targets
+is one where none is ignored: `Mixing.ignored` says what to look for in those that are an input.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hgpart.errors import TraceError
 from hgpart.layers.channel_graph import Mixing
 from hgpart.layers.constants import integers
 from hgpart.operators import moving
-from hgpart.operators.calls import argument, module_of, only_updated
+from hgpart.operators.calls import argument, has_gradients, module_of, only_updated
 from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex
 from hgpart.operators.ids import constant_along, core, in_order
 from hgpart.operators.samples import Average, Positions, by_first, loss, loss_of_classes
@@ -40,6 +41,10 @@ from hgpart.tracing.traced_nodes import (
     holds_tensors,
     is_tensor,
 )
+
+aten = torch.ops.aten
+_PLACES = {aten.argmax, aten.argmin, aten.argsort}  # make numbers of places, from 0 on
+_WITH_PLACES = {aten.max, aten.min, aten.sort, aten.topk}  # as their second result
 
 SEEN = 3  # times the batch that was traced: of few samples a turn by two is none
 
@@ -77,7 +82,7 @@ def mixed_samples(traced: TracedModel) -> Mixing:
         walk.run()
     except _MixedError as error:
         return Mixing(str(error), walk.norm)
-    return Mixing("", walk.norm)
+    return Mixing("", walk.norm, tuple(walk.ignored))
 
 
 def _fixed(traced: TracedModel) -> str:
@@ -96,6 +101,7 @@ class _Walk:
         self.batch = SEEN * traced.batch_size
         self.values: dict[fx.Node, Any] = {}
         self.norm = ""
+        self.ignored: dict[tuple[str, int], None] = {}
 
     def run(self) -> None:
         graph = self.traced.graph_module.graph
@@ -207,6 +213,8 @@ class _Walk:
         if isinstance(effect, Average):
             if growing or not _is_even(combined(effect.ids), self.batch):
                 raise _MixedError(node)
+            if known.samples is loss_of_classes:
+                self._note_targets(node)
             return self._results(node, lambda part: _Mean(node, self._shape(part)))
         if isinstance(effect, Reindex):
             ids = effect.ids if isinstance(effect.ids, tuple) else (effect.ids,)
@@ -249,6 +257,45 @@ class _Walk:
         of_samples = not all(constant_along(ids, dim) for dim in range(ids.dim()) if dim != 1)
         if not self.traced.training and running is None and of_samples:
             self.norm = self.norm or f"{_said(node)} takes its statistics of the batch"
+
+    def _note_targets(self, node: fx.Node) -> None:
+        """Classes that are inputs, moved about at most: a step sees whether some are ignored.
+
+        Of others no target is ignored, as they are places, or of each sample as many, as they are
+        alike for all samples; or it is not known.
+        """
+        ignored = argument(node, "ignore_index")
+        waiting, seen = [argument(node, "target")], set[fx.Node]()
+        if has_gradients(waiting[0].meta["val"].dtype):  # probabilities
+            return
+        while waiting:
+            target = waiting.pop()
+            if target in seen or not self._differs(target):
+                continue
+            seen.add(target)
+            moved = _moved(target)
+            if target.op == "placeholder":
+                self.ignored[target.name, ignored] = None
+            elif moved is None:
+                raise _MixedError(
+                    node,
+                    "is a loss that the model computes itself, a mean over targets of which some "
+                    f"may be {ignored}, which it ignores",
+                )
+            else:
+                waiting += moved
+
+    def _differs(self, target: fx.Node) -> bool:
+        """Whether numbers may be other ones for other samples, and negative."""
+        value, known = self.values[target], operator_of(target)
+        drawn = torch.Tag.nondeterministic_seeded in getattr(target.target, "tags", ())
+        filled = (known.makes is not None or known.is_fill) and not drawn
+        makers, maker = _PLACES, target
+        if target.target is operator.getitem and target.args[1] == 1:
+            makers, (maker,) = _WITH_PLACES, target.all_input_nodes
+        counts = getattr(maker.target, "overloadpacket", None) in makers
+        truths = first_tensor(target.meta["val"]).dtype == torch.bool
+        return not (isinstance(value, Constant) or filled or counts or truths)
 
     def _check_grows(self, node: fx.Node, ids: torch.Tensor, growing: Sequence[int]) -> None:
         """Raise an error if what grows with the batch are not samples."""
@@ -311,6 +358,20 @@ class _Walk:
                 raise _MixedError(node, "returns samples in another order")
         elif not _is_even(value.ids, self.batch):
             raise _MixedError(node)
+
+
+def _moved(node: fx.Node) -> list[fx.Node] | None:
+    """What an operator moves about, or makes integers of; None if it does anything else."""
+    known, operands = operator_of(node), [*filter(holds_tensors, node.all_input_nodes)]
+    dtype = first_tensor(node.meta["val"]).dtype
+    if node.target is operator.getitem:
+        return operands
+    if getattr(node.target, "overloadpacket", None) in (aten._to_copy, aten.to):
+        return operands if dtype == torch.int64 else None
+    rule = known.samples or known.rule
+    moves = known.moves_only or rule in (moving.on_ids, moving.joined, moving.padded)
+    alike = all(first_tensor(one.meta["val"]).dtype == dtype for one in operands)
+    return operands if moves and alike else None
 
 
 class _Unknown:

@@ -365,11 +365,13 @@ class Placement(nn.Module):
             has another type or, but for the batch, another shape than was traced. If a norm has one
             value per channel to take its statistics of, or gradients are wanted that a placement
             does not have; in slices of the batch also those of parameters that have hooks, or were
-            frozen when they were placed.
+            frozen when they were placed, and targets that a mean that the model computes ignores.
         """
         self.check_alike((batch_size,))
         self._check_pass(inputs)
         self._check_inputs(batch_size, inputs)
+        if len(self.shares) > 1:
+            self._check_targets(inputs)
 
     def check_alike(self, sizes: Sequence[int]) -> None:
         """What of `check_batch`, for micro-batches of some sizes, all processes find alike.
@@ -467,6 +469,19 @@ class Placement(nn.Module):
                 raise PlacementError(
                     f"{name} of shape {tuple(value.shape)}: accepted is {shape} in a batch of "
                     f"{batch_size}, other sizes by for_inputs"
+                )
+
+    def _check_targets(self, inputs: Sequence[torch.Tensor | None]) -> None:
+        """Raise a PlacementError if means that the model takes over targets leave some out."""
+        said = dict(zip(self.inputs, self.arguments.names, strict=True))
+        given = dict(zip(self.inputs, inputs, strict=True))
+        for name, ignored in self.blueprint.graph.mixing.ignored:
+            value = given[name]
+            if value is not None and bool((value.to(torch.int64) == ignored).any()):
+                raise PlacementError(
+                    f"{said[name]} holds {ignored}, which a mean that the model computes over "
+                    "targets leaves out: accepted in slices and micro-batches are other targets, "
+                    "or a loss function that computes the mean"
                 )
 
     def _check_types(self, inputs: Sequence[torch.Tensor | None]) -> None:
@@ -610,8 +625,8 @@ class Placement(nn.Module):
             kind return (sum, count), and the loss is the sum over the count of the batch: counts
             have to follow from targets alone, as they are asked for before all results are there.
             Such a function is called once more for each micro-batch, without gradients and with
-            other results. A loss that the model computes itself has to be a mean over samples, too.
-            Needed in grad mode.
+            other results. A loss that the model computes itself has to be a mean over samples, too,
+            and targets for it are none that it ignores. Needed in grad mode.
         schedule : Schedule, optional
             Of `hgpart.schedule`; the whole batch at once when left out. One is for all sizes of
             inputs, where parts do the same steps in each of them.
@@ -873,6 +888,8 @@ class Placement(nn.Module):
         for batch in by_share:
             for own in batch:
                 self._check_inputs(own["batch_size"], [own.get(name) for name in self.inputs])
+        if len(sizes) * len(self.shares) > 1:
+            self._check_targets(inputs)
         return [named_by_share(self.blueprints, batch) for batch in by_share]
 
     def _check_there(self, inputs: Sequence[torch.Tensor | None], part: int) -> None:

@@ -233,6 +233,32 @@ def test_a_models_own_loss_is_a_mean_over_samples() -> None:
     assert {name for name in said if said[name]} == {*others}
 
 
+def test_what_a_models_own_mean_ignores_is_looked_for_in_targets_that_are_inputs() -> None:
+    """A mean over targets but those of -100 was taken for one over all of them."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("classes", torch.tensor([2, -100, 0]))
+
+        def forward(self, x: Tensor, labels: Tensor, floating: Tensor) -> list[Tensor]:
+            padded = functional.pad(labels.view(-1, 1), (0, 1), value=-100)
+            inputs = [padded[:, :1].flatten(), floating.long()]
+            never = [x.argmax(1), (labels > 1).long(), torch.zeros(x.shape[0]).long(), x.softmax(1)]
+            computed = [labels.masked_fill(labels == 1, -100), self.classes[labels]]
+            return [functional.cross_entropy(x, one) for one in (*inputs, *never, *computed)]
+
+    x, labels = torch.zeros(2, 4).double(), torch.tensor([0, 1])
+    traced = trace(Model(), [x, labels, labels.double()])
+    found = [mixed_samples(replace(traced, results=(node,))) for node in traced.results]
+    assert [one.ignored for one in found] == [
+        *((("labels", -100),), (("floating", -100),)),
+        *([()] * 6),
+    ]
+    refused = "a mean over targets of which some may be -100, which it ignores"
+    assert [refused in one.operator for one in found] == [False] * 6 + [True] * 2
+
+
 def test_norms_in_training_are_left_to_who_divides() -> None:
     found = mixed_samples(traced_of(lambda m, x: m.norm(x)))  # type: ignore[operator]
     assert found.of_norms("slice") == ""

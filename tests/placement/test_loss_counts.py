@@ -175,3 +175,35 @@ def test_a_loss_that_the_model_computes_is_a_mean_over_samples(options):
     else:
         order = schedule(placement, "greedy", 3)
         torch.testing.assert_close(placement.step([x, labels], None, own, order), whole)
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_targets_that_a_loss_in_the_model_ignores_are_refused_where_the_batch_is_divided(slices):
+    """Each micro-batch and slice had a mean of its own: a quarter without a target made NaN."""
+    torch.manual_seed(0)
+    x, labels = torch.randn(6, 3, dtype=torch.float64), torch.arange(6) % 5
+    model = WithLoss()
+    traced, graph = placements.traced_model(model, [x, labels])
+    plan = placements.of_random_blocks(traced, graph, Modelling(slices=slices), 2, 0)
+    placement = place(copy.deepcopy(model), plan)
+    orders = {count: schedule(placement, "gpipe", count) for count in (1, 3)}
+    some = labels.masked_fill(labels == 1, -100)
+    message = "^labels holds -100, which a mean that the model computes over targets leaves out: "
+
+    def loss_of(targets, micro_batches):
+        return placement.step([x, targets], None, lambda made, _: made[0], orders[micro_batches])
+
+    for targets in (labels, some):
+        expected = model(x, targets)[0].detach()
+        for micro_batches in orders:
+            if targets is labels or slices * micro_batches == 1:
+                torch.testing.assert_close(loss_of(targets, micro_batches), expected)
+                continue
+            with pytest.raises(PlacementError, match=message):
+                loss_of(targets, micro_batches)
+            for part in {*placement.output_parts}:  # as in a process
+                with pytest.raises(PlacementError, match=message):
+                    placement.divided([x, some], [6 // micro_batches] * micro_batches, part)
+    if slices > 1:
+        with pytest.raises(PlacementError, match=message):
+            placement(x, some)
