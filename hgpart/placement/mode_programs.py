@@ -128,7 +128,7 @@ def build_programs(
             "generator alone, and return what they make"
         )
     if len(blueprints) > 1:
-        check_divisible(blueprint)
+        blueprint.check_divided("slices", blueprint.partition.modelling.norms)
     statistics = shared_statistics(blueprints)
     order = order_of_layers(blueprints, statistics)
     built = {part: build_part(blueprints, part, order[part], statistics) for part in held}
@@ -227,19 +227,6 @@ def _registered(
     else:
         owner.register_buffer(attribute, value)
     return f"{folder}.{attribute}"
-
-
-def check_divisible(blueprint: Blueprint) -> None:
-    """Raise a PlacementError if slices would not make what the whole batch makes.
-
-    Samples depend on each other, or what a pass leaves to the next on all of them.
-    """
-    blueprint.check_divided("slices", blueprint.partition.modelling.norms)
-    for node in blueprint.facts.carried.keys() - blueprint.carriers.keys():
-        raise PlacementError(
-            f"the model reads its buffer {blueprint.traced.buffers[node.name]} and changes it: "
-            "accepted in slices of the batch are buffers that norms alone read and change"
-        )
 
 
 def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> Iterator[Slice]:

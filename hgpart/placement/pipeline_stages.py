@@ -65,7 +65,7 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
     PlacementError
         If parts send to each other both ways, as partitions inside layers do: such parts are no
         stages, and `Placement.step` runs them. If the result is not on the last one, if the model
-        mixes samples, or as in `part_as_function`.
+        mixes samples or counts up a buffer that it reads, or as in `part_as_function`.
 
     >>> import hgpart, torch
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3))

@@ -431,7 +431,7 @@ class Placement(nn.Module):
                 )
 
     def check_micro_batches(self, count: int) -> None:
-        """Raise a PlacementError if a batch can't be in so many, as the model mixes samples."""
+        """Raise a PlacementError if a batch can't be in so many; see `Blueprint.check_divided`."""
         if count > 1:
             self.blueprint.check_divided("micro-batches")
 

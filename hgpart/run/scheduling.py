@@ -76,7 +76,8 @@ def schedule(
         If there is no such rule, there are no micro-batches, or more than samples, a stream is to
         do without backward passes, or there are to be batches in flight by another rule.
     PlacementError
-        If there are to be several micro-batches, and the model mixes samples.
+        If there are to be several micro-batches, and the model mixes samples, or reads a
+        buffer and changes it.
     RunError
         If this process does not hold all parts.
     """

@@ -179,12 +179,21 @@ class Blueprint:
         return {}
 
     def check_divided(self, into: str, norms: str = "slice") -> None:
-        """Raise a PlacementError if a batch can't be divided, as samples depend on each other."""
+        """Raise a PlacementError if a batch can't be divided.
+
+        Samples depend on each other, or what a pass leaves to the next on all of them.
+        """
         mixing = self.graph.mixing.of_norms(norms)
         if mixing:
             raise PlacementError(
                 f"a batch in {into}: {mixing}: accepted is the whole batch at once"
             )
+        for node in self.facts.carried:
+            if node not in self.carriers:
+                raise PlacementError(
+                    f"the model reads its buffer {self.traced.buffers[node.name]} and changes it: "
+                    f"accepted in {into} are buffers that norms alone read and change"
+                )
 
     def check_norms(self, batch_size: int) -> None:
         """Raise a PlacementError if a norm has one value per channel to take its statistics of.

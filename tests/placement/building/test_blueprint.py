@@ -1,4 +1,4 @@
-"""Buffers that a forward pass computes from parameters: the power iteration of spectral norms."""
+"""Buffers that a pass changes: by parameters, as power iterations of spectral norms, or a count."""
 
 from functools import cache
 
@@ -132,3 +132,35 @@ def test_a_power_iteration_with_batches_in_flight_is_refused():
     order = schedule(placed, "async", micro_batches=2)
     with pytest.raises(ArgumentError, match=r"_[uv] is computed from: accepted are"):
         placed.stream([(IMAGES, None)] * 2, mean_square, lambda part: None, order)
+
+
+class Warmed(nn.Module):
+    """What it makes grows from pass to pass."""
+
+    def __init__(self, reads):
+        super().__init__()
+        self.layer, self.reads = nn.Linear(4, 6), reads
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x):
+        self.passes.add_(1)
+        return self.layer(x) * self.passes if self.reads else self.layer(x)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_count_of_passes_that_the_model_reads_is_refused_where_a_batch_is_divided(reads):
+    """A batch in two micro-batches was two passes, the second with another count."""
+    x = torch.ones(4, 4)
+    model = Warmed(reads)
+    facts = placements.traced_model(model, [x])
+    placed = place(model, placements.of_random_blocks(*facts, Modelling(), 2, 0))
+    sliced = placements.of_random_blocks(*facts, Modelling(slices=2), 2, 0)
+    if not reads:
+        schedule(placed, "gpipe", 2)
+        place(model, sliced)
+        return
+    said = "the model reads its buffer passes and changes it: accepted in {} are buffers that norms"
+    with pytest.raises(PlacementError, match=said.format("micro-batches")):
+        schedule(placed, "gpipe", 2)
+    with pytest.raises(PlacementError, match=said.format("slices")):
+        place(model, sliced)
