@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn._reduction import legacy_get_string
 from torch.nn.modules.loss import _Loss
 
 OF_CLASSES: Mapping[Any, Callable[..., Tensor]] = {
     nn.CrossEntropyLoss: functional.cross_entropy,
     nn.NLLLoss: functional.nll_loss,
 }
-
-LEGACY = ("size_average", "reduce")  # which torch takes in place of a reduction
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +54,12 @@ class ClassLoss:
 def class_loss(loss_fn: object) -> ClassLoss | None:
     """The loss of classes that a mean is of, if it is one that torch has."""
     function, options = _called(loss_fn)
-    if type(function) in OF_CLASSES:
-        module, function = function, OF_CLASSES[type(function)]
-        of_module = ("weight", "ignore_index", "label_smoothing")
-        options = {name: getattr(module, name) for name in of_module if hasattr(module, name)}
-        options["reduction"] = module.reduction
-    is_mean = options.get("reduction", "mean") == "mean" and not {*LEGACY} & {*options}
-    if function not in OF_CLASSES.values() or not is_mean:
+    for kind, of_kind in OF_CLASSES.items():
+        if isinstance(function, kind) and type(function).forward is kind.forward:
+            module, function = function, of_kind
+            of_module = ("weight", "ignore_index", "label_smoothing", "reduction")
+            options = {name: getattr(module, name) for name in of_module if hasattr(module, name)}
+    if function not in OF_CLASSES.values() or options.get("reduction", "mean") != "mean":
         return None
     total = partial(function, **{**options, "reduction": "sum"})
     return ClassLoss(total, options.get("weight"), options.get("ignore_index", -100))
@@ -74,16 +72,23 @@ def is_sum(loss_fn: object) -> bool:
     (True, False)
     """
     function, options = _called(loss_fn)
-    if type(function).__module__ == _Loss.__module__:
-        return bool(function.reduction == "sum")
+    if isinstance(function, _Loss) and type(function).forward.__module__ == _Loss.__module__:
+        return function.reduction == "sum"
     of_torch = getattr(function, "__module__", None) == functional.__name__
     return of_torch and options.get("reduction") == "sum"
 
 
 def _called(loss_fn: object) -> tuple[Any, dict[str, Any]]:
-    """A function and what it is given by name, by itself and as a partial of it."""
+    """A function and what it is given by name, by itself and as a partial of it.
+
+    The reduction is what torch makes of the older `size_average` and `reduce` where one is given.
+    """
     options: dict[str, Any] = {}
     while isinstance(loss_fn, partial) and not loss_fn.args:
         options = {**loss_fn.keywords, **options}
         loss_fn = loss_fn.func
+    if getattr(loss_fn, "__module__", None) == functional.__name__:
+        average, reduce = options.pop("size_average", None), options.pop("reduce", None)
+        if average is not None or reduce is not None:
+            options["reduction"] = legacy_get_string(average, reduce, emit_warning=False)
     return loss_fn, options

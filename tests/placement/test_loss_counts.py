@@ -36,6 +36,17 @@ def mean_of(loss_fn):
     return mean
 
 
+class Named(nn.CrossEntropyLoss):
+    """A kind of one's own that computes what torch's does."""
+
+
+class Doubled(nn.MSELoss):
+    """One that computes something else: a mean over samples."""
+
+    def forward(self, result, targets):
+        return 2 * super().forward(result, targets) / len(targets)
+
+
 LOSSES = {
     "ignored": (nn.CrossEntropyLoss(ignore_index=0), LABELS),
     "ignored by default": (functional.cross_entropy, UNKNOWN),
@@ -50,6 +61,14 @@ LOSSES = {
     "sum": (nn.CrossEntropyLoss(WEIGHT, ignore_index=0, reduction="sum"), LABELS),
     "squares": (partial(functional.mse_loss, reduction="sum"), torch.ones(7, 5).double()),
     "counted": (masked, LABELS),
+    "of one's own name": (Named(WEIGHT, ignore_index=0), LABELS),
+    "of one's own": (Doubled(reduction="sum"), torch.ones(7, 5).double()),
+    "sum by older words": (partial(functional.cross_entropy, size_average=False), UNKNOWN),
+    "mean by older words": (partial(functional.cross_entropy, size_average=True), UNKNOWN),
+    "squares by older words": (
+        partial(functional.mse_loss, size_average=False),
+        torch.ones(7, 5).double(),
+    ),
 }
 
 
@@ -74,6 +93,7 @@ def placed(original):
     }
 
 
+@pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("by", ["filters", "slices"])
 def test_they_are_those_of_the_whole_batch(original, placed, by, name):
