@@ -106,6 +106,13 @@ def along_dim(call: Call) -> Effect:
     return _together(call, found)
 
 
+def norms_along(call: Call) -> Effect:
+    """A norm of what lies at each place along one dimension, over all others."""
+    rank = len(call.shape)
+    kept = call.argument("dim") % rank
+    return along(call, [dim for dim in range(rank) if dim != kept])
+
+
 def over_last_two(call: Call) -> Effect:
     """Along the last two dimensions of all operands, as attention and linear algebra."""
     found = []
@@ -152,7 +159,8 @@ def recurrent(call: Call) -> Effect:
 def looked_up(call: Call) -> Effect:
     """Rows of a table, or bits, at numbers that have samples: a dimension more."""
     value = call.argument("indices", call.args[0])
-    if not isinstance(value, Channels) or len(operands_of(call)) > 1:
+    by_counts = call.argument("scale_grad_by_freq")  # gradients, by those of the whole batch
+    if by_counts or not isinstance(value, Channels) or len(operands_of(call)) > 1:
         return Whole()
     return _together(call, [value.ids.unsqueeze(-1)])
 

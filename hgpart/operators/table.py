@@ -146,7 +146,10 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     ),
     (Operator(samples=samples.matrices), aten.bmm, aten.baddbmm, aten.mv, aten.dot),
     (Operator(samples=samples.einsum), aten.einsum),
-    (Operator(samples=samples.over_last_two), aten.scaled_dot_product_attention, aten.cdist),
+    (
+        Operator(samples=samples.over_last_two),
+        *(aten.scaled_dot_product_attention, aten.cdist, aten.tril, aten.triu),
+    ),
     # ---- element by element; most of these are known by torch's tag
     (
         Operator(same_place),
@@ -249,12 +252,13 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         Operator(samples=samples.along_dim),
         *(aten.sort, aten.argsort, aten.topk, aten.cummax, aten.cummin, aten.logcumsumexp),
         *(aten.gather, aten.scatter, aten.scatter_add, aten.scatter_reduce),
-        *(aten.take_along_dim, aten.cosine_similarity, aten.diff, aten.renorm),
+        *(aten.take_along_dim, aten.cosine_similarity, aten.diff),
         *(aten.fft_fft, aten.fft_ifft, aten.fft_rfft, aten.fft_irfft, aten.fft_hfft),
         *(aten.fft_fft2, aten.fft_ifft2, aten.fft_rfft2, aten.fft_irfft2),
         *(aten.fft_fftn, aten.fft_ifftn, aten.fft_rfftn, aten.fft_irfftn),
         *(aten._fft_c2c, aten._fft_c2r, aten._fft_r2c, aten.fft_fftshift, aten.fft_ifftshift),
     ),
+    (Operator(samples=samples.norms_along), aten.renorm),
     (
         Operator(samples=samples.by_first),
         *(aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d),
@@ -265,7 +269,6 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     ),
     (Operator(samples=samples.recurrent), aten.lstm.input, aten.gru.input),
     (Operator(samples=samples.recurrent), aten.rnn_tanh.input, aten.rnn_relu.input),
-    (Operator(samples=samples.own_place), aten.tril, aten.triu),
     (
         Operator(samples=moving.on_ids),
         *(aten.unfold, aten.repeat_interleave.self_int, aten.diagonal, aten.rot90),

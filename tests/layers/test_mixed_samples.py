@@ -105,6 +105,8 @@ APART: dict[str, Branch] = {
     "recurrent": lambda m, x: torch.cat([one.flatten(1) for one in _last_state(m, x)], 1),
     "pieces": lambda m, x: x.unfold(2, 3, 1).tril(),
     "distances of places": lambda m, x: torch.cdist(x.flatten(2), x.flatten(2)),
+    "triangle of maps": lambda m, x: x.triu(),
+    "length of each": lambda m, x: x.flatten(1).renorm(2, 0, 0.5),
 }
 MIXED: dict[str, Branch] = {
     "centred": lambda m, x: x - x.mean(0, keepdim=True),
@@ -128,6 +130,10 @@ MIXED: dict[str, Branch] = {
     "places": lambda m, x: x + torch.arange(x.shape[0]).view(-1, 1, 1, 1),
     "count": lambda m, x: x / x.shape[0],
     "filled with the count": lambda m, x: x + torch.full((x.shape[0], 1, 1, 1), x.shape[0]),
+    "triangle": lambda m, x: x.flatten(1).triu(),
+    "triangle of vectors": lambda m, x: x.flatten(1).tril(1),
+    "length over samples": lambda m, x: x.flatten(1).renorm(2, 1, 0.5),
+    "length of maps": lambda m, x: x.renorm(2, 1, 0.5),
     "repeated the other way": lambda m, x: (
         x.reshape(-1, 36) + m.token[0, 0].view(4, 1).repeat_interleave(x.shape[0], 0)
     ),
@@ -205,6 +211,15 @@ def traced_of(result: Callable[[nn.Module, Tensor], Any], train: bool = True) ->
     return trace(Model().train(train), torch.zeros(2, 3))
 
 
+def mixing_of(branches: dict[str, Callable[[Tensor], Tensor]]) -> dict[str, str]:
+    """By branch, of what a layer makes of each sample, what the graph is said to mix."""
+    traced = traced_of(lambda m, x: {name: branch(x) for name, branch in branches.items()})
+    return {
+        name: mixed_samples(replace(traced, results=(node,))).operator
+        for name, node in zip(branches, traced.results, strict=True)
+    }
+
+
 def test_a_models_own_loss_is_a_mean_over_samples() -> None:
     """Losses of micro-batches are added up: of means that is the mean, of others it is not."""
 
@@ -225,11 +240,7 @@ def test_a_models_own_loss_is_a_mean_over_samples() -> None:
         "ratio": lambda x: x.mean() / x.abs().mean(),
         "scaled by it": lambda x: x * x.mean(),
     }
-    traced = traced_of(lambda m, x: {name: f(x) for name, f in {**means, **others}.items()})
-    said = {
-        name: mixed_samples(replace(traced, results=(node,))).operator
-        for name, node in zip({**means, **others}, traced.results, strict=True)
-    }
+    said = mixing_of({**means, **others})
     assert {name for name in said if said[name]} == {*others}
 
 
@@ -257,6 +268,35 @@ def test_what_a_models_own_mean_ignores_is_looked_for_in_targets_that_are_inputs
     ]
     refused = "a mean over targets of which some may be -100, which it ignores"
     assert [refused in one.operator for one in found] == [False] * 6 + [True] * 2
+
+
+def test_a_triangle_is_of_two_dimensions_and_a_norm_of_all_but_one() -> None:
+    """Both were taken to keep samples apart wherever those lie."""
+    said = mixing_of(
+        {
+            "triangle of each": lambda x: x.view(-1, 2, 2).triu(),
+            "length of each": lambda x: x.renorm(2, 0, 0.5),
+            "triangle": torch.triu,
+            "other triangle": torch.tril,
+            "length": lambda x: x.renorm(2, 1, 0.5),
+        }
+    )
+    assert [name for name in said if said[name]] == ["triangle", "other triangle", "length"]
+
+
+def test_gradients_by_counts_of_words_in_the_batch_mix_samples() -> None:
+    """Nothing but the gradient shows it: a slice has counts of its own."""
+    table = torch.zeros(4, 3)
+    said = mixing_of(
+        {
+            "plain": lambda x: functional.embedding(x.argmax(1), table),
+            "by counts": lambda x: functional.embedding(
+                x.argmax(1), table, scale_grad_by_freq=True
+            ),
+        }
+    )
+    assert not said["plain"]
+    assert said["by counts"].startswith("aten.embedding.default")
 
 
 def test_norms_in_training_are_left_to_who_divides() -> None:
