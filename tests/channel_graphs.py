@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
+from hgpart.layers.channel_graph import ChannelGraph, Layer, OwnParameter, Read
 
 KINDS = ("dense", "grouped", "linear", "norm", "same index", "whole")
 
@@ -111,7 +111,7 @@ def _layer(
         partial_elements=draw(st.integers(1, 9)),
         bytes_per_element=draw(st.sampled_from([2, 4])),
         macs=draw(st.integers(0, 50)) if computes else 0,
-        parameters=weights + (tasks * draw(st.integers(0, 2)) if owns else 0),
+        own_parameters=_own_parameters(draw, tasks, weights) if owns else (),
         weights=weights,
         parameter_names=(),
         reads=reads,
@@ -119,6 +119,13 @@ def _layer(
         fixed_elements=draw(st.sampled_from([0, 0, 0, 5])),
         batch_statistics=tasks * draw(st.sampled_from([0, 1, 3])) if computes else 0,
     )
+
+
+def _own_parameters(draw: st.DrawFn, tasks: int, weights: int) -> tuple[OwnParameter, ...]:
+    """A weight and a bias, of which one may be complex or of a half."""
+    found = ("weight", weights), ("bias", tasks * draw(st.integers(0, 2)))
+    sizes = st.sampled_from([2, 4, 8])
+    return tuple(OwnParameter(name, count, draw(sizes)) for name, count in found if count)
 
 
 @st.composite

@@ -12,7 +12,15 @@ from torch import nn
 
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph, Layer, Read
+from hgpart.layers.channel_graph import (
+    INPUT,
+    OUTPUT,
+    PARAMETER,
+    ChannelGraph,
+    Layer,
+    OwnParameter,
+    Read,
+)
 from hgpart.layers.layering import channel_graph
 from hgpart.partition.problem.problem import Problem
 from hgpart.tracing.traced_model import trace
@@ -179,7 +187,7 @@ class GraphMaker:
                 partial_elements=2 * elements,
                 bytes_per_element=4,
                 macs=weights // tasks * elements,
-                parameters=(weights + tasks * bias) if own else 0,
+                own_parameters=(OwnParameter("", weights + tasks * bias, 4),) if own else (),
                 weights=weights if own else 0,
                 parameter_names=(),
                 reads=reads,

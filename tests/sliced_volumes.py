@@ -51,10 +51,13 @@ def sliced_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) ->
 
 def parameter_bytes(layer: Layer, modelling: Modelling) -> list[int]:
     """Of each task: as even as can be."""
-    tasks = layer.tasks
-    cuts = [layer.parameters * task // tasks for task in range(tasks + 1)]
-    size = modelling.bytes_per_element or layer.bytes_per_element
-    return [(last - first) * size for first, last in pairwise(cuts)]
+    found = [0] * layer.tasks
+    for one in layer.own_parameters:
+        cuts = [one.elements * task // layer.tasks for task in range(layer.tasks + 1)]
+        size = modelling.bytes_per_element or one.element_bytes
+        for task, (first, last) in enumerate(pairwise(cuts)):
+            found[task] += (last - first) * size
+    return found
 
 
 def reading(

@@ -33,7 +33,7 @@ class Modelling:
     batch_size : int
         Samples whose maps travel together.
     bytes_per_element : int or None
-        None takes each map's own dtype.
+        Of maps and parameters; None takes each one's own dtype.
     input_vertex, output_vertex : bool
         Whether the model's inputs and its result have a vertex.
     slices : int
@@ -113,6 +113,12 @@ class Modelling:
                 map_elements=graph.map_bytes(layer, self.batch_size, 1),
                 partial_elements=layer.partial_elements * self.batch_size,
                 element_bytes=self.bytes_per_element or layer.bytes_per_element,
+                parameters=tuple(
+                    (one.elements, self.bytes_per_element or one.element_bytes)
+                    for one in layer.own_parameters
+                ),
+                weight_bytes=self.bytes_per_element
+                or (layer.weight.element_bytes if layer.weight else 0),
             )
             for at, layer in enumerate(graph.layers)
         )
@@ -158,6 +164,11 @@ class LayerVertices:
     map_elements, partial_elements : int
         Of one task's map, and of one partial sum of it, for a batch.
     element_bytes : int
+        Of its maps.
+    parameters : tuple of pairs of int
+        Elements of each of its own parameters, and the bytes of one of them.
+    weight_bytes : int
+        Of an element of what the channels that it reads are multiplied by.
     """
 
     at: int
@@ -168,6 +179,8 @@ class LayerVertices:
     map_elements: int
     partial_elements: int
     element_bytes: int
+    parameters: tuple[tuple[int, int], ...]
+    weight_bytes: int
 
     @property
     def first(self) -> int:
@@ -208,6 +221,11 @@ class LayerVertices:
     def count(self) -> int:
         """Vertices of the full hypergraph: a split task's cells, and its reduction."""
         return self.rows if self.split is None else self.rows * (self.columns_per_task + 1)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all its own parameters."""
+        return sum(count * size for count, size in self.parameters)
 
     @property
     def map_bytes(self) -> int:

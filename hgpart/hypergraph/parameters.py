@@ -30,15 +30,17 @@ def vertex_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
         if layout is None:
             continue
         layer, rows = view.layer, model.blocks.rows[at]
-        own = np.zeros(model.slice_vertices, dtype=np.int64)
         finish = slice(layout.finish, layout.finish + len(rows) - 1)
-        own[finish] = np.diff(layer.parameters * rows // layer.tasks)
+        for count, size in view.parameters:
+            own = np.diff(count * rows // layer.tasks)
+            elements[finish] += own
+            in_bytes[finish] += own * size
         if view.split is not None:
             weights = row_shares(view, layer.weights // layer.tasks, model.blocks)
-            own[int(layout.row_starts[0]) : layout.finish] = np.concatenate(weights)
-            own[finish] -= [row.sum() for row in weights]
-        elements += own
-        in_bytes += own * view.element_bytes
+            cells = slice(int(layout.row_starts[0]), layout.finish)
+            for found, size in (elements, 1), (in_bytes, view.weight_bytes):
+                found[cells] += np.concatenate(weights) * size
+                found[finish] -= np.array([row.sum() for row in weights]) * size
     return elements, in_bytes
 
 
@@ -55,7 +57,7 @@ def vertex_gradients(model: CnnVertices) -> Int64:
 def read_parameters(model: CnnVertices) -> dict[int, tuple[int, int]]:
     """Those that a vertex holds and others read, as data: by layer that vertex, and their bytes."""
     return {
-        at: (layout.finish, view.layer.parameters * view.element_bytes)
+        at: (layout.finish, view.parameter_bytes)
         for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True))
         if layout is not None and view.layer.kind == PARAMETER
     }

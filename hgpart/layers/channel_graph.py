@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import networkx as nx
@@ -50,6 +50,25 @@ class Read:
 
 
 @dataclass(frozen=True)
+class OwnParameter:
+    """A parameter of a layer that no layer before it has.
+
+    Attributes
+    ----------
+    name : str
+        In the model's ``state_dict``.
+    elements : int
+        Those that the model needs.
+    element_bytes : int
+        Of one of them.
+    """
+
+    name: str
+    elements: int
+    element_bytes: int
+
+
+@dataclass(frozen=True)
 class Layer:
     """A group of equal tasks, one per output channel.
 
@@ -78,12 +97,12 @@ class Layer:
         Of the (first) tensor that travels.
     macs : int
         Multiply-accumulates per task and sample.
-    parameters : int
-        Parameter elements of the layer; those that it shares count in the first that has them.
+    own_parameters : tuple of OwnParameter
+        What it shares with others is of the first that has it.
     weights : int
-        Those of them that multiply the channels read, one share per channel (no bias).
+        Elements of them that multiply the channels read, one share per channel (no bias).
     parameter_names : tuple of str
-        Their names in the model's ``state_dict``.
+        Names in the model's ``state_dict``, also of those that it shares.
     reads : tuple of Read
     tied_to : int
         Index of the first layer that shares a parameter (or the running statistics of a norm)
@@ -108,13 +127,24 @@ class Layer:
     partial_elements: int
     bytes_per_element: int
     macs: int
-    parameters: int
+    own_parameters: tuple[OwnParameter, ...]
     weights: int
     parameter_names: tuple[str, ...]
     reads: tuple[Read, ...]
     tied_to: int
     fixed_elements: int = 0
     batch_statistics: int = 0
+
+    @property
+    def parameters(self) -> int:
+        """Parameter elements of the layer; those that it shares count in the first."""
+        return sum(one.elements for one in self.own_parameters)
+
+    @property
+    def weight(self) -> OwnParameter | None:
+        """The parameter that `weights` are of: one that has as many elements, else the largest."""
+        found = sorted(self.own_parameters, key=lambda one: -one.elements)
+        return next((one for one in found if one.elements == self.weights), next(iter(found), None))
 
 
 @dataclass(frozen=True)
@@ -227,11 +257,14 @@ class ChannelGraph:
         """
         digest = hashlib.sha256()
         # What the operations say already is left out.
-        left_out = ("operators", "reads", "fixed_elements", "batch_statistics")
-        facts = [fact.name for fact in fields(Layer) if fact.name not in left_out]
+        facts = ["name", "kind", "operations", "tasks", "channels", "map_elements"]
+        facts += ["partial_elements", "bytes_per_element", "macs", "parameters", "weights"]
+        facts += ["parameter_names", "tied_to"]
         for layer in self.layers:
             known = [getattr(layer, fact) for fact in facts]
             known += [layer.fixed_elements] if layer.fixed_elements else []
+            sizes = [one.element_bytes for one in layer.own_parameters]
+            known += [sizes] if {*sizes} - {layer.bytes_per_element} else []
             digest.update(repr(known).encode())
             for read in layer.reads:
                 digest.update(repr((read.groups, read.partial)).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
+from hgpart.layers.channel_graph import ChannelGraph, Layer, OwnParameter, Read
 from hgpart.layers.constants import of_rows
 from hgpart.layers.holdings import count_needed
 from hgpart.layers.mixed_samples import mixed_samples
@@ -47,7 +47,15 @@ def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
                 partial_elements=layer.partial_elements,
                 bytes_per_element=layer.bytes_per_element,
                 macs=layer.macs,
-                parameters=sum(sizes[name] for name in owned[at]),
+                own_parameters=tuple(
+                    OwnParameter(
+                        open_layers.traced.parameters[name],
+                        sizes[name],
+                        open_layers.origin(name)[0].meta["val"].element_size(),
+                    )
+                    for name in layer.uses
+                    if name in owned[at]
+                ),
                 weights=layer.weights if layer.weight_names & owned[at] else 0,
                 parameter_names=tuple(
                     open_layers.traced.parameters[name] for name in layer.uses if name in sizes

@@ -60,7 +60,7 @@ def expected_weights(
     slices = np.argmax(parts == owners.parts, axis=0)
     found = []
     for names, at_once in messages(whole, blueprint.parameter_shapes, blueprint.trainable):
-        graph = with_parameters(whole, blueprint.parameter_shapes, names)
+        graph = with_parameters(whole, names)
         nets = replace(model, views=modelling.views(graph)).parameter_nets
         roots = nets.roots + slices[nets.roots].astype(np.int32) * model.slice_vertices
         gathers = np.ones_like(nets.gathers)  # gradients, of what others read, too
@@ -139,7 +139,7 @@ def planned_bytes(
     if min(sizes) < partition.modelling.slices:
         return None
     graph = _in_type(first, dtype)
-    graph = with_parameters(graph, first.parameter_shapes, first.trainable)
+    graph = with_parameters(graph, first.trainable)
     for number, size in enumerate(sizes):
         modelling = replace(
             partition.modelling, batch_size=size, bytes_per_element=None, training=learns
@@ -185,17 +185,25 @@ def _between_parts(blueprint: Blueprint, dtype: torch.dtype, batch_size: int) ->
 
 def _in_type(blueprint: Blueprint, dtype: torch.dtype) -> ChannelGraph:
     """The graph as its floating tensors travel."""
-    as_traced = float_type(
-        node.meta["val"]
-        for node in blueprint.traced.graph_module.graph.find_nodes(op="placeholder")
-    )
-    layers = tuple(
-        replace(layer, bytes_per_element=dtype.itemsize)
-        if nodes and nodes[0].meta["val"].dtype == as_traced  # not what the model converts to
-        else layer
-        for layer, nodes in zip(blueprint.graph.layers, blueprint.results, strict=True)
-    )
-    return replace(blueprint.graph, layers=layers)
+    placeholders = blueprint.traced.graph_module.graph.find_nodes(op="placeholder")
+    as_traced = float_type(node.meta["val"] for node in placeholders)
+    named = blueprint.traced.parameters
+    # Not what the model converts to, nor what is complex.
+    converted = {
+        named[node.name]
+        for node in placeholders
+        if node.name in named and node.meta["val"].dtype == as_traced
+    }
+    layers = []
+    for layer, nodes in zip(blueprint.graph.layers, blueprint.results, strict=True):
+        if nodes and nodes[0].meta["val"].dtype == as_traced:
+            layer = replace(layer, bytes_per_element=dtype.itemsize)
+        own = tuple(
+            replace(one, element_bytes=dtype.itemsize) if one.name in converted else one
+            for one in layer.own_parameters
+        )
+        layers.append(replace(layer, own_parameters=own))
+    return replace(blueprint.graph, layers=tuple(layers))
 
 
 def float_type(tensors: Iterable[Any]) -> torch.dtype:

@@ -105,7 +105,7 @@ def owners_blueprint(blueprints: Sequence[Blueprint], owners: Partition | None =
     if len(blueprints) == 1:
         return first
     if owners is None:
-        learning = with_parameters(first.graph, first.parameter_shapes, first.trainable)
+        learning = with_parameters(first.graph, first.trainable)
         owners = owned([one.partition for one in blueprints], learning, first.work)
     return replace(first, partition=owners, share=WHOLE, prefix="", first_transfer=0)
 

@@ -92,28 +92,40 @@ def test_work_tasks_and_maps_of_every_part(
 def test_parameters_are_counted_element_by_element(
     graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, data: st.DataObject
 ) -> None:
-    """A cell f(task, channel) holds what multiplies its channel; the reduction, all the rest."""
+    """A cell f(task, channel) holds what multiplies its channel; the reduction, all the rest.
+
+    Each parameter has bytes of its own, whatever those of the maps.
+    """
     graph, work = graph_and_work
     count = full_vertices(modelling.views(graph))
     part = st.integers(0, PARTS - 1)
     tasks = np.array(data.draw(st.lists(part, min_size=count, max_size=count)), dtype=np.int32)
     full = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
-    expected = [0] * PARTS
+    expected, in_bytes = [0] * PARTS, [0] * PARTS
     for vertex, holder in enumerate(tasks.tolist()):
         at = int(full.vertex_layers[vertex])
         for layer in (peer for peer in graph.layers if peer.tied_to == at):
             solid = modelling.is_solid(layer)
             split = modelling.split_read(layer)
-            rest = layer.parameters if split is None else layer.parameters - layer.weights
+            sizes = {
+                one.name: modelling.bytes_per_element or one.element_bytes
+                for one in layer.own_parameters
+            }
+            counts = {one.name: one.elements for one in layer.own_parameters}
             if full.vertex_columns[vertex] >= 0:
                 width = int(split.sizes[full.vertex_columns[vertex]])
                 spanned = int(split.sizes.sum()) // split.groups
-                expected[holder] += layer.weights // layer.tasks * width // spanned
+                counts = {"weight": layer.weights // layer.tasks * width // spanned}
             else:
-                expected[holder] += rest if solid else rest // layer.tasks
+                if split is not None:
+                    counts.pop("weight", None)
+                counts = {name: n if solid else n // layer.tasks for name, n in counts.items()}
+            expected[holder] += sum(counts.values())
+            in_bytes[holder] += sum(n * sizes.get(name, 0) for name, n in counts.items())
     model, parts = blocks_of_parts(graph, work, modelling, tasks)
     shares = part_shares(model, parts, PARTS)
     assert shares.parameters.tolist() == expected
+    assert shares.parameter_bytes.tolist() == in_bytes
 
 
 @pytest.mark.full

@@ -57,9 +57,10 @@ def data_of(whole: CnnHypergraph) -> dict[int, tuple[list[int], int]]:
 def parameter_bytes(whole: CnnHypergraph, vertex: int) -> int:
     """Bytes of the parameters that a vertex has for others to read."""
     return sum(
-        view.layer.parameters * view.element_bytes
+        count * size
         for view, vertices in zip(whole.views, whole.task_vertices, strict=True)
         if view.layer.kind == PARAMETER and vertex in vertices.tolist()
+        for count, size in view.parameters
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hgpart.layers.channel_graph import ChannelGraph, Read
+from hgpart.layers.channel_graph import ChannelGraph, OwnParameter, Read
 from hgpart.layers.layering import channel_graph
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.zoo import load_model
@@ -262,7 +262,7 @@ def test_fields_of_a_layer_are_all_in_the_fingerprint() -> None:
         "bytes_per_element": 2,
         "macs": 1,
         "operations": ("other",),
-        "parameters": 1,
+        "own_parameters": (OwnParameter("weight", 1, 4),),
         "weights": 1,
         "parameter_names": ("other",),
         "tied_to": 0,

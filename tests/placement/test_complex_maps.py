@@ -116,6 +116,37 @@ def test_slices_of_the_batch_have_complex_maps_and_parameters_too(middle) -> Non
                 torch.testing.assert_close(tensor.grad, held.take(wanted))
 
 
+def filtered(module: Any, maps: Tensor) -> Tensor:
+    return torch.fft.irfft2(torch.fft.rfft2(maps) * module.scale, s=(6, 6))
+
+
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.parametrize(
+    "middle",
+    [filtered, *(pytest.param(one, marks=pytest.mark.full) for one in (convolved, scaled))],
+)
+def test_a_parameter_has_bytes_of_its_own_type_over_slices(middle, grain) -> None:
+    """Those of a complex one were counted as large as the elements of what its layer makes."""
+    model, moved = Between(middle), set[int]()
+    traced, graph = placements.traced_model(model, [IMAGES])
+    own = {one.name: one for layer in graph.layers for one in layer.own_parameters}
+    for name, parameter in model.named_parameters():
+        if name in own:
+            assert own[name].elements * own[name].element_bytes == parameter.nbytes
+    for seed in range(2):
+        plan = placements.of_single_tasks(
+            traced, graph, Modelling(grain=grain, slices=2, batch_size=4), 2 + seed % 2, seed
+        )
+        placed = place(model, plan)
+        placed(IMAGES).square().mean().backward()
+        sent, expected = placed.runtime.last.traffic, placed.expected_traffic([4], True)
+        assert (sent.forward_bytes == expected.forward_bytes).all()
+        assert (sent.backward_bytes == expected.backward_bytes).all()
+        assert sent.forward_bytes.sum() == placed.planned_bytes([4], True)
+        moved.add(int(sent.forward_bytes.sum()))
+    assert len(moved) == 2
+
+
 def test_weights_are_complex_in_the_other_mode_too() -> None:
     """The trace of another mode made them real, as it made all tensors of one type."""
     model = Between(convolved)

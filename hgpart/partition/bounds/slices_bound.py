@@ -37,8 +37,9 @@ def slices_bound(problem: Problem) -> int:
         load *= sum(modelling.slice_work)
         maps = _maps(problem.graph, problem.views, tied, seen)
         parameters = sum(
-            view.layer.parameters // view.layer.tasks * view.layer.tasks * view.element_bytes
+            count // view.layer.tasks * view.layer.tasks * size
             for view in tied
+            for count, size in view.parameters
         )
         if not modelling.training:
             parameters = 0

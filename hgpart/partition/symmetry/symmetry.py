@@ -423,7 +423,7 @@ class _Assembly:
         """Bytes of a row's vertex: what is not its cells' of its parameters, and its map."""
         bytes_kept = 0
         for view in self.tied[at]:
-            kept = self._kept(view, _held_by_row(view, group))
+            kept = self._kept(_held_by_row(view, group))
             bytes_kept += kept + view.tasks_per_row * view.map_bytes
         return bytes_kept
 
@@ -433,22 +433,18 @@ class _Assembly:
         Without parameters that others read.
         """
         return sum(
-            _held_by_row(view, group) * view.element_bytes
-            for view in self.tied[at]
-            if view.layer.kind != PARAMETER
+            _held_by_row(view, group) for view in self.tied[at] if view.layer.kind != PARAMETER
         )
 
     def _read_parameters(self, at: int) -> dict[int, int]:
         """Bytes of the parameters of a row that others read, by layer, with tied ones."""
         return {
-            view.at: view.layer.parameters * view.element_bytes
-            for view in self.tied[at]
-            if view.layer.kind == PARAMETER
+            view.at: view.parameter_bytes for view in self.tied[at] if view.layer.kind == PARAMETER
         }
 
     def _cell_parameters(self, at: int, column: int) -> int:
         """Bytes of the parameters of a cell, with those of tied layers."""
-        return sum(_held_by_cell(view, column) * view.element_bytes for view in self.tied[at])
+        return sum(_held_by_cell(view, column) for view in self.tied[at])
 
     def _row_statistics(self, at: int) -> int:
         """Bytes of what norms of a row take of the batch, with those of tied layers."""
@@ -461,23 +457,27 @@ class _Assembly:
 
     def _cell_memory(self, at: int, column: int) -> int:
         """Bytes of the parameters of a cell that are kept, with those of tied layers."""
-        return sum(self._kept(view, _held_by_cell(view, column)) for view in self.tied[at])
+        return sum(self._kept(_held_by_cell(view, column)) for view in self.tied[at])
 
-    def _kept(self, view: LayerVertices, parameters: int) -> int:
-        return math.ceil(self.problem.copies * parameters * view.element_bytes)
+    def _kept(self, parameter_bytes: int) -> int:
+        return math.ceil(self.problem.copies * parameter_bytes)
 
 
 def _held_by_row(view: LayerVertices, group: int) -> int:
-    """Parameters of a row, less those of its cells."""
+    """Bytes of the parameters of a row, less those of its cells."""
     layer = view.layer
-    held = -(-layer.parameters * view.tasks_per_row // layer.tasks)
+    held = sum(
+        -(-count * view.tasks_per_row // layer.tasks) * size for count, size in view.parameters
+    )
     if (read := view.split) is not None:
-        held -= int(channel_shares(read, layer.weights // layer.tasks)[group].sum())
+        weights = int(channel_shares(read, layer.weights // layer.tasks)[group].sum())
+        held -= weights * view.weight_bytes
     return held
 
 
 def _held_by_cell(view: LayerVertices, column: int) -> int:
-    """Parameters of a cell: none of a layer that is not split."""
+    """Bytes of the parameters of a cell: none of a layer that is not split."""
     if (read := view.split) is None:
         return 0
-    return int(channel_shares(read, view.layer.weights // view.layer.tasks).ravel()[column])
+    shares = channel_shares(read, view.layer.weights // view.layer.tasks)
+    return int(shares.ravel()[column]) * view.weight_bytes

@@ -74,19 +74,11 @@ def messages(
         yield bucket, True
 
 
-def with_parameters(graph: ChannelGraph, shapes: Shapes, names: Collection[str]) -> ChannelGraph:
+def with_parameters(graph: ChannelGraph, names: Collection[str]) -> ChannelGraph:
     """The graph whose layers have some of their parameters only."""
-    seen: set[str] = set()
     layers = []
     for layer in graph.layers:
-        own = {name: math.prod(shapes[name]) for name in layer.parameter_names if name not in seen}
-        seen |= own.keys()
-        if own:  # of one the model may not need all
-            largest = max(own, key=lambda name: own[name])
-            own[largest] -= sum(own.values()) - layer.parameters
-        # Of what the channels read are multiplied by, and no other, is there as much.
-        weight = next((name for name, size in own.items() if size == layer.weights), None)
-        chosen = {name: size for name, size in own.items() if name in names}
-        weights = layer.weights if weight in chosen or chosen.keys() == own.keys() else 0
-        layers.append(replace(layer, parameters=sum(chosen.values()), weights=weights))
+        chosen = tuple(one for one in layer.own_parameters if one.name in names)
+        weights = layer.weights if layer.weight in chosen else 0
+        layers.append(replace(layer, own_parameters=chosen, weights=weights))
     return replace(graph, layers=tuple(layers))

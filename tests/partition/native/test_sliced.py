@@ -76,15 +76,15 @@ def kept_bytes(problem: Problem, model: CnnHypergraph, parts: np.ndarray, copies
         for view, vertices in zip(model.views, model.task_vertices, strict=True):
             if view.layer.kind == PARAMETER and vertex in vertices.tolist():
                 for part in readers - {homes[0]}:
-                    kept[part] += view.layer.parameters * view.element_bytes
+                    kept[part] += sum(count * size for count, size in view.parameters)
     for vertex, where in holders.items():
         at, row = int(model.vertex_layers[vertex]), int(model.vertex_rows[vertex])
         first, end = model.blocks.rows[at][row : row + 2].tolist()
         for view in model.views:
             if view.first == at:
-                each = view.layer.parameters // view.layer.tasks
+                each = sum(count // view.layer.tasks * size for count, size in view.parameters)
                 for part in where:
-                    kept[part] += copies * each * (end - first) * view.element_bytes
+                    kept[part] += copies * each * (end - first)
     return kept
 
 

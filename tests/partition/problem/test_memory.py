@@ -38,7 +38,8 @@ def test_coarse_grain_memory_by_its_definition(name: str) -> None:
         for at in range(vertices):
             part = int(parts[layout.finish + at])
             tasks = layer.tasks / vertices
-            expected[part] += tasks * layer.parameters / layer.tasks * 2.5 * layer.bytes_per_element
+            in_bytes = sum(one.elements * one.element_bytes for one in layer.own_parameters)
+            expected[part] += tasks * in_bytes / layer.tasks * 2.5
             expected[part] += tasks * graph.map_bytes(layer, 3, None)
     found = part_memory(model, parts, 3, 2.5)
     slack = sum(layer.bytes_per_element * 2.5 for layer in graph.layers)  # uneven shares, rounded

@@ -60,8 +60,7 @@ def test_each_task_belongs_to_a_part_that_has_it(name, slices, k, grain, seed):
     modelling = Modelling(grain=grain, batch_size=8, slices=slices)
     plan = placements.of_random_blocks(traced, graph, modelling, k, seed)
     shares = [one for _, one in in_shares(plan.partition, plan.work)]
-    shapes = {name: one.shape for name, one in model.named_parameters()}
-    learning = with_parameters(graph, shapes, shapes)
+    learning = with_parameters(graph, dict(model.named_parameters()))
     assert [(one.parameters, one.weights) for one in learning.layers] == [
         (one.parameters, one.weights) for one in graph.layers
     ]
