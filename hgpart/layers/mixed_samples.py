@@ -27,6 +27,7 @@ from hgpart.layers.channel_graph import Mixing
 from hgpart.layers.constants import integers
 from hgpart.operators import moving
 from hgpart.operators.calls import argument, has_gradients, module_of, only_updated
+from hgpart.operators.channelwise import same_place
 from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex
 from hgpart.operators.ids import constant_along, core, in_order
 from hgpart.operators.samples import Average, Positions, by_first, loss, loss_of_classes
@@ -41,10 +42,6 @@ from hgpart.tracing.traced_nodes import (
     holds_tensors,
     is_tensor,
 )
-
-aten = torch.ops.aten
-_PLACES = {aten.argmax, aten.argmin, aten.argsort}  # make numbers of places, from 0 on
-_WITH_PLACES = {aten.max, aten.min, aten.sort, aten.topk}  # as their second result
 
 SEEN = 3  # times the batch that was traced: of few samples a turn by two is none
 
@@ -290,10 +287,10 @@ class _Walk:
         value, known = self.values[target], operator_of(target)
         drawn = torch.Tag.nondeterministic_seeded in getattr(target.target, "tags", ())
         filled = (known.makes is not None or known.is_fill) and not drawn
-        makers, maker = _PLACES, target
-        if target.target is operator.getitem and target.args[1] == 1:
-            makers, (maker,) = _WITH_PLACES, target.all_input_nodes
-        counts = getattr(maker.target, "overloadpacket", None) in makers
+        maker, at = target, 0
+        if target.target is operator.getitem:
+            (maker,), at = target.all_input_nodes, target.args[1]  # type: ignore[assignment]
+        counts = operator_of(maker).places == at
         truths = first_tensor(target.meta["val"]).dtype == torch.bool
         return not (isinstance(value, Constant) or filled or counts or truths)
 
@@ -366,8 +363,8 @@ def _moved(node: fx.Node) -> list[fx.Node] | None:
     dtype = first_tensor(node.meta["val"]).dtype
     if node.target is operator.getitem:
         return operands
-    if getattr(node.target, "overloadpacket", None) in (aten._to_copy, aten.to):
-        return operands if dtype == torch.int64 else None
+    if known.rule is same_place and argument(node, "dtype") == torch.int64:
+        return operands
     rule = known.samples or known.rule
     moves = known.moves_only or rule in (moving.on_ids, moving.joined, moving.padded)
     alike = all(first_tensor(one.meta["val"]).dtype == dtype for one in operands)

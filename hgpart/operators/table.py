@@ -78,6 +78,8 @@ class Operator:
         Whether it makes a tensor of a shape that has one value.
     is_range : bool
         Whether it makes the numbers from 0 on, of places.
+    places : int or None
+        Which of its results has numbers of places, from 0 on.
     is_put : bool
         Whether it writes into places of its operand that an index or a mask names.
     is_batch_norm : bool
@@ -103,6 +105,7 @@ class Operator:
     is_number: bool = False
     is_fill: bool = False
     is_range: bool = False
+    places: int | None = None
     is_put: bool = False
     is_batch_norm: bool = False
     samples: SamplesRule | None = None
@@ -238,11 +241,12 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(channelwise.reduction, linear="sum"), aten.sum),
     (
         Operator(channelwise.reduction),
-        *(aten.prod, aten.amax, aten.amin, aten.argmax, aten.argmin),
+        *(aten.prod, aten.amax, aten.amin, aten.linalg_vector_norm),
         *(aten.var, aten.std, aten.var_mean, aten.std_mean, aten.logsumexp, aten.any, aten.all),
-        *(aten.max.default, aten.min.default, aten.max.dim, aten.min.dim),
-        aten.linalg_vector_norm,
+        *(aten.max.default, aten.min.default),
     ),
+    (Operator(channelwise.reduction, places=0), aten.argmax, aten.argmin),
+    (Operator(channelwise.reduction, places=1), aten.max.dim, aten.min.dim),
     (
         Operator(samples=channelwise.reduction),
         *(aten.norm, aten.nansum, aten.nanmean, aten.count_nonzero, aten.aminmax),
@@ -250,8 +254,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     ),
     (
         Operator(samples=samples.along_dim),
-        *(aten.sort, aten.argsort, aten.topk, aten.cummax, aten.cummin, aten.logcumsumexp),
-        *(aten.gather, aten.scatter, aten.scatter_add, aten.scatter_reduce),
+        *(aten.logcumsumexp, aten.gather, aten.scatter, aten.scatter_add, aten.scatter_reduce),
         *(aten.take_along_dim, aten.cosine_similarity, aten.diff),
         *(aten.fft_fft, aten.fft_ifft, aten.fft_rfft, aten.fft_irfft, aten.fft_hfft),
         *(aten.fft_fft2, aten.fft_ifft2, aten.fft_rfft2, aten.fft_irfft2),
@@ -259,6 +262,11 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         *(aten._fft_c2c, aten._fft_c2r, aten._fft_r2c, aten.fft_fftshift, aten.fft_ifftshift),
     ),
     (Operator(samples=samples.norms_along), aten.renorm),
+    (Operator(samples=samples.along_dim, places=0), aten.argsort),
+    (
+        Operator(samples=samples.along_dim, places=1),
+        *(aten.sort, aten.topk, aten.cummax, aten.cummin),
+    ),
     (
         Operator(samples=samples.by_first),
         *(aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d),
