@@ -29,6 +29,12 @@ def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
     for sharers in open_layers.users().values():
         group = {tied[index[id(layer)]] for layer in sharers}
         tied = [min(group) if at in group else at for at in tied]
+    # A sum that is fused into another type travels in a size of its own.
+    undivided = {
+        tied[at]
+        for at, layer in enumerate(layers)
+        if any(read.partial for read in layer.reads) and layer.sum_bytes != layer.bytes_per_element
+    }
     owned, sizes = _owned(open_layers), _sizes(open_layers)
     operations = operations_of(open_layers.traced, [(x.name, x.kind, x.operators) for x in layers])
     table = torch.from_numpy(renumber.astype(np.int32))
@@ -65,8 +71,7 @@ def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
                         renumber[read.channels],
                         read.sizes,
                         read.groups,
-                        # A sum that is fused into another type travels in a size of its own.
-                        read.partial and layer.sum_bytes == layer.bytes_per_element,
+                        read.partial and tied[at] not in undivided,
                     )
                     for read in layer.reads
                 ),

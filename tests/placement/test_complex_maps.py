@@ -120,10 +120,20 @@ def filtered(module: Any, maps: Tensor) -> Tensor:
     return torch.fft.irfft2(torch.fft.rfft2(maps) * module.scale, s=(6, 6))
 
 
+def widened(module: Any, maps: Tensor) -> Tensor:
+    """Real weights, and a map of larger elements than theirs."""
+    values = module.first(maps[:, :3]).to(torch.complex128)
+    return values.real + (values * values.flip(1)).real
+
+
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize(
     "middle",
-    [filtered, *(pytest.param(one, marks=pytest.mark.full) for one in (convolved, scaled))],
+    [
+        filtered,
+        widened,
+        *(pytest.param(one, marks=pytest.mark.full) for one in (convolved, scaled)),
+    ],
 )
 def test_a_parameter_has_bytes_of_its_own_type_over_slices(middle, grain) -> None:
     """Those of a complex one were counted as large as the elements of what its layer makes."""
