@@ -37,6 +37,7 @@ from hgpart.tracing.stand_ins import stand_ins, stood_for
 
 LARGEST_TENSOR = 2**63 - 1  # bytes
 _QUANTISED = "torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"
+_QUANTISING = "torch.ao.quantization.fake_quantize"
 EXAMPLE_BATCH = LEAST
 
 
@@ -342,10 +343,15 @@ def _apart(model: nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tens
     found = []
     for tensor in tensors:
         if id(tensor) in taken:
-            tensor = tensor.detach().requires_grad_(tensor.requires_grad)
+            tensor = _another(tensor)
         taken.add(id(tensor))
         found.append(tensor)
     return found
+
+
+def _another(tensor: torch.Tensor) -> torch.Tensor:
+    """The same, as another object."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def _merge_shared(graph: fx.Graph, parameters: Mapping[str, str], model: nn.Module) -> list[str]:
@@ -393,9 +399,10 @@ def _export_for_any_batch(
 ) -> _Exported | None:
     """Export a model with a dynamic batch; None where that can't be."""
     is_one = batch_size == 1
+    # Others: where it fails, torch.export leaves with them that their sizes are to be any.
     several = arguments.with_tensors(
         [
-            torch.cat([value] * EXAMPLE_BATCH) if is_one and is_batch else value
+            torch.cat([value] * EXAMPLE_BATCH) if is_one and is_batch else _another(value)
             for value, is_batch in zip(arguments.tensors, arguments.batches, strict=True)
         ]
     )
@@ -540,7 +547,8 @@ def _explain(model: nn.Module, arguments: Arguments, error: BaseException) -> st
     why = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     if unknown := re.match(r"Found <class '(.*)'> in output, which is not a known type", why):
         why = f"it returns a {unknown[1]}: {REGISTERED}"
-    if "fake_quantize" in why:
+    quantises = any(type(one).__module__ == _QUANTISING for one in model.modules())
+    if quantises and "data-dependent" in why:  # it asks buffers whether it is to
         why = "it quantises: accepted is the model without fake quantisation, as before prepare_qat"
     if isinstance(error, SystemExit):
         why = f"its code ends the process: sys.exit({text})"

@@ -22,6 +22,9 @@ CASES = {
     "halves": (lambda x: torch.cat([half - half.mean(0) for half in x.chunk(2)]), "8"),
     "constant sizes": (lambda x: x[:, torch.tensor([True, False, True])] * 2, "2 or more"),
     "reciprocal": (lambda x: x * (1 / x.shape[0]), "8"),
+    # refused: the inputs said still that their sizes may be any when eight were traced
+    "not for any": (lambda x: x * divmod(x.shape[0], 3)[1], "8"),
+    "quantising": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 255), "8"),
 }
 
 
