@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -80,6 +81,18 @@ def mixed_samples(traced: TracedModel) -> Mixing:
     except _MixedError as error:
         return Mixing(str(error), walk.norm)
     return Mixing("", walk.norm, tuple(walk.ignored))
+
+
+def numbers_of_samples(traced: TracedModel) -> dict[fx.Node, torch.Tensor]:
+    """Of each element that nodes make, the number of the sample that it is of, in a larger batch.
+
+    Of the nodes before the first that computes samples from each other.
+    """
+    walk = _Walk(traced)
+    with suppress(_MixedError):
+        walk.run()
+    found = walk.values.items()
+    return {node: value.ids for node, value in found if isinstance(value, Channels)}
 
 
 def _fixed(traced: TracedModel) -> str:

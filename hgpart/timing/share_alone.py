@@ -6,9 +6,10 @@ only one layer's tensors exist at a time, and a model on the meta device can be 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,14 +42,17 @@ class Operand:
     ----------
     like : torch.Tensor
         The whole one in the traced graph.
+    sizes : sequence of sizes
+        Its shape, with samples brought apart.
     axes : tuple of int
-        Dimensions of `like` that are one, of `count` places; empty where it is whole.
+        Dimensions of these that are one, of `count` places; empty where it is whole.
     count : int
     learns : bool
         Whether a gradient goes back.
     """
 
     like: torch.Tensor
+    sizes: Sequence[Any]
     axes: tuple[int, ...] = ()
     count: int = 0
     learns: bool = False
@@ -57,7 +61,7 @@ class Operand:
         """Shape for so many samples."""
         return tuple(
             self.count if dim in self.axes else at_batch(size, samples)
-            for dim, size in enumerate(self.like.shape)
+            for dim, size in enumerate(self.sizes)
             if dim not in self.axes[1:]
         )
 
@@ -157,7 +161,8 @@ class LayerShares:
                 sources[node] = Source(layout, ((name, members),))
                 operands[name] = _piece(node, layout, members, self._learns[source])
         for node, name in plan.draws.items():
-            operands[name] = Operand(first_tensor(node.meta["val"]))
+            drawn_like = first_tensor(node.meta["val"])
+            operands[name] = Operand(drawn_like, drawn_like.shape)
         step = CutGraph(plan.facts, at, tasks, sources, plan.draws)
         made = finishing_step(step, plan.results[at], plan.buffer_updates.get(at, {}))
         for attribute, held in made.slices.items():
@@ -199,4 +204,5 @@ class LayerShares:
 def _piece(node: fx.Node, layout: ChannelLayout, members: Int64, learns: bool) -> Operand:
     like = first_tensor(node.meta["val"])
     count = len(layout.positions(members))
-    return Operand(like, layout.axes, count, learns and has_gradients(like.dtype))
+    learns = learns and has_gradients(like.dtype)
+    return Operand(like, layout.apart(like.shape), layout.axes, count, learns)

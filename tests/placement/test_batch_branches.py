@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from branching_models import Branching, batch
+from placements import Modelling, of_random_blocks, traced_model
 from torch import nn
 from torch.nn.functional import mse_loss
 
@@ -146,3 +147,76 @@ def test_a_layer_that_was_not_there_has_its_parameters_where_they_are():
     model, placed = placed_for(Deeper(), 2)
     assert verify(model, placed, batch(8)).failures == ()
     assert [*map(len, placed.state_dict().values())] == [6, 6, 6, 6, 4, 4]
+
+
+class Attending(nn.Module):
+    """Attention with heads beside the batch in one dimension, before it or behind it."""
+
+    def __init__(self, heads: str) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True) if heads == "torch" else None
+        self.order = (2, 0, 1, 3) if heads == "first" else (0, 2, 1, 3)
+
+    def forward(self, x):
+        maps, (batch, steps) = torch.relu(self.first(x)), x.shape[:2]
+        if self.attention is not None:
+            found, weights = self.attention(maps, maps, maps)
+            return self.last(found), weights
+        order = self.order
+        apart = maps.view(batch, steps, 2, 3).permute(order)
+        heads = apart.reshape(-1, steps, 3)
+        found = torch.softmax(heads * 0.5 @ heads.transpose(1, 2), -1) @ torch.tanh(heads)
+        back = [order.index(dim) for dim in range(4)]
+        return self.last(found.view(apart.shape).permute(back).reshape(batch, steps, 6))
+
+
+@pytest.mark.parametrize(
+    ("heads", "steps"),
+    [
+        ("torch", 1),
+        ("first", 2),
+        pytest.param("torch", 3, marks=pytest.mark.full),
+        pytest.param("last", 2, marks=pytest.mark.full),
+    ],
+)
+def test_heads_beside_the_batch_are_those_of_any_batch(heads, steps):
+    """Their places were those of the batch that was traced: an IndexError with any other."""
+    torch.manual_seed(0)
+    model, x = Attending(heads).double(), torch.randn(6, steps, 4).double()
+    traced, graph = traced_model(model, [x[:4]])
+    placed = hgpart.place(copy.deepcopy(model), of_random_blocks(traced, graph, Modelling(), 2, 1))
+    for samples in (4, 1, 6):
+        found, expected = placed(x[:samples]), model(x[:samples])
+        torch.testing.assert_close(found, expected)
+
+    def loss(made, _):
+        return (made if isinstance(made, torch.Tensor) else made[0]).square().mean()
+
+    whole = loss(model(x), None)
+    in_two = placed.step(x, None, loss, hgpart.schedule(placed, micro_batches=2))
+    torch.testing.assert_close(in_two, whole, check_dtype=False)
+    assert disagreements(placed.report(6), placed) == ()
+
+
+class Between(nn.Module):
+    """Samples between features in one dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        rows = self.first(x).view(-1, 2, 3).transpose(0, 1).reshape(-1, 1)
+        return self.last(torch.tanh(rows).view(2, -1, 3).transpose(0, 1).reshape(-1, 6))
+
+
+def test_what_merges_samples_otherwise_is_traced_for_each_batch():
+    torch.manual_seed(0)
+    model, x = Between().double(), torch.randn(6, 4).double()
+    traced, graph = traced_model(model, [x[:4]])
+    placed = hgpart.place(copy.deepcopy(model), of_random_blocks(traced, graph, Modelling(), 2, 1))
+    for samples in (4, 6, 3):
+        torch.testing.assert_close(placed(x[:samples]), model(x[:samples]))
+    with pytest.raises(PlacementError, match=r"micro-batches: .* merges samples and channels"):
+        hgpart.schedule(placed, micro_batches=3)

@@ -415,12 +415,14 @@ class Blueprint:
             step = CutGraph(self.facts, item.layer, item.members, {}, {})
             product = product_of(step, head)
             assert product is not None
-            yield _tensor(head, (product.axis,), len(item.members), self.share)
+            shape = head.meta["val"].shape
+            yield _tensor(head, shape, (product.axis,), len(item.members), self.share)
             return
         for node in self.results[item.layer]:
             layout = self.layouts[node]
             count = len(layout.positions(item.members))
-            yield _tensor(node, layout.axes, count, self.share)
+            shape = layout.apart(node.meta["val"].shape)
+            yield _tensor(node, shape, layout.axes, count, self.share)
 
     @cached_property
     def buffer_updates(self) -> dict[int, dict[fx.Node, fx.Node]]:
@@ -578,9 +580,10 @@ def _dtype(node: fx.Node) -> torch.dtype:
     return dtype
 
 
-def _tensor(node: fx.Node, axes: Sequence[int], count: int, share: Share) -> TransferredTensor:
-    """A node's tensor with some positions along merged axes."""
-    shape = node.meta["val"].shape
+def _tensor(
+    node: fx.Node, shape: Sequence[Any], axes: Sequence[int], count: int, share: Share
+) -> TransferredTensor:
+    """A node's tensor, in a shape, with some positions along merged axes."""
     if elements_of_shape(shape) is None:
         raise PlacementError(
             f"{module_of(node) or node.name} makes a map of {shape_said(shape)}: accepted are "

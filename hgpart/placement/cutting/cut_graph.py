@@ -23,7 +23,7 @@ from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.operators.table import callable_of, operator_of
 from hgpart.placement.cutting import held_constants, products, reindexing, replacements, same_index
-from hgpart.placement.cutting.layouts import spread, unmerge
+from hgpart.placement.cutting.layouts import spread, together, unmerge
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.step_graph import WHOLE, Box, StepGraph
 
@@ -132,7 +132,7 @@ class CutGraph(StepGraph):
             made = products.filters(self, node, product, self.layer.reads[0])
             return CutValue(made, product.axis, self.tasks)
         axes = self.facts.varying(node)
-        if len(axes) == 1:
+        if len(axes) == 1 and not self.facts.grows(node, axes[0]):
             positions = self.facts.layout(self.at, node).positions(self.tasks)
             under = self.under(node, {axes[0]: positions})
             if under is not None:
@@ -199,8 +199,7 @@ class CutGraph(StepGraph):
         if not source.pieces:  # the part has none of it, and so makes no use of it
             return replacements.filled(self, node, aten.zeros.default, box)
         axis, size = layout.axes[0], len(layout.channels)
-        single = len(layout.axes) == 1
-        wanted = box.get(axis) if single else None
+        wanted = None if layout.axis is None else box.get(axis)
         pieces = []
         for name, members in source.pieces:
             places = layout.positions(members)
@@ -211,12 +210,15 @@ class CutGraph(StepGraph):
         parts = [self.placeholder(name) for name, _ in pieces]
         made = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
         have = np.concatenate([places for _, places in pieces])
-        if single:
+        if layout.axis is not None:
             made = self._places(made, axis, have, box, size)
             return self.select(made, node, {dim: box[dim] for dim in box if dim != axis})
         made = self._places(made, axis, have, WHOLE, size)
         sizes = [layout.shape[dim] for dim in layout.axes]
-        return self.select(self.call(unmerge, made, list(layout.axes), sizes), node, box)
+        made = self.call(unmerge, made, list(layout.axes), sizes)
+        if layout.merged:
+            made = self.call(together, made, list(layout.merged))
+        return self.select(made, node, box)
 
     def _state(self, node: fx.Node, box: Box) -> fx.Node:
         """A parameter, buffer or constant, as a slice that the part holds."""

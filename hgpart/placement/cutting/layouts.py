@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,34 +17,70 @@ from hgpart.operators.ids import constant_along
 class ChannelLayout:
     """Where channels lie in a tensor.
 
+    Where a dimension merges samples with channels, as attention has heads beside its batch, both
+    are brought apart first: places along a dimension are then the same for every batch.
+
     Attributes
     ----------
     shape : tuple of int
-        Of the whole tensor, with the traced batch size.
+        Of the whole tensor, with the traced batch size, and samples brought apart.
     axes : tuple of int
         Dimensions along which the channel changes; merged into one (in the place of the first)
         when channels are cut out. Empty where all belongs to one task, which is never cut.
     channels : int64 array
         Channel, numbered within its layer, at each place along the merged axes.
+    merged : mapping of int to (int, int)
+        Dimensions of the tensor as it is that merge samples with channels, and the sizes of the
+        two; -1 is that of the batch.
     """
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     channels: Int64
+    merged: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def axis(self) -> int | None:
+        """The one dimension of the tensor as it is along which places are channels, if it is so."""
+        return self.axes[0] if len(self.axes) == 1 and not self.merged else None
+
+    def apart(self, shape: Sequence[Any]) -> tuple[Any, ...]:
+        """The shape of the tensor, for whatever batch, when samples are brought apart.
+
+        >>> ChannelLayout((3, 4, 2), (1,), np.arange(4), {1: (4, -1)}).apart((3, 8))
+        (3, 4, 2)
+        """
+        found: list[Any] = []
+        for dim, size in enumerate(shape):
+            sizes = self.merged.get(dim)
+            batch = size // max(sizes) if sizes else size
+            found += [batch if one < 0 else one for one in sizes] if sizes else [size]
+        return tuple(found)
 
     def positions(self, members: Int64) -> Int64:
         """Places along the merged axes that belong to some channels, ascending."""
         return np.flatnonzero(np.isin(self.channels, members))
 
 
-def channel_layout(ids: torch.Tensor, axes: tuple[int, ...], first_channel: int) -> ChannelLayout:
-    """Find the channels of a layer in the ids of a tensor, which change along `axes`."""
+def channel_layout(
+    ids: torch.Tensor,
+    axes: tuple[int, ...],
+    first_channel: int,
+    merged: Mapping[int, tuple[int, int]] | None = None,
+) -> ChannelLayout:
+    """Find the channels of a layer in the ids of a tensor, which change along `axes`.
+
+    Some of these may merge samples with channels.
+    """
+    if merged:
+        ids = apart(ids, merged)
+        axes = varying_axes(ids)
     distinct = ids
     for dim in range(ids.dim()):
         if dim not in axes:
             distinct = distinct.narrow(dim, 0, 1)
-    merged = distinct.flatten().numpy().astype(np.int64) - first_channel
-    return ChannelLayout(tuple(ids.shape), axes, merged)
+    channels = distinct.flatten().numpy().astype(np.int64) - first_channel
+    return ChannelLayout(tuple(ids.shape), axes, channels, merged or {})
 
 
 def varying_axes(ids: torch.Tensor) -> tuple[int, ...]:
@@ -52,6 +89,28 @@ def varying_axes(ids: torch.Tensor) -> tuple[int, ...]:
 
 
 # ------------------------------------------------------------------ what the submodules call
+
+
+def apart(tensor: torch.Tensor, merged: Mapping[int, tuple[int, int]]) -> torch.Tensor:
+    """Make two dimensions of each that merges samples with something else.
+
+    >>> apart(torch.zeros(6, 5), {0: (-1, 2)}).shape
+    torch.Size([3, 2, 5])
+    """
+    for dim in sorted(merged, reverse=True):
+        tensor = tensor.unflatten(dim, merged[dim])  # type: ignore[no-untyped-call]
+    return tensor
+
+
+def together(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """Undo `apart`, which made two dimensions of each of some.
+
+    >>> together(torch.zeros(3, 2, 5), [0]).shape
+    torch.Size([6, 5])
+    """
+    for dim in sorted(dims):
+        tensor = tensor.flatten(dim, dim + 1)
+    return tensor
 
 
 def merge(tensor: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import operator
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,11 +17,13 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.errors import TraceError
-from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph, Mixing
+from hgpart.layers.mixed_samples import numbers_of_samples
 from hgpart.operators.effects import Call, Channels, Constant, SameIndex
 from hgpart.operators.ids import constant_along, core, in_order
 from hgpart.operators.table import effect_of
-from hgpart.placement.cutting.layouts import ChannelLayout, channel_layout, varying_axes
+from hgpart.placement.cutting.layouts import ChannelLayout, apart, channel_layout, varying_axes
+from hgpart.tracing.batches import BatchSizes, evenly
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
     computed_nodes,
@@ -79,6 +81,8 @@ class NodeFacts:
     Attributes
     ----------
     traced, graph : TracedModel, ChannelGraph
+        For the traced batch alone, and the whole of it at once, where samples and channels of what
+        a layer makes are merged into one dimension, and can't be told apart.
     """
 
     traced: TracedModel
@@ -86,6 +90,23 @@ class NodeFacts:
     _varying: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
     _aligned: dict[tuple[fx.Node, int], Aligned | None] = field(default_factory=dict)
     _layouts: dict[fx.Node, ChannelLayout] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find out whether what travels can be cut alike for every batch."""
+        for node, at in self.makers.items():
+            layer = self.graph.layers[at]
+            maker = node.all_input_nodes[0] if node.target is operator.getitem else node
+            is_last = layer.tasks > 1 and maker.name == layer.operators[-1]
+            if is_last and self._merged(node) is None:
+                fixed = self.traced.batch_size
+                said = (
+                    f"{layer.name} merges samples and channels into one dimension, and a batch of "
+                    f"{fixed} alone says which are which"
+                )
+                self.traced = replace(self.traced, batch_sizes=BatchSizes(fixed=fixed))
+                if not self.graph.mixing.operator:
+                    self.graph = replace(self.graph, mixing=Mixing(said))
+                return
 
     @cached_property
     def makers(self) -> dict[fx.Node, int]:
@@ -140,6 +161,43 @@ class NodeFacts:
             self._varying[node] = () if ids is None else varying_axes(ids)
         return self._varying[node]
 
+    def grows(self, node: fx.Node, dim: int) -> bool:
+        """Whether a dimension of a node's (first) tensor is as large as the batch says."""
+        size = first_tensor(node.meta["val"]).shape[dim]
+        return self.traced.has_dynamic_batch and evenly(size) != (0, self.shape(node)[dim])
+
+    def _merged(self, node: fx.Node) -> Mapping[int, tuple[int, int]] | None:
+        """What `ChannelLayout.merged` is; None if samples can't be told from channels."""
+        found = {}
+        for dim in self.varying(node):
+            if self.grows(node, dim):
+                sizes = self._apart(node, dim)
+                if sizes is None:
+                    return None
+                found[dim] = sizes
+        return found
+
+    def _apart(self, node: fx.Node, dim: int) -> tuple[int, int] | None:
+        """The sizes of what a dimension merges, of which samples are one and channels the other."""
+        grows, samples = evenly(node.meta["val"].shape[dim]), self._samples.get(node)
+        if grows is None or grows[0] < 2 or grows[1] or samples is None:
+            return None
+        each, ids = grows[0], self.graph.ids[node.name]
+        along = in_order(samples, dim)
+        if along is None:
+            return None
+        for sizes, batch in (((-1, each), dim), ((each, -1), dim + 1)):
+            numbers = np.arange(samples.shape[dim] // each)
+            expected = np.repeat(numbers, each) if batch == dim else np.tile(numbers, each)
+            if np.array_equal(along, expected) and constant_along(apart(ids, {dim: sizes}), batch):
+                return sizes
+        return None
+
+    @cached_property
+    def _samples(self) -> Mapping[fx.Node, torch.Tensor]:
+        """Which sample each element of a node's value belongs to."""
+        return numbers_of_samples(self.traced)
+
     def layout(self, at: int, node: fx.Node) -> ChannelLayout:
         """Where the channels of a layer lie in a tensor that one of its operators makes."""
         if node not in self._layouts:
@@ -147,7 +205,10 @@ class NodeFacts:
                 found = ChannelLayout(self.shape(node), (), np.zeros(0, np.int64))
             else:
                 first = int(self.graph.first_channel[at])
-                found = channel_layout(self.graph.ids[node.name], self.varying(node), first)
+                merged = self._merged(node)
+                assert merged is not None  # or else the batch is fixed, and nothing grows
+                ids = self.graph.ids[node.name]
+                found = channel_layout(ids, self.varying(node), first, merged)
             self._layouts[node] = found
         return self._layouts[node]
 

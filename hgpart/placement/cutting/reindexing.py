@@ -55,7 +55,7 @@ def _view(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
     """Views keep the order of elements, so a box is a view of a box where both are boxes."""
     operand = node.all_input_nodes[0]
     found = _same_elements(step.facts.shape(node), step.facts.shape(operand), box)
-    if found is None:
+    if found is None or any(step.facts.grows(operand, dim) for dim in found):
         return None
     return step.call(aten.reshape.default, step.value(operand, found), step.sizes(node, box))
 

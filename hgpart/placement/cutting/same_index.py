@@ -29,7 +29,7 @@ def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Bo
     """What an operator needs of each operand for one box of its result; None if not a box."""
     ((axis, kept),) = box.items()
     found = step.facts.aligned(node, axis)
-    if found is None:
+    if found is None or any(step.facts.grows(one, dim) for one, dim, _ in found.maps):
         return None
     boxes: dict[fx.Node, Box] = {}
     for operand, dim, along in found.maps:

@@ -14,7 +14,7 @@ from hgpart.execution.batch_norms import normalised, statistics_of
 from hgpart.layers.channel_graph import Read
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import CutGraph, CutValue
-from hgpart.placement.cutting.layouts import merge, spread
+from hgpart.placement.cutting.layouts import apart, merge, spread
 from hgpart.placement.cutting.ownership import Rectangle
 from hgpart.placement.cutting.products import add_bias, partial_sums, product_of
 from hgpart.placement.cutting.slices import Slice
@@ -145,9 +145,12 @@ def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:
     if not layout.axes:
         return step.value(node)
     positions = layout.positions(step.tasks)
-    if len(layout.axes) == 1:
-        return step.value(node, {layout.axes[0]: positions})
-    whole = step.call(merge, step.value(node), list(layout.axes))
+    if layout.axis is not None:
+        return step.value(node, {layout.axis: positions})
+    whole = step.value(node)
+    if layout.merged:
+        whole = step.call(apart, whole, dict(layout.merged))
+    whole = step.call(merge, whole, list(layout.axes))
     return step.take(whole, layout.axes[0], positions, len(layout.channels))
 
 

@@ -110,7 +110,7 @@ def _norm(facts: NodeFacts, at: int, number: int, node: fx.Node) -> NormOfBatch:
             f"{named} normalises maps of {shape_said(value.shape)}: accepted in norms of the "
             "batch, which is in slices, are maps that grow with the samples alone"
         )
-    if layout.axes not in ((), (1,)):
+    if layout.axes not in ((), (1,)) or layout.merged:
         raise PlacementError(
             f"{named} normalises maps whose channels lie along dimensions {layout.axes}: accepted "
             "in norms of the batch, which is in slices, is dimension 1"

@@ -9,7 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgpart.placement.cutting.layouts import channel_layout, merge, spread, unmerge, varying_axes
+from hgpart.placement.cutting.layouts import (
+    apart,
+    channel_layout,
+    merge,
+    spread,
+    together,
+    unmerge,
+    varying_axes,
+)
 
 
 @st.composite
@@ -69,3 +77,30 @@ def test_a_layout_says_where_channels_lie(case, data):
     merged = merged.reshape(len(merged), -1)
     wanted = [at for at, row in enumerate(merged) if int(row[0]) - first in members]
     assert positions.tolist() == wanted
+
+
+@given(shapes_and_axes(), st.integers(1, 3), st.booleans())
+def test_samples_are_brought_apart_in_any_batch(case, batch, batch_first):
+    """Positions along what is left are the same for every batch."""
+    shape, axes = case
+    dim = axes[0]
+    each = shape[dim]
+    sizes = (-1, each) if batch_first else (each, -1)
+    merged = {dim: sizes}
+
+    def ids_of(samples):
+        channels = torch.arange(int(np.prod(shape)), dtype=torch.int32).reshape(shape)
+        added = channels.unsqueeze(dim if batch_first else dim + 1)
+        spread_out = added.expand(*[samples if at == -1 else at for at in _with(shape, dim, sizes)])
+        return spread_out.flatten(dim, dim + 1)
+
+    ids = ids_of(batch)
+    assert torch.equal(together(apart(ids, merged), [dim]), ids)
+    one, other = (channel_layout(ids_of(n), varying_axes(ids_of(n)), 0, merged) for n in (batch, 5))
+    assert one.axes == other.axes
+    assert one.channels.tolist() == other.channels.tolist()
+    assert other.apart(ids_of(5).shape) == other.shape
+
+
+def _with(shape, dim, sizes):
+    return (*shape[:dim], *sizes, *shape[dim + 1 :])
