@@ -125,6 +125,16 @@ def update_running(
     running_var.lerp_(variance.to(running_var), momentum)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def share_of_next(batches: Tensor) -> float:
+    """What the next batch counts for in the mean of all, of which there were so many before.
+
+    >>> share_of_next(torch.tensor(3))
+    0.25
+    """
+    return 1.0 if batches.is_meta else 1.0 / (float(batches) + 1)
+
+
 def unbiased(statistics: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Mean and unbiased variance of so many values."""
     mean, variance = statistics.detach()

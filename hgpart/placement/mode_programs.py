@@ -24,7 +24,7 @@ from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.shares.messages import with_parameters
 from hgpart.placement.shares.owners import owned
 from hgpart.placement.shares.statistics import SharedStatistics
-from hgpart.placement.state.batch_statistics import check_deferrable, defer
+from hgpart.placement.state.batch_statistics import check_averages, check_deferrable, defer
 from hgpart.placement.state.original_state import Original
 from hgpart.work.figures import Work
 
@@ -83,6 +83,7 @@ def share_blueprints(
     if len(shares) > 1:
         if shares[0][1].modelling.norms == "batch":
             check_deferrable(facts.traced)
+            check_averages(facts.traced)
         elif norms == "batch":
             raise PlacementError(
                 f"norms of the batch, which is in {shares[0][0].of} slices that have norms of their"

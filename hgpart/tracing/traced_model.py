@@ -21,7 +21,7 @@ from unittest import mock
 import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
@@ -34,6 +34,7 @@ from hgpart.tracing.constant_sizes import settle_sizes
 from hgpart.tracing.forms import Form, sizes_of_inputs
 from hgpart.tracing.model_outline import Outline, outline_of
 from hgpart.tracing.stand_ins import stand_ins, stood_for
+from hgpart.tracing.traced_nodes import CUMULATIVE
 
 LARGEST_TENSOR = 2**63 - 1  # bytes
 _QUANTISED = "torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"
@@ -232,6 +233,7 @@ def trace_call(model: nn.Module, arguments: Arguments, *, any_batch: bool = True
         raise ArgumentError("the example holds no batch: give at least one tensor with a batch")
     with (
         _quiet(),
+        _cumulative(model),
         torch.autocast("cpu", enabled=False),  # its casts would be in the graph for good
         torch.autocast("cuda", enabled=False),
         stand_ins(model, given) as values,
@@ -325,16 +327,26 @@ def _check_modules(model: nn.Module) -> None:
                 f"{named} is a quantised {kind}, which computes with integers: accepted is the "
                 "model as it was before it was quantised"
             )
-        if (
-            isinstance(module, _NormBase)
-            and module.momentum is None
-            and module.training
-            and module.track_running_stats
-        ):
-            raise TraceError(
-                f"the norm {named} has momentum=None, the mean of all batches, which says how many "
-                "there were: accepted in training is a number, as in momentum=0.1"
-            )
+
+
+@contextmanager
+def _cumulative(model: nn.Module) -> Iterator[None]:
+    """Let norms that average all batches say so by a number: how many there were is no constant."""
+    norms = [
+        one
+        for one in model.modules()
+        if isinstance(one, _BatchNorm)
+        and one.momentum is None
+        and one.training
+        and one.num_batches_tracked is not None
+    ]
+    for one in norms:
+        one.momentum = CUMULATIVE
+    try:
+        yield
+    finally:
+        for one in norms:
+            one.momentum = None
 
 
 def _apart(model: nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -12,11 +12,20 @@ from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.errors import TraceError
-from hgpart.operators.calls import only_updated, place_of
+from hgpart.operators.calls import argument, only_updated, place_of
 from hgpart.operators.effects import Call
 from hgpart.operators.table import macs_of, operator_of
 from hgpart.tracing.autograd_functions import operator_name
 from hgpart.tracing.batches import size_said
+
+COUNTER = "num_batches_tracked"
+CUMULATIVE = -1.0  # in the place of a momentum: 1 of however many batches there were
+
+
+def averages_batches(node: fx.Node) -> bool:
+    """Whether a norm's running statistics are the mean of all batches (``momentum=None``)."""
+    is_training = operator_of(node).is_batch_norm and bool(argument(node, "training"))
+    return is_training and argument(node, "momentum") == CUMULATIVE
 
 
 def concrete(shape: Sequence[Any]) -> tuple[int, ...]:

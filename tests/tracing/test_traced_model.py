@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.tracing import traced_model
 from hgpart.tracing.traced_model import TracedModel, example_inputs, result_of, trace
+from hgpart.tracing.traced_nodes import averages_batches
 from hgpart.zoo import load_model
 
 
@@ -442,3 +443,13 @@ def test_same_model_same_graph() -> None:
         return trace(model, torch.zeros(2, 3, 8, 8)).graph_module.code
 
     assert code() == code()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_norm_without_momentum_says_that_it_averages_all_batches(training):
+    """torch.export took the count of batches for a constant, and ended in its own words."""
+    norm = nn.BatchNorm2d(3, momentum=None).train(training)
+    traced = trace(norm, torch.zeros(2, 3, 4, 4))
+    found = [node for node in traced.graph_module.graph.nodes if averages_batches(node)]
+    assert len(found) == training
+    assert norm.momentum is None

@@ -14,10 +14,6 @@ from hgpart.tracing.traced_model import trace
 IMAGES = torch.zeros(2, 3, 6, 6)
 
 
-def with_norm() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None))
-
-
 def scripted() -> nn.Module:
     return torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3)))
 
@@ -38,7 +34,6 @@ def quantising() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (with_norm, "^the norm 1 has momentum=None, .* accepted in training is a number"),
         (scripted, "^the model itself is a RecursiveScriptModule of TorchScript: accepted are"),
         (partly_traced, "^1 is a TopLevelTracedModule of TorchScript: accepted are modules as"),
         (of_integers, "^1 is a quantised Linear, which computes with integers: accepted is the"),
@@ -50,7 +45,3 @@ def test_it_is_refused_by_name(make: Callable[[], nn.Module], said: str) -> None
     with pytest.raises(TraceError, match=said) as refused:
         trace(make(), IMAGES)
     assert "\n" not in str(refused.value)
-
-
-def test_in_evaluation_a_norm_needs_no_momentum() -> None:
-    assert trace(with_norm().eval(), IMAGES).results

@@ -10,12 +10,12 @@ import torch
 from torch import fx
 
 from hgpart.errors import PlacementError
-from hgpart.execution.batch_norms import normalised
+from hgpart.execution.batch_norms import normalised, share_of_next
 from hgpart.operators.calls import argument
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.reindexing import copied
 from hgpart.placement.cutting.step_graph import Box, StepGraph
-from hgpart.tracing.traced_nodes import is_norms_statistic
+from hgpart.tracing.traced_nodes import COUNTER, averages_batches, is_norms_statistic
 
 aten = torch.ops.aten
 
@@ -59,10 +59,28 @@ def _batch_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) ->
         aten.batch_norm.default,
         *(operand(name) for name in ("input", "weight", "bias", "running_mean", "running_var")),
         bool(argument(node, "training", False)),
-        argument(node, "momentum"),
+        _share_of_batch(step, node) if averages_batches(node) else argument(node, "momentum"),
         argument(node, "eps"),
         torch.backends.cudnn.enabled,
     )
+
+
+def _share_of_batch(step: StepGraph, node: fx.Node) -> fx.Node:
+    """What the batch counts for, of all that the norm has met."""
+    mean = argument(node, "running_mean")
+    norm = step.name_of(first_version(mean)).removesuffix("running_mean")
+    updates = (new for new in node.users if new.args[1] in operator_of(node).updates)
+    is_last = all(user.op == "output" for new in updates for user in new.users)
+    if is_norms_statistic(mean) or not is_last:
+        raise PlacementError(
+            f"the norm {norm.removesuffix('.')} has momentum=None, the mean of all batches, and is "
+            "called more than once in a pass: accepted then is a number, as in momentum=0.1"
+        )
+    placeholders = step.traced.graph_module.graph.find_nodes(op="placeholder")
+    counter = next(
+        one for one in placeholders if step.traced.buffers.get(one.name) == f"{norm}{COUNTER}"
+    )
+    return step.call(share_of_next, step.whole(counter))
 
 
 def _given_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:

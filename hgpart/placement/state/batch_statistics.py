@@ -23,12 +23,11 @@ from hgpart.operators.calls import argument, module_of, only_updated
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.slices import Slice
 from hgpart.tracing.traced_model import TracedModel
-from hgpart.tracing.traced_nodes import is_norms_statistic
+from hgpart.tracing.traced_nodes import COUNTER, averages_batches, is_norms_statistic
 
 aten = torch.ops.aten
 
 NORMS = ("micro-batch", "batch")
-COUNTER = "num_batches_tracked"
 
 
 def check_norms(norms: str) -> None:
@@ -58,11 +57,12 @@ class OnceABatch(nn.Module):
 class BatchNorm(OnceABatch):
     """Batch norm in training."""
 
-    operands = "input", "weight", "bias", "running_mean", "running_var"
+    operands = "input", "weight", "bias", "running_mean", "running_var", "momentum"
 
-    def __init__(self, momentum: float, eps: float) -> None:
+    def __init__(self, eps: float) -> None:
         super().__init__()
-        self.momentum, self.eps = momentum, eps
+        self.eps = eps
+        self._momentum = 0.0
         self._found: list[tuple[int, Tensor, Tensor]] = []  # values per channel, mean, variance
         self._running: tuple[Tensor, Tensor] | None = None
 
@@ -73,6 +73,7 @@ class BatchNorm(OnceABatch):
         bias: Tensor | None,
         running_mean: Tensor,
         running_var: Tensor,
+        momentum: float,
     ) -> Tensor:
         """Normalise a micro-batch."""
         own = torch.zeros_like(running_mean), torch.zeros_like(running_var)
@@ -80,13 +81,21 @@ class BatchNorm(OnceABatch):
         made: Tensor = aten.batch_norm(
             operand, weight, bias, *own, True, 1.0, self.eps, cudnn
         )  # by its momentum, `own` is what it has found
-        self._note(made.numel() // len(running_mean), own, (running_mean, running_var))
+        running = running_mean, running_var
+        self._note(made.numel() // len(running_mean), own, running, momentum)
         return made
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _note(self, count: int, own: tuple[Tensor, Tensor], running: tuple[Tensor, Tensor]) -> None:
+    def _note(
+        self,
+        count: int,
+        own: tuple[Tensor, Tensor],
+        running: tuple[Tensor, Tensor],
+        momentum: float,
+    ) -> None:
         if not notes_statistics():
             return
+        self._momentum = momentum
         self._found.append((count, *own))
         self._running = running
 
@@ -106,16 +115,16 @@ class BatchNorm(OnceABatch):
             mean += own * (count / total)
         for count, own, variance in self._found:
             squares += variance * (count - 1) + (own - mean).square() * count
-        running_mean.lerp_(mean, self.momentum)
-        running_var.lerp_(squares / (total - 1), self.momentum)
+        running_mean.lerp_(mean, self._momentum)
+        running_var.lerp_(squares / (total - 1), self._momentum)
         self.begin()
 
 
 class SharedBatchNorm(BatchNorm):
     """What is left of a norm whose batch is in several shares: it is given what they make up."""
 
-    def __init__(self, momentum: float) -> None:
-        super().__init__(momentum, eps=0.0)
+    def __init__(self) -> None:
+        super().__init__(eps=0.0)
 
     def forward(  # type: ignore[override]
         self,
@@ -124,10 +133,11 @@ class SharedBatchNorm(BatchNorm):
         statistics: Tensor,
         samples: Sequence[int],
         values: int,
+        momentum: float,
     ) -> None:
         """Note the statistics of a micro-batch."""
         count = sum(samples) * values
-        self._note(count, unbiased(statistics, count), (running_mean, running_var))
+        self._note(count, unbiased(statistics, count), (running_mean, running_var), momentum)
 
 
 class Update(OnceABatch):
@@ -167,6 +177,17 @@ def check_deferrable(traced: TracedModel) -> None:
             )
 
 
+def check_averages(traced: TracedModel) -> None:
+    """Raise a PlacementError if a norm averages all batches, of which parts have no number."""
+    for node in traced.graph_module.graph.nodes:
+        if averages_batches(node):
+            raise PlacementError(
+                f"the norm {module_of(node) or node.name} has momentum=None, the mean of all "
+                "batches: accepted in norms of the batch, which is in slices, is a number, as in "
+                "momentum=0.1"
+            )
+
+
 def defer(
     program: PartProgram,
     slices: Mapping[str, Slice],
@@ -190,10 +211,9 @@ def defer(
             operands: Sequence[Any] = ()
             if operator_of(node).is_batch_norm and argument(node, "training"):
                 if argument(node, "running_mean") is not None:
-                    later = BatchNorm(argument(node, "momentum"), argument(node, "eps"))
+                    later = BatchNorm(argument(node, "eps"))
             elif node.target is update_running:
-                *operands, momentum = node.args
-                later = SharedBatchNorm(float(momentum))
+                operands, later = node.args, SharedBatchNorm()
             elif _is_written(node):
                 held = slices.get(f"{name}.{node.args[0].target}")
                 later = Update() if held is not None and held.name in once else None

@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import fusion, parametrizations, prune
+from torch.optim import swa_utils
 
-from hgpart import Placement, partition_model, place
+from hgpart import Placement, partition_model, place, schedule
 from hgpart.errors import HgpartError, PlacementError
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement.as_module.original_modules import SliceName
@@ -289,3 +290,41 @@ def test_a_process_with_some_of_the_parts_does_not_follow_alone() -> None:
     placed.norm.eval()
     with pytest.raises(PlacementError, match="modules were given other attributes"):
         placed.check_batch(4, [IMAGES[0]])
+
+
+def test_statistics_are_taken_anew_of_all_batches() -> None:
+    """`update_bn` has norms average the batches: it was refused after it had reset them."""
+    model, placed = both()
+    for one in (model, placed):
+        one.eval()
+        swa_utils.update_bn(IMAGES, one)
+        assert not one.training
+    assert_same(placed.state_dict(), model.state_dict())
+    assert placed.norm.momentum == model.norm.momentum
+    assert_same(trained(placed), trained(model))
+
+
+def test_norms_that_average_batches_count_batches_not_micro_batches() -> None:
+    model, plan = divided()
+    placed = place(model, plan, norms="batch")
+    model = copy.deepcopy(model)
+    for one in (model, placed):
+        one.norm.momentum = None
+    for images in IMAGES:
+        model(images)
+        placed.step(images, None, lambda made, _: made.mean(), schedule(placed, micro_batches=2))
+    assert_same(placed.state_dict(), model.state_dict())
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.rest = nn.BatchNorm2d(4, momentum=None), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.rest(self.norm(x)))
+
+
+def test_a_norm_that_averages_batches_is_called_once() -> None:
+    with pytest.raises(PlacementError, match=r"^the norm norm has momentum=None, .* than once"):
+        place(Twice(), k=2, example=torch.zeros(2, 4, 3, 3))
