@@ -117,7 +117,8 @@ def check_same_layers(graph: ChannelGraph, other: ChannelGraph, sizes: str) -> N
 def _facts(layer: Layer) -> object:
     """What of a layer does not depend on the sizes of maps."""
     reads = [(one.channels.tolist(), one.groups, one.partial) for one in layer.reads]
-    parameters = layer.own_parameters, layer.weights, layer.parameter_names
+    own = [(one.name, one.elements) for one in layer.own_parameters]
+    parameters = own, layer.weights, layer.parameter_names
     return layer.name, layer.kind, layer.tasks, layer.channels, layer.tied_to, parameters, reads
 
 
