@@ -91,3 +91,21 @@ def test_batches_that_memory_has_no_room_for_are_left_out(monkeypatch: pytest.Mo
 
     assert batches(weights + 10**5) == [1]
     assert batches(weights) is None
+
+
+class Gated(nn.Module):
+    """A gate that is indexed: of one sample torch computes it in another way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gate, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        maps = self.conv(image)
+        gate = self.gate(maps.mean((2, 3))).sigmoid()
+        return self.head((maps * gate[:, :, None, None]).mean((2, 3)))
+
+
+def test_batches_that_are_computed_in_another_way_are_left_out() -> None:
+    """One of a single sample ended a profile, and a recommendation, with an error."""
+    assert [*whole_of(prepared(Gated(), 3, 6, 6), 1, 4, 8).batches] == [4, 8]
