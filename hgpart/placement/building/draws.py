@@ -18,10 +18,14 @@ from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.tracing.autograd_functions import operator_name
+from hgpart.tracing.batches import at_batch
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import holds_tensors
 
 aten = torch.ops.aten
+
+# As export writes them they draw in the order of dimensions; in place they went by the memory.
+_IN_ORDER = (aten.bernoulli.p, aten.bernoulli.Tensor)
 
 
 def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]:
@@ -41,6 +45,11 @@ def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]
         named = f"{operator_name(node.target)} ({module_of(node) or 'the model itself'})"
         if node.kwargs.get("generator") is not None:
             raise PlacementError(f"{named} draws from a generator of its own: accepted is torch's")
+        if node.target in _IN_ORDER and not _lies_in_order(node.all_input_nodes[0]):
+            raise PlacementError(
+                f"{named} draws in the order of the memory for a tensor that lies there in another "
+                "order than that of its dimensions: accepted is one made by new_empty"
+            )
         if operator_of(node).cut == "dropout" or not _depends_on_data(node, graph):
             found[node] = f"draw_{len(found)}"
         elif _draws(node):
@@ -51,11 +60,19 @@ def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]
     return found
 
 
+def _lies_in_order(node: fx.Node) -> bool:
+    """Whether a tensor lies in memory in the order of its dimensions."""
+    value = node.meta["val"]
+    sizes, strides = ([at_batch(one, 2) for one in each] for each in (value.shape, value.stride()))
+    return torch.empty_strided(sizes, strides, device="meta").is_contiguous()
+
+
 def _depends_on_data(node: fx.Node, graph: ChannelGraph) -> bool:
     """Whether a node takes more of maps, parameters and buffers than their shapes."""
-    if node.name in graph.ids or node.op in ("placeholder", "get_attr"):
+    known = operator_of(node)
+    if node.name in graph.ids or node.op in ("placeholder", "get_attr") or known.cut == "dropout":
         return True
-    operands = () if operator_of(node).makes else node.all_input_nodes
+    operands = () if known.makes else node.all_input_nodes
     return any(_depends_on_data(one, graph) for one in operands if holds_tensors(one))
 
 
@@ -70,18 +87,28 @@ def draw_module(facts: NodeFacts, nodes: Mapping[fx.Node, str]) -> fx.GraphModul
     """A module that draws all masks for a batch size, as a tuple, from torch's own generator."""
     step = CutGraph(facts, 0, np.zeros(0, np.int64), {}, {})
     step.placeholder("batch_size")
-    drawn = []
+    drawn, made = [], dict[fx.Node, fx.Node]()
     for node in nodes:
         if operator_of(node).cut == "dropout":
             ones = step.call(aten.ones_like.default, _empty(step, node.all_input_nodes[0]))
             options = argument(node, "p"), argument(node, "train")
             drawn.append(step.call(aten.dropout.default, ones, *options))
-        elif operator_of(node).makes:
-            drawn.append(step.emit(node, {one: _empty(step, one) for one in step.operands(node)}))
         else:
-            drawn.append(step.value(node))
+            drawn.append(_made(step, node, made))
     step.fx_graph.output(tuple(drawn))
     return fx.GraphModule(step.root, step.fx_graph, class_name="Draws")
+
+
+def _made(step: CutGraph, node: fx.Node, made: dict[fx.Node, fx.Node]) -> fx.Node:
+    """What is made of no data, once, and lying in memory as in the model."""
+    if node not in made:
+        of_shapes = operator_of(node).makes is not None
+        operands = {
+            one: _empty(step, one) if of_shapes else _made(step, one, made)
+            for one in step.operands(node)
+        }
+        made[node] = step.emit(node, operands)
+    return made[node]
 
 
 def _empty(step: CutGraph, node: fx.Node) -> fx.Node:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from hgpart import Modelling
+from hgpart.errors import PlacementError
 
 
 class Random(nn.Module):
@@ -71,6 +72,39 @@ def test_channels_that_lie_in_several_dimensions_are_dropped_alike():
     placements.check_equal(model, inputs, plan, seed=5)
 
 
+def placed_draws(draw: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """The same beside a model that draws for maps whose channels lie last in memory."""
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return draw(self.conv(image).permute(0, 2, 3, 1))
+
+    torch.manual_seed(0)
+    model, inputs = Last().double(), [torch.randn(2, 3, 4, 4, dtype=torch.float64)]
+    traced, graph = placements.traced_model(model, inputs)
+    plan = placements.of_single_tasks(traced, graph, Modelling(), 2, 0)
+    placements.check_equal(model, inputs, plan, seed=5)
+
+
+def test_numbers_drawn_in_place_and_by_numbers_that_were_drawn():
+    """The first went by the order of dimensions, the second by numbers drawn once more."""
+    placed_draws(lambda maps: maps + torch.empty_like(maps).exponential_())
+    placed_draws(lambda maps: maps * torch.bernoulli(torch.rand_like(maps)))
+
+
+def test_what_export_draws_in_another_order_is_refused():
+    """In place it goes by the memory; what export writes for it, by the dimensions."""
+    with pytest.raises(
+        PlacementError, match=r"bernoulli.p \(the model itself\) draws in the order"
+    ):
+        placed_draws(lambda maps: maps * torch.empty_like(maps).bernoulli_(0.5))
+    placed_draws(lambda maps: maps * maps.new_empty(maps.shape).bernoulli_(0.5))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "draw",
@@ -78,6 +112,9 @@ def test_channels_that_lie_in_several_dimensions_are_dropped_alike():
         lambda maps: functional.dropout(maps, 0.4),
         lambda maps: maps * torch.rand_like(maps),
         lambda maps: maps + torch.randn_like(maps),
+        lambda maps: functional.gumbel_softmax(maps),
+        lambda maps: maps + torch.empty_like(maps).normal_(),
+        lambda maps: maps * torch.bernoulli(torch.rand_like(maps)),
     ],
 )
 def test_numbers_are_drawn_in_the_order_of_the_memory(draw):
