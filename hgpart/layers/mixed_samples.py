@@ -31,7 +31,8 @@ from hgpart.operators.calls import argument, has_gradients, module_of, only_upda
 from hgpart.operators.channelwise import same_place
 from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex
 from hgpart.operators.ids import constant_along, core, in_order
-from hgpart.operators.samples import Average, Positions, by_first, loss, loss_of_classes
+from hgpart.operators.sample_places import Positions, bags, picked, put
+from hgpart.operators.samples import Average, by_first, loss, loss_of_classes
 from hgpart.operators.table import effect_on_samples, operator_of
 from hgpart.tracing.autograd_functions import operator_name
 from hgpart.tracing.batches import at_batch, evenly
@@ -237,6 +238,8 @@ class _Walk:
             raise _MixedError(
                 node, "is a loss that the model computes itself, no mean over samples"
             )
+        if together is None and known.rule is None and known.samples is None:
+            raise _MixedError(node, "may mix samples of the batch, as nothing is known of it")
         if together is None:
             raise _MixedError(node)
         together = together.expand(call.shape)
@@ -316,8 +319,9 @@ class _Walk:
         """A constant for each sample: repeated, or computed of the batch's size."""
         node, known = call.node, operator_of(call.node)
         constants = [one for one in _leaves(call.args, call.kwargs) if isinstance(one, Constant)]
-        if known.is_range:
-            return Positions(self._numbered(node, first_tensor(node.meta["val"])))
+        step = argument(node, "step", 1)
+        if known.is_range and argument(node, "start", 0) == 0 and isinstance(step, int):
+            return Positions(self._numbered(node, first_tensor(node.meta["val"])), step)
         if len(growing) == 1 and known.rule is moving.on_ids and len(constants) == 1:
             (dim,), shape = growing, constants[0].shape
             each = ((1,) * (len(call.shape) - len(shape)) + shape)[dim]
@@ -330,12 +334,12 @@ class _Walk:
 
     def _of_positions(self, call: Call, operands: Sequence[Any]) -> Any:
         known = operator_of(call.node)
-        if known.cut == "index":
+        if known.samples in (picked, put, bags):
             return self._of_samples(call, _growing(first_tensor(call.node.meta["val"])))
         if known.moves_only or known.cut == "expand":
             effect = effect_on_samples(call)
             if isinstance(effect, Reindex) and isinstance(effect.ids, torch.Tensor):
-                return Positions(effect.ids)
+                return Positions(effect.ids, operands[0].step)
         raise _MixedError(call.node, "computes with places in the batch")
 
     def _of_means(self, call: Call, operands: Sequence[Any]) -> Any:

@@ -26,7 +26,7 @@ from hgpart.operators.effects import (
     operands_of,
 )
 from hgpart.operators.ids import NO_CHANNEL, constant_along
-from hgpart.operators.moving import indexed
+from hgpart.operators.moving import overwritten
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,15 @@ class Average:
     ids: tuple[torch.Tensor, ...]
 
 
-@dataclass(frozen=True)
-class Positions(Channels):
-    """Where each sample is in the batch: 0 for the first. Of use as an index alone."""
+def without(ids: torch.Tensor, dims: Sequence[int]) -> torch.Tensor | None:
+    """Ids without some dimensions; None if they depend on these."""
+    found = alone_along(ids, dims)
+    for dim in sorted((dim % ids.dim() for dim in dims), reverse=True) if found is not None else ():
+        found = found.select(dim, 0)  # type: ignore[union-attr]
+    return found
 
 
-def _alone(ids: torch.Tensor, dims: Sequence[int]) -> torch.Tensor | None:
+def alone_along(ids: torch.Tensor, dims: Sequence[int]) -> torch.Tensor | None:
     """Ids with one element along some dimensions; None if they depend on these."""
     for dim in dims:
         if not constant_along(ids, dim):
@@ -50,7 +53,7 @@ def _alone(ids: torch.Tensor, dims: Sequence[int]) -> torch.Tensor | None:
     return ids
 
 
-def _together(call: Call, operands: Sequence[torch.Tensor | None]) -> Effect:
+def together(call: Call, operands: Sequence[torch.Tensor | None]) -> Effect:
     """Operands whose ids broadcast to the result; one that is None depends on more than that."""
     found = [ids for ids in operands if ids is not None]
     if len(found) < len(operands):
@@ -63,7 +66,12 @@ def _together(call: Call, operands: Sequence[torch.Tensor | None]) -> Effect:
 
 def own_place(call: Call) -> Effect:
     """An element depends on the one at its own place, and on what has no samples."""
-    return _together(call, [operand.ids for operand in operands_of(call)])
+    return together(call, [operand.ids for operand in operands_of(call)])
+
+
+def written(call: Call) -> Effect:
+    """The second operand in place of the first; a constant is written for each sample alike."""
+    return overwritten(call) if isinstance(call.argument("src"), Channels) else own_place(call)
 
 
 def broadcast(call: Call) -> Effect:
@@ -84,11 +92,11 @@ def by_first(call: Call) -> Effect:
     found: list[torch.Tensor | None] = []
     for operand in operands_of(call):
         ids = operand.ids
-        first = _alone(ids, range(1, ids.dim()))
+        first = alone_along(ids, range(1, ids.dim()))
         is_first = ids.dim() > 0 and call.shape[:1] == ids.shape[:1]
         known = first is not None and is_first
         found.append(first.reshape(-1, *[1] * (len(call.shape) - 1)) if known else None)  # type: ignore[union-attr]
-    return _together(call, found)
+    return together(call, found)
 
 
 def along_dim(call: Call) -> Effect:
@@ -98,12 +106,22 @@ def along_dim(call: Call) -> Effect:
     found: list[torch.Tensor | None] = []
     for operand in operands_of(call):
         rank = operand.ids.dim()
-        ids = _alone(operand.ids, dims or range(rank))
+        ids = alone_along(operand.ids, dims or range(rank))
         if ids is not None and len(call.shape) < rank:
             for dim in sorted((dim % rank for dim in dims or range(rank)), reverse=True):
                 ids = ids.select(dim, 0)
         found.append(ids)
-    return _together(call, found)
+    return together(call, found)
+
+
+def scattered(call: Call) -> Effect:
+    """Numbers written along one dimension, at all places along those that samples depend on."""
+    index, dim = call.argument("index"), call.argument("dim") % len(call.shape)
+    for at, (size, whole) in enumerate(zip(index.shape, call.shape, strict=True)):
+        is_part = at != dim and size != whole
+        if is_part and not all(constant_along(one.ids, at) for one in operands_of(call)):
+            return Whole()  # samples are told apart by their places
+    return along_dim(call)
 
 
 def norms_along(call: Call) -> Effect:
@@ -117,11 +135,53 @@ def over_last_two(call: Call) -> Effect:
     """Along the last two dimensions of all operands, as attention and linear algebra."""
     found = []
     for operand in operands_of(call):
-        ids = _alone(operand.ids, range(-min(2, operand.ids.dim()), 0))
+        ids = alone_along(operand.ids, range(-min(2, operand.ids.dim()), 0))
         if ids is not None and len(call.shape) < ids.dim():
             ids = ids[..., 0, 0] if len(call.shape) == ids.dim() - 2 else ids[..., 0]
         found.append(ids)
-    return _together(call, found)
+    return together(call, found)
+
+
+def factors(call: Call) -> Effect:
+    """Several results of each matrix, which lies in the last two dimensions."""
+    ids = without(call.args[0].ids, (-2, -1))
+    if ids is None:
+        return Whole()
+    sizes = [result.shape[ids.dim() :] for result in call.node.meta["val"]]
+    found = (ids.reshape(*ids.shape, *[1] * len(one)).expand(*ids.shape, *one) for one in sizes)
+    return Reindex(tuple(found))
+
+
+def solved(call: Call) -> Effect:
+    """Equations: matrices in the last two dimensions, beside each a vector or a matrix."""
+    left, right = call.argument("A"), call.argument("B")
+    vectors = len(right.shape) == 1 or right.shape == left.shape[:-1]
+    if not vectors:
+        return over_last_two(call)
+    found = []
+    for operand in operands_of(call):
+        ids = without(operand.ids, (-1,) if operand is right else (-2, -1))
+        found.append(None if ids is None else ids.unsqueeze(-1))
+    return together(call, found)
+
+
+def searched(call: Call) -> Effect:
+    """Numbers, each looked for in a sequence that lies along the last dimension."""
+    sought = call.argument("self")
+    return together(
+        call,
+        [one.ids if one is sought else alone_along(one.ids, (-1,)) for one in operands_of(call)],
+    )
+
+
+def diagonals(call: Call) -> Effect:
+    """What lies along the last dimension becomes the diagonal of a matrix in two dimensions."""
+    ids = without(call.args[0].ids, (-1,))
+    if ids is None:
+        return Whole()
+    for dim in sorted(call.argument(name) % len(call.shape) for name in ("dim1", "dim2")):
+        ids = ids.unsqueeze(dim)
+    return together(call, [ids])
 
 
 def instance_norm(call: Call) -> Effect:
@@ -144,7 +204,7 @@ def recurrent(call: Call) -> Effect:
     found = []
     for operand in operands_of(call):
         at = batch if operand is value else 1
-        ids = _alone(operand.ids, [dim for dim in range(operand.ids.dim()) if dim != at])
+        ids = alone_along(operand.ids, [dim for dim in range(operand.ids.dim()) if dim != at])
         if ids is None:
             return Whole()
         found.append(ids.flatten())
@@ -162,29 +222,43 @@ def looked_up(call: Call) -> Effect:
     by_counts = call.argument("scale_grad_by_freq")  # gradients, by those of the whole batch
     if by_counts or not isinstance(value, Channels) or len(operands_of(call)) > 1:
         return Whole()
-    return _together(call, [value.ids.unsqueeze(-1)])
+    return together(call, [value.ids.unsqueeze(-1)])
 
 
 def product_of_matrices(call: Call, left: Any, right: Any, *added: Any) -> Effect:
     """A product along the last dimension of one operand and the one before it of the other."""
     found: list[torch.Tensor | None] = [one.ids for one in added if isinstance(one, Channels)]
     if isinstance(left, Channels):
-        ids = _alone(left.ids, (-1,))
+        ids = alone_along(left.ids, (-1,))
         if ids is not None and (len(right.shape) == 1 or ids.dim() == 1):
             ids = ids.select(-1, 0)
         found.append(ids)
     if isinstance(right, Channels):
-        ids = _alone(right.ids, (-2 if right.ids.dim() > 1 else -1,))
+        ids = alone_along(right.ids, (-2 if right.ids.dim() > 1 else -1,))
         if ids is not None and (len(left.shape) == 1 or ids.dim() == 1):
             ids = ids.select(-2 if ids.dim() > 1 else -1, 0)
         found.append(ids)
-    return _together(call, found)
+    return together(call, found)
 
 
 def matrices(call: Call) -> Effect:
     """A product of the last two operands, to which the first of three is added."""
     *added, left, right = (one for one in call.args if isinstance(one, (Channels, Constant)))
     return product_of_matrices(call, left, right, *added)
+
+
+def tensordot(call: Call) -> Effect:
+    """Sums along dimensions of two operands; what is left of the first comes first."""
+    left, right = call.argument("self"), call.argument("other")
+    dims_left, dims_right = call.argument("dims_self"), call.argument("dims_other")
+    found = []
+    if isinstance(left, Channels):
+        ids = without(left.ids, dims_left)
+        behind = [1] * (len(right.shape) - len(dims_right))
+        found.append(None if ids is None else ids.reshape(*ids.shape, *behind))
+    if isinstance(right, Channels):
+        found.append(without(right.ids, dims_right))
+    return together(call, found)
 
 
 def einsum(call: Call) -> Effect:
@@ -209,7 +283,7 @@ def einsum(call: Call) -> Effect:
             continue
         if len({*letters}) < len(letters):
             return Whole()
-        ids = _alone(operand.ids, [at for at, one in enumerate(letters) if one not in made])
+        ids = alone_along(operand.ids, [at for at, one in enumerate(letters) if one not in made])
         if ids is not None:
             order = sorted(
                 range(len(letters)),
@@ -218,7 +292,7 @@ def einsum(call: Call) -> Effect:
             sizes = {letters[at]: ids.shape[at] for at in order}
             ids = ids.permute(order).reshape([sizes.get(one, 1) for one in made])
         found.append(ids)
-    return _together(call, found)
+    return together(call, found)
 
 
 def convolution(call: Call, value: Any, weight: Any, row_dim: int) -> Effect:
@@ -227,15 +301,15 @@ def convolution(call: Call, value: Any, weight: Any, row_dim: int) -> Effect:
     channels = len(shape) + 1 - len(weight.shape)  # 0 where there is no batch
     found: list[torch.Tensor | None] = []
     if isinstance(value, Channels):
-        ids = _alone(value.ids, range(channels + 1, value.ids.dim()))
+        ids = alone_along(value.ids, range(channels + 1, value.ids.dim()))
         if ids is not None:
-            ids = _alone(ids.reshape(*ids.shape[:channels], groups, -1), (-1,))
+            ids = alone_along(ids.reshape(*ids.shape[:channels], groups, -1), (-1,))
         found.append(ids)
     if isinstance(weight, Channels):
-        ids = _alone(weight.ids, range(1 if row_dim == 0 else 2, weight.ids.dim()))
+        ids = alone_along(weight.ids, range(1 if row_dim == 0 else 2, weight.ids.dim()))
         if ids is not None:
             columns = 1 if row_dim == 0 else ids.shape[1]  # those of a group
-            ids = _alone(ids.reshape(groups, -1, columns), (1,) if row_dim else ())
+            ids = alone_along(ids.reshape(groups, -1, columns), (1,) if row_dim else ())
             ids = None if ids is None else ids.reshape(*[1] * channels, groups, -1)
         found.append(ids)
     if any(ids is None for ids in found):
@@ -245,66 +319,7 @@ def convolution(call: Call, value: Any, weight: Any, row_dim: int) -> Effect:
         ids.expand(*ids.shape[:-1], each).flatten(channels) for ids in found if ids is not None
     ]
     spatial = [1] * (len(shape) - channels - 1)
-    return _together(call, [ids.reshape(*ids.shape, *spatial) for ids in grouped])
-
-
-def picked(call: Call) -> Effect:
-    """Elements at places that are constants, or numbers of each sample within it."""
-    effect = indexed(call)
-    value, indices = call.args[0], call.argument("indices")
-    if indices is None:
-        dim = call.argument("dim") % len(value.shape)
-        indices = [*[None] * dim, call.argument("index")]
-    if not isinstance(effect, Whole):
-        return effect
-    at = [dim for dim, index in enumerate(indices) if index is not None]
-    if isinstance(indices[at[0]], Positions) and at == list(range(len(at))):
-        return _picked_of_each(call, value, indices)
-    (dim, *more) = at
-    if more:
-        return Whole()
-    index = indices[dim]
-    rank = len(index.shape)
-    found: list[torch.Tensor | None] = []
-    if isinstance(value, Channels):
-        ids = _alone(value.ids, (dim,))
-        if ids is not None:
-            ids = ids.reshape(*ids.shape[:dim], *[1] * rank, *ids.shape[dim + 1 :])
-        found.append(ids)
-    if isinstance(index, Channels):
-        ids = index.ids
-        found.append(ids.reshape(*ids.shape, *[1] * (len(value.shape) - dim - 1)))
-    return _together(call, found)
-
-
-def _picked_of_each(call: Call, value: Any, indices: Sequence[Any]) -> Effect:
-    """``x[arange(batch), index]``: of each sample one element, or more."""
-    if not isinstance(value, Channels):
-        return Whole()
-    of_first = _alone(value.ids, range(1, value.ids.dim()))
-    if of_first is None or not torch.equal(
-        of_first.flatten(), torch.arange(len(value.ids), dtype=value.ids.dtype)
-    ):
-        return Whole()
-    rest = [1] * (len(value.shape) - len(indices))
-    found = [one.ids for one in indices if isinstance(one, Channels)]
-    return _together(call, [ids.reshape(*ids.shape, *rest) for ids in found])
-
-
-def put(call: Call) -> Effect:
-    """Numbers in the place of what a mask says, element by element."""
-    value, indices, values = call.args[:3]
-    (index, *more) = indices
-    is_mask = not more and index is not None and index.shape == value.shape[: len(index.shape)]
-    if not is_mask or isinstance(values, Channels) or len(values.shape):
-        return Whole()
-    mask = call.node.args[1][0]  # type: ignore[index]
-    if mask.meta["val"].dtype != torch.bool:  # type: ignore[union-attr]
-        return Whole()
-    found = [value.ids] if isinstance(value, Channels) else []
-    if isinstance(index, Channels):
-        found.append(index.ids.reshape(*index.shape, *[1] * (len(value.shape) - len(index.shape))))
-    return _together(call, found)
+    return together(call, [ids.reshape(*ids.shape, *spatial) for ids in grouped])
 
 
 def averaged(call: Call) -> Effect | Average:
@@ -316,7 +331,7 @@ def averaged(call: Call) -> Effect | Average:
     dims = range(value.ids.dim()) if dim is None or dim == [] else dim
     dims = {one % value.ids.dim() for one in ([dims] if isinstance(dims, int) else dims)}
     kept = [one for one in range(value.ids.dim()) if one not in dims]
-    ids = _alone(value.ids, kept)
+    ids = alone_along(value.ids, kept)
     return effect if ids is None else Average((ids,))
 
 
@@ -342,7 +357,7 @@ def loss_of_classes(call: Call) -> Effect | Average:
     for one in (value, target):
         if isinstance(one, Channels):
             has_classes = one is value or one.ids.dim() == value.ids.dim()
-            ids = _alone(one.ids, (classes,)) if has_classes else one.ids
+            ids = alone_along(one.ids, (classes,)) if has_classes else one.ids
             if ids is None:
                 return Whole()
             found.append(ids.select(classes, 0) if has_classes else ids)
@@ -352,5 +367,5 @@ def loss_of_classes(call: Call) -> Effect | Average:
 def _loss(ids: Sequence[torch.Tensor], call: Call) -> Effect | Average:
     reduction = call.argument("reduction", MEAN)
     if reduction == 0:
-        return _together(call, ids)
+        return together(call, ids)
     return Average(tuple(ids)) if reduction == MEAN else Whole()

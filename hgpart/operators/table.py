@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from hgpart.errors import ArgumentError, TraceError, not_one_of
-from hgpart.operators import channelwise, complex_numbers, moving, samples
+from hgpart.operators import channelwise, complex_numbers, moving, sample_places, samples
 from hgpart.operators.calls import place_of
 from hgpart.operators.channelwise import over_last, same_place
 from hgpart.operators.effects import Call, Effect, Rule, Whole
@@ -77,7 +77,7 @@ class Operator:
     is_fill : bool
         Whether it makes a tensor of a shape that has one value.
     is_range : bool
-        Whether it makes the numbers from 0 on, of places.
+        Whether it makes numbers in steps, as of places.
     places : int or None
         Which of its results has numbers of places, from 0 on.
     is_put : bool
@@ -152,11 +152,24 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (
         Operator(samples=samples.over_last_two),
         *(aten.scaled_dot_product_attention, aten.cdist, aten.tril, aten.triu),
+        *(aten.linalg_inv, aten.inverse, aten.linalg_pinv, aten.linalg_cholesky, aten.cholesky),
+        *(aten.cholesky_solve, aten.cholesky_inverse, aten.linalg_solve_triangular),
+        *(aten.linalg_det, aten.det, aten.logdet, aten.linalg_eigvalsh, aten.linalg_svdvals),
+        *(aten.linalg_matrix_exp, aten.matrix_exp, aten.linalg_matrix_power, aten.matrix_power),
     ),
+    (
+        Operator(samples=samples.factors),
+        *(aten.linalg_inv_ex, aten.linalg_cholesky_ex, aten.linalg_slogdet, aten.slogdet),
+        *(aten.linalg_svd, aten.linalg_qr, aten.linalg_eigh, aten.linalg_lu),
+    ),
+    (Operator(samples=samples.solved), aten.linalg_solve),
+    (Operator(samples=samples.tensordot), aten.tensordot),
     # ---- element by element; most of these are known by torch's tag
     (
         Operator(same_place),
-        *(aten.dropout, aten.alpha_dropout, aten.bernoulli, aten.masked_fill),
+        *(aten.dropout, aten.alpha_dropout, aten.masked_fill),
+        *(aten.bernoulli, aten.uniform, aten.normal, aten.normal_functional, aten.log_normal),
+        *(aten.exponential, aten.cauchy, aten.geometric, aten.random),
         *(aten.where, aten.hardswish),
         *(aten.complex, aten.polar, aten.real, aten.imag),
         *(aten.conj, aten._conj, aten.resolve_conj, aten._neg_view, aten.resolve_neg),
@@ -249,17 +262,23 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(channelwise.reduction, places=1), aten.max.dim, aten.min.dim),
     (
         Operator(samples=channelwise.reduction),
+        *(aten.linalg_norm, aten.linalg_matrix_norm),
         *(aten.norm, aten.nansum, aten.nanmean, aten.count_nonzero, aten.aminmax),
         *(aten.median.dim, aten.nanmedian.dim, aten.mode, aten.kthvalue),
     ),
     (
         Operator(samples=samples.along_dim),
-        *(aten.logcumsumexp, aten.gather, aten.scatter, aten.scatter_add, aten.scatter_reduce),
-        *(aten.take_along_dim, aten.cosine_similarity, aten.diff),
+        *(aten.index_fill, aten.index_add, aten.index_copy, aten.index_reduce),
+        *(aten.linalg_cross, aten.linalg_vecdot, aten.gather, aten.take_along_dim),
+        *(aten.logcumsumexp, aten.cosine_similarity, aten.diff),
         *(aten.fft_fft, aten.fft_ifft, aten.fft_rfft, aten.fft_irfft, aten.fft_hfft),
         *(aten.fft_fft2, aten.fft_ifft2, aten.fft_rfft2, aten.fft_irfft2),
         *(aten.fft_fftn, aten.fft_ifftn, aten.fft_rfftn, aten.fft_irfftn),
         *(aten._fft_c2c, aten._fft_c2r, aten._fft_r2c, aten.fft_fftshift, aten.fft_ifftshift),
+    ),
+    (
+        Operator(samples=samples.scattered),
+        *(aten.scatter, aten.scatter_add, aten.scatter_reduce),
     ),
     (Operator(samples=samples.norms_along), aten.renorm),
     (Operator(samples=samples.along_dim, places=0), aten.argsort),
@@ -267,6 +286,9 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         Operator(samples=samples.along_dim, places=1),
         *(aten.sort, aten.topk, aten.cummax, aten.cummin),
     ),
+    (Operator(samples=samples.searched), aten.bucketize, aten.searchsorted),
+    (Operator(samples=samples.diagonals), aten.diag_embed),
+    (Operator(samples=sample_places.bags), aten.embedding_bag),
     (
         Operator(samples=samples.by_first),
         *(aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d),
@@ -342,15 +364,15 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(of_complex=complex_numbers.as_real, samples=samples.by_first), aten.view_as_real),
     (Operator(moving.joined, "join"), aten.cat),
     (
-        Operator(moving.indexed, "index", samples=samples.picked),
+        Operator(moving.indexed, "index", samples=sample_places.picked),
         *(aten.index.Tensor, aten.index_select),
     ),
-    (Operator(moving.overwritten, "overwrite"), aten.copy, aten.copy_),
-    (Operator(moving.filled), aten.fill, aten.fill_, aten.zero_),
-    (Operator(is_put=True, samples=samples.put), aten.index_put, aten.index_put_),
+    (Operator(moving.overwritten, "overwrite", samples=samples.written), aten.copy, aten.copy_),
+    (Operator(moving.filled, samples=samples.own_place), aten.fill, aten.fill_, aten.zero_),
+    (Operator(is_put=True, samples=sample_places.put), aten.index_put, aten.index_put_),
     # ---- shapes
     (Operator(is_size=True), aten.sym_size),
-    (Operator(is_range=True), aten.arange.default),
+    (Operator(is_range=True), aten.arange),
     (Operator(is_fill=True), aten.zeros, aten.ones, aten.full, aten.empty.memory_format),
     (
         Operator(makes=aten.zeros.default),

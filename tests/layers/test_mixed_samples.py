@@ -49,6 +49,36 @@ def _masked(x: Tensor) -> Tensor:
     return x
 
 
+def _with(x: Tensor, place: Any, values: Any) -> Tensor:
+    x = x.clone()
+    x[place] = values
+    return x
+
+
+def _each(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[0])
+
+
+def _square(x: Tensor) -> Tensor:
+    """A matrix of each sample that is symmetric, and no two of whose eigenvalues are close."""
+    vectors = x.flatten(2)
+    return vectors @ vectors.mT + torch.diag(torch.arange(4) * 50.0 + 1).to(x.dtype)
+
+
+def _factors(x: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh(_square(x))
+    signs, logarithms = torch.linalg.slogdet(_square(x))
+    return torch.cat(
+        [values[..., None], vectors.abs(), (signs * logarithms)[:, None, None] + 0 * vectors], 2
+    )
+
+
+ALL = slice(None)
+TWO, PAIR = torch.tensor([0, 3]), torch.tensor([[1], [4]])
+FIRST = torch.tensor([0, 1])
+MASK = torch.tensor([True, False, False, True])
+
+
 def _sampled(m: Branches, x: Tensor) -> Tensor:
     theta = m.linear(x.mean((2, 3)))[:, :2, None].repeat(1, 1, 3)
     return functional.grid_sample(
@@ -105,6 +135,33 @@ APART: dict[str, Branch] = {
     "recurrent": lambda m, x: torch.cat([one.flatten(1) for one in _last_state(m, x)], 1),
     "pieces": lambda m, x: x.unfold(2, 3, 1).tril(),
     "distances of places": lambda m, x: torch.cdist(x.flatten(2), x.flatten(2)),
+    "channel set": lambda m, x: _with(x, (ALL, 0), 5.0),
+    "channels filled": lambda m, x: _with(x, (ALL, slice(2)), 0.0),
+    "channels copied": lambda m, x: _with(x, (ALL, slice(2)), torch.ones(6, dtype=x.dtype)),
+    "channels put": lambda m, x: _with(x, (ALL, TWO), 0.0),
+    "others put": lambda m, x: _with(x, (ALL, TWO), x[:, 1:3]),
+    "put apart": lambda m, x: _with(x, (ALL, TWO, ALL, PAIR), x[None, None, :, 0, 0]),
+    "put by columns": lambda m, x: _with(x, (ALL, MASK), 0.0),
+    "put in each": lambda m, x: _with(x.flatten(1), (_each(x), x.flatten(1).argmax(1)), 0.0),
+    "several in each": lambda m, x: _with(
+        x.flatten(1), (_each(x)[:, None], x.flatten(1).topk(3)[1]), x[:, 0, 0, :3]
+    ),
+    "picked of each": lambda m, x: x[_each(x), :, TWO[1:]] + x[_each(x), :, 1],
+    "index added": lambda m, x: x.index_add(1, TWO, x[:, :2]).index_fill(2, TWO, 1.0),
+    "index copied": lambda m, x: x.index_copy(-1, TWO, x[..., 1:3]),
+    "scattered": lambda m, x: x.scatter(1, x.argmax(1, keepdim=True), 0.0),
+    "inverse": lambda m, x: torch.linalg.inv(_square(x)) @ torch.linalg.cholesky(_square(x)),
+    "determinant": lambda m, x: torch.linalg.det(_square(x) / 50)[:, None] * x.flatten(1),
+    "factors": lambda m, x: _factors(x),
+    "solved": lambda m, x: torch.linalg.solve(_square(x), x.flatten(2)),
+    "solved by vectors": lambda m, x: torch.linalg.solve(_square(x), x[:, :, 0, 0]),
+    "cross": lambda m, x: torch.linalg.cross(x[..., :3], x[..., 3:]),
+    "tensordot": lambda m, x: torch.tensordot(x, m.conv.weight, ([1], [1])),
+    "tensordot behind": lambda m, x: torch.tensordot(m.conv.weight, x, ([1], [1])).movedim(3, 0),
+    "buckets": lambda m, x: x + torch.bucketize(x, torch.linspace(-1, 1, 5, dtype=x.dtype)),
+    "searched": lambda m, x: torch.searchsorted(x.sort(-1)[0].detach(), x.detach()) + x,
+    "diagonals": lambda m, x: torch.diag_embed(x.flatten(2), 1, 1, 3),
+    "bags": lambda m, x: functional.embedding_bag(x.argmax(1).flatten(1), m.linear.weight),
     "triangle of maps": lambda m, x: x.triu(),
     "length of each": lambda m, x: x.flatten(1).renorm(2, 0, 0.5),
 }
@@ -130,6 +187,18 @@ MIXED: dict[str, Branch] = {
     "places": lambda m, x: x + torch.arange(x.shape[0]).view(-1, 1, 1, 1),
     "count": lambda m, x: x / x.shape[0],
     "filled with the count": lambda m, x: x + torch.full((x.shape[0], 1, 1, 1), x.shape[0]),
+    "samples put": lambda m, x: _with(x, FIRST, 0.0),
+    "put over samples": lambda m, x: _with(x.flatten(1), (ALL, x.flatten(1).argmax(1)), 0.0),
+    "scattered in some": lambda m, x: x.flatten(1).scatter(1, TWO[None], 5.0),
+    "columns by places": lambda m, x: x.flatten(1)[:, :8] + m.recurrent.weight_ih_l0[:, _each(x)].T,
+    "places within": lambda m, x: x.flatten(1)[_each(x), _each(x)],
+    "inverse over samples": lambda m, x: torch.linalg.pinv(x.flatten(1)).mT,
+    "tensordot over samples": lambda m, x: (
+        x.flatten(1) + torch.tensordot(x, x, ([0, 1], [0, 1])).sum()
+    ),
+    "searched among samples": lambda m, x: (
+        x + torch.searchsorted(x[:, 0, 0, 0].detach().contiguous(), x.detach())
+    ),
     "triangle": lambda m, x: x.flatten(1).triu(),
     "triangle of vectors": lambda m, x: x.flatten(1).tril(1),
     "length over samples": lambda m, x: x.flatten(1).renorm(2, 1, 0.5),
@@ -284,6 +353,32 @@ def test_a_triangle_is_of_two_dimensions_and_a_norm_of_all_but_one() -> None:
     assert [name for name in said if said[name]] == ["triangle", "other triangle", "length"]
 
 
+def test_what_is_written_at_constant_places_is_so_in_every_sample() -> None:
+    """Numbers in the place of some channels were refused; in that of some samples they mix."""
+
+    def with_zeros(x: Tensor, place: Any) -> Tensor:
+        return _with(x, place, 0.0)
+
+    some = torch.tensor([0, 1])
+    said = mixing_of(
+        {
+            "channel": lambda x: with_zeros(x, (ALL, 0)),
+            "channels": lambda x: with_zeros(x, (ALL, some)),
+            "its own": lambda x: with_zeros(x, (_each(x), x.argmax(1))),
+            "samples": lambda x: with_zeros(x, some),
+            "all have": lambda x: with_zeros(x, (ALL, x.argmax(1))),
+            "scattered": lambda x: x.scatter(1, some[None], 0.0),
+            "by places": lambda x: x[_each(x), _each(x)],
+        }
+    )
+    assert [name for name in said if said[name]] == [
+        "samples",
+        "all have",
+        "scattered",
+        "by places",
+    ]
+
+
 def test_gradients_by_counts_of_words_in_the_batch_mix_samples() -> None:
     """Nothing but the gradient shows it: a slice has counts of its own."""
     table = torch.zeros(4, 3)
@@ -323,7 +418,9 @@ def test_an_operator_that_nothing_is_known_of_mixes_what_it_is_given() -> None:
 
     unknown.register_fake(torch.empty_like)
     traced = traced_of(lambda m, x: unknown(x))
-    assert "unknown" in channel_graph(traced).mixing.operator
+    said = channel_graph(traced).mixing.operator
+    assert "unknown" in said
+    assert said.endswith("may mix samples of the batch, as nothing is known of it")
 
     @channel_rule(unknown._opoverload)
     def rule(call: Any) -> Any:

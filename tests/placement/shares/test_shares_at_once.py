@@ -189,6 +189,8 @@ def test_what_mixes_samples_is_neither_in_slices_nor_in_micro_batches(mixes):
         (True, lambda x: x.flatten(2).transpose(1, 2).cumsum(1).mT.unflatten(2, (4, 4))),
         (True, lambda x: torch.cat([x[:, 2:], x[:, :2]], 1)),
         (True, lambda x: nn.functional.dropout(x, 0.5)),
+        (False, lambda x: x.index_fill(1, torch.tensor([0, 2]), 0.5)),  # it has no channel rule
+        (True, lambda x: x + torch.empty_like(x).normal_()),
     ],
 )
 def test_what_takes_statistics_of_samples_is_done_share_by_share(mixes, apart):
