@@ -85,6 +85,9 @@ class Operator:
     is_batch_norm : bool
         Whether it takes a mean and a variance of each channel over the batch, but where its
         argument `training` is false.
+    draws_in_order : bool
+        Whether it draws numbers in the order of dimensions, where export writes it for what draws
+        in place, in the order of the memory.
     samples : callable or None
         What it does to samples of a batch, as a rule of `hgpart.operators.samples`; None if its
         channel rule says that too.
@@ -108,6 +111,7 @@ class Operator:
     places: int | None = None
     is_put: bool = False
     is_batch_norm: bool = False
+    draws_in_order: bool = False
     samples: SamplesRule | None = None
     linear: Literal["", "sum", "product"] = ""
 
@@ -168,7 +172,13 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (
         Operator(same_place),
         *(aten.dropout, aten.alpha_dropout, aten.masked_fill),
-        *(aten.bernoulli, aten.uniform, aten.normal, aten.normal_functional, aten.log_normal),
+        *(
+            aten.bernoulli.default,
+            aten.uniform,
+            aten.normal,
+            aten.normal_functional,
+            aten.log_normal,
+        ),
         *(aten.exponential, aten.cauchy, aten.geometric, aten.random),
         *(aten.where, aten.hardswish),
         *(aten.complex, aten.polar, aten.real, aten.imag),
@@ -176,6 +186,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     ),
     (Operator(same_place, linear="sum"), aten.sub, aten.rsub, aten.neg, aten._to_copy, aten.to),
     (Operator(same_place, linear="product"), aten.mul, aten.div),
+    (Operator(same_place, draws_in_order=True), aten.bernoulli.p, aten.bernoulli.Tensor),
     (Operator(same_place, "dropout"), aten.native_dropout),
     (Operator(same_place, in_place=aten.relu_.default), aten.relu),
     (Operator(same_place, in_place=aten.hardtanh_.default), aten.hardtanh),

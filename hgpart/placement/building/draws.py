@@ -24,9 +24,6 @@ from hgpart.tracing.traced_nodes import holds_tensors
 
 aten = torch.ops.aten
 
-# As export writes them they draw in the order of dimensions; in place they went by the memory.
-_IN_ORDER = (aten.bernoulli.p, aten.bernoulli.Tensor)
-
 
 def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]:
     """Random operators whose numbers depend on no data, and the placeholder of what is drawn.
@@ -45,7 +42,7 @@ def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]
         named = f"{operator_name(node.target)} ({module_of(node) or 'the model itself'})"
         if node.kwargs.get("generator") is not None:
             raise PlacementError(f"{named} draws from a generator of its own: accepted is torch's")
-        if node.target in _IN_ORDER and not _lies_in_order(node.all_input_nodes[0]):
+        if operator_of(node).draws_in_order and not _lies_in_order(node.all_input_nodes[0]):
             raise PlacementError(
                 f"{named} draws in the order of the memory for a tensor that lies there in another "
                 "order than that of its dimensions: accepted is one made by new_empty"
