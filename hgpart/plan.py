@@ -191,7 +191,7 @@ def another_model(name: str, sizes: Sequence[tuple[int, ...]], error: HgpartErro
     """Error for a model that can't be traced with the plan's sizes of samples."""
     return PlanError(
         f"the plan is for {quoted(name)} and samples of {said_of(sizes)}, with which this model "
-        f"can't be traced: {error}"
+        f"can't be traced, so it is another one, or has changed: {error}"
     )
 
 

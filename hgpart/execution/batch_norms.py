@@ -191,7 +191,7 @@ class _Normalised(torch.autograd.Function):
         wanted = ctx.needs_input_grad
         mean, variance = statistics
         sums = any(wanted[1:4])
-        if len(operand) == 1:  # cut out of several, torch 2.13 takes it for laid out as it is not
+        if len(operand) == 1:  # torch 2.13 mistakes the layout of a sample cut out of several
             gradient, operand = gradient.contiguous(), operand.contiguous()
         of_operand, of_weight, of_bias = aten.native_batch_norm_backward(
             *(gradient, operand, weight, mean, variance, None, None),

@@ -33,7 +33,7 @@ class Modelling:
     batch_size : int
         Samples whose maps travel together.
     bytes_per_element : int or None
-        Of maps and parameters; None takes each one's own dtype.
+        Size of an element of maps and parameters; None takes that of each one's own dtype.
     input_vertex, output_vertex : bool
         Whether the model's inputs and its result have a vertex.
     slices : int
@@ -164,11 +164,11 @@ class LayerVertices:
     map_elements, partial_elements : int
         Of one task's map, and of one partial sum of it, for a batch.
     element_bytes : int
-        Of its maps.
+        Size of an element of its maps.
     parameters : tuple of pairs of int
-        Elements of each of its own parameters, and the bytes of one of them.
+        Of each of its own parameters, how many elements it has and the bytes of one.
     weight_bytes : int
-        Of an element of what the channels that it reads are multiplied by.
+        Size of an element of the weight that multiplies the channels it reads.
     """
 
     at: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import networkx as nx
@@ -58,9 +58,9 @@ class OwnParameter:
     name : str
         In the model's ``state_dict``.
     elements : int
-        Those that the model needs.
+        How many of its elements the model needs.
     element_bytes : int
-        Of one of them.
+        Size of one element.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Layer:
     macs : int
         Multiply-accumulates per task and sample.
     own_parameters : tuple of OwnParameter
-        What it shares with others is of the first that has it.
+        Its parameters; one that several layers share is listed in the first of them.
     weights : int
         Elements of them that multiply the channels read, one share per channel (no bias).
     parameter_names : tuple of str
@@ -256,10 +256,10 @@ class ChannelGraph:
         fixes it), but on the mode, training or evaluation.
         """
         digest = hashlib.sha256()
-        # What the operations say already is left out.
-        facts = ["name", "kind", "operations", "tasks", "channels", "map_elements"]
-        facts += ["partial_elements", "bytes_per_element", "macs", "parameters", "weights"]
-        facts += ["parameter_names", "tied_to"]
+        # What the operations say already is left out, and of parameters all but their number.
+        left_out = ("operators", "reads", "fixed_elements", "batch_statistics")
+        facts = [fact.name for fact in fields(Layer) if fact.name not in left_out]
+        facts[facts.index("own_parameters")] = "parameters"
         for layer in self.layers:
             known = [getattr(layer, fact) for fact in facts]
             known += [layer.fixed_elements] if layer.fixed_elements else []

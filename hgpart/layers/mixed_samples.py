@@ -85,9 +85,10 @@ def mixed_samples(traced: TracedModel) -> Mixing:
 
 
 def numbers_of_samples(traced: TracedModel) -> dict[fx.Node, torch.Tensor]:
-    """Of each element that nodes make, the number of the sample that it is of, in a larger batch.
+    """By node the number of the sample that each element of its value belongs to.
 
-    Of the nodes before the first that computes samples from each other.
+    The batch is larger than the traced one. The first node that computes samples from each other
+    is missing, and so are all behind it.
     """
     walk = _Walk(traced)
     with suppress(_MixedError):
@@ -272,10 +273,11 @@ class _Walk:
             self.norm = self.norm or f"{_said(node)} takes its statistics of the batch"
 
     def _note_targets(self, node: fx.Node) -> None:
-        """Classes that are inputs, moved about at most: a step sees whether some are ignored.
+        """Note the inputs that targets of a loss are taken from, or refuse targets of other origin.
 
-        Of others no target is ignored, as they are places, or of each sample as many, as they are
-        alike for all samples; or it is not known.
+        A step looks into these inputs for classes that the loss ignores. Targets that are places,
+        or the same for all samples, need no look: none of them, or of each sample as many, is
+        ignored.
         """
         ignored = argument(node, "ignore_index")
         waiting, seen = [argument(node, "target")], set[fx.Node]()

@@ -106,11 +106,8 @@ def along_dim(call: Call) -> Effect:
     found: list[torch.Tensor | None] = []
     for operand in operands_of(call):
         rank = operand.ids.dim()
-        ids = alone_along(operand.ids, dims or range(rank))
-        if ids is not None and len(call.shape) < rank:
-            for dim in sorted((dim % rank for dim in dims or range(rank)), reverse=True):
-                ids = ids.select(dim, 0)
-        found.append(ids)
+        kept = alone_along if len(call.shape) == rank else without
+        found.append(kept(operand.ids, dims or range(rank)))
     return together(call, found)
 
 

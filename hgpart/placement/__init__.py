@@ -112,6 +112,11 @@ def place(
         plan = partition_model(model, example, k)
     elif k is not None or example is not None:
         raise ArgumentError("place with a plan and with k or example: accepted is one or the other")
+    if not isinstance(plan, Plan | PartitionedModel):
+        raise ArgumentError(
+            f"the plan is a {type(plan).__name__}: accepted are what partition_model returns, and "
+            "hgpart.load_plan(path)"
+        )
     if isinstance(plan, Plan):
         traced, graph, partition = restored(model, plan)
     else:

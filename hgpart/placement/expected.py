@@ -118,8 +118,8 @@ def planned_bytes(
 ) -> int | None:
     """Bytes of all forward passes of a step by the plan's own hypergraph, over all slices.
 
-    That of each share, and of what these have in common, says the same in another way. None where
-    a slice has no sample, of which a plan says nothing.
+    The sum of what all shares send, and of what they have in common, is the same number, found in
+    another way. None where a slice has no sample: a plan says nothing of that.
 
     Parameters
     ----------

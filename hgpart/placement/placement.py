@@ -876,6 +876,8 @@ class Placement(nn.Module):
         self._check_pass(inputs)
         if part is not None:
             self._check_there(inputs, part)
+        if len(sizes) * len(self.shares) > 1:
+            self._check_targets(inputs)
         values: dict[str, Any] = {
             name: value
             for name, value in zip(self.inputs, inputs, strict=True)
@@ -888,8 +890,6 @@ class Placement(nn.Module):
         for batch in by_share:
             for own in batch:
                 self._check_inputs(own["batch_size"], [own.get(name) for name in self.inputs])
-        if len(sizes) * len(self.shares) > 1:
-            self._check_targets(inputs)
         return [named_by_share(self.blueprints, batch) for batch in by_share]
 
     def _check_there(self, inputs: Sequence[torch.Tensor | None], part: int) -> None:

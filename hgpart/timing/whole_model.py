@@ -175,7 +175,7 @@ def whole_model(
             fitting.append(size)
     if not fitting:
         return None
-    placement.for_batch(fitting[-1])  # one of a single sample may be computed in another way
+    placement.for_batch(fitting[-1])  # a model may compute a single sample by another program
     fitting = [size for size in fitting if placement.takes(size)]
     placement.load_state_dict({name: weight(value) for name, value in state.items()})
     return WholeModel(

@@ -215,6 +215,11 @@ def arguments_of(model: nn.Module, inputs: Inputs) -> Arguments:
     ArgumentError
         If forward does not take it.
     """
+    if isinstance(inputs, tuple) and inputs and all(isinstance(one, int) for one in inputs):
+        raise ArgumentError(
+            f"the example holds no batch, it is {inputs}: accepted are tensors, as of images "
+            "torch.zeros(2, 3, 32, 32)"
+        )
     signature = inspect.signature(model.forward)
     bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
     signature = signature.replace(parameters=bare, return_annotation=signature.empty)

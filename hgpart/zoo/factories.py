@@ -68,11 +68,14 @@ def user_factory(spec: str) -> Callable[[], Model]:
 
 
 def _python_file(source: str) -> Path:
+    is_there = False
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # no such user, a null byte, ...
         path = Path(source).expanduser().resolve()
+        is_there = path.exists()
         if path.suffix == ".py" and path.is_file():
             return path
-    raise ModelError(f"{source!r} is no Python file; write path/file.py:factory")
+    what = f"{source!r} is no Python file" if is_there else f"there is no file {source!r}"
+    raise ModelError(f"{what}; write path/file.py:factory")
 
 
 def _load_file(path: Path) -> ModuleType:

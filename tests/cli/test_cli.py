@@ -577,7 +577,12 @@ def test_a_plan_calls_no_code_that_nobody_named(capsys, monkeypatch, tmp_path):
     hgpart("partition", "mine.py:net", *options, "-o", plan)
     first = capsys.readouterr().out.split("Wall seconds")[0]
     called.unlink()
-    fails(capsys, ["show", plan], 3, '"mine.py:net": accepted with --model')
+    fails(
+        capsys,
+        ["show", plan],
+        3,
+        '"mine.py:net", code that is called only where you name it: accepted with --model',
+    )
     assert not called.exists()
     for trusted in (["--trust"], ["--model", "mine.py:net"]):
         hgpart("show", plan, *trusted)

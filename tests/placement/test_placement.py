@@ -577,6 +577,8 @@ def test_either_a_plan_or_k_and_an_example():
     plan = placements.of_random_blocks(traced, graph, Modelling(), 2, 0)
     with pytest.raises(ArgumentError, match="one or the other"):
         place(model, plan, k=2)
+    with pytest.raises(ArgumentError, match=r"is a str: accepted are .*load_plan\(path\)"):
+        place(model, "plan.json")
 
 
 def test_devices():
@@ -676,10 +678,8 @@ class NormsBeside(nn.Module):
     def __init__(self, twice):
         super().__init__()
         self.twice = twice
-        self.first, self.beside = (
-            nn.Conv2d(3, 6, 3),
-            nn.utils.parametrizations.weight_norm(nn.Conv2d(6, 4, 1)),
-        )
+        self.first = nn.Conv2d(3, 6, 3)
+        self.beside = nn.utils.parametrizations.weight_norm(nn.Conv2d(6, 4, 1))
         self.last = nn.Conv2d(6, 6, 1)
         self.norm, self.of_beside = nn.BatchNorm2d(6), nn.BatchNorm2d(4, affine=False)
         self.shared = nn.BatchNorm2d(6)

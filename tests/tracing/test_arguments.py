@@ -78,6 +78,11 @@ def test_any_number_of_arguments() -> None:
         found.tensors_of(images, given | {"c": MASK})
 
 
+def test_a_shape_is_no_example():
+    with pytest.raises(ArgumentError, match=r"it is \(3, 32, 32\): accepted are tensors"):
+        arguments_of(nn.Identity(), (3, 32, 32))
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [

@@ -23,7 +23,8 @@ class ChannelLayout:
     Attributes
     ----------
     shape : tuple of int
-        Of the whole tensor, with the traced batch size, and samples brought apart.
+        Shape of the whole tensor with the traced batch size, where samples and channels that it
+        merges are brought apart.
     axes : tuple of int
         Dimensions along which the channel changes; merged into one (in the place of the first)
         when channels are cut out. Empty where all belongs to one task, which is never cut.
