@@ -28,7 +28,7 @@ def trusted_model(plan: Plan, path: Path, accepted: str) -> str:
 
     if is_user_code(plan.model):
         raise ArgumentError(
-            f"{path} is a plan of {quoted(plan.model)}, code that is called only where you name it: "
-            f"accepted with {accepted}"
+            f"{path} is a plan of {quoted(plan.model)}, code that is called only where you name "
+            f"it: accepted with {accepted}"
         )
     return plan.model
