@@ -113,15 +113,20 @@ class Modelling:
                 map_elements=graph.map_bytes(layer, self.batch_size, 1),
                 partial_elements=layer.partial_elements * self.batch_size,
                 element_bytes=self.bytes_per_element or layer.bytes_per_element,
-                parameters=tuple(
-                    (one.elements, self.bytes_per_element or one.element_bytes)
-                    for one in layer.own_parameters
-                ),
+                parameters=self._parameters(layer),
                 weight_bytes=self.bytes_per_element
                 or (layer.weight.element_bytes if layer.weight else 0),
             )
             for at, layer in enumerate(graph.layers)
         )
+
+    def _parameters(self, layer: Layer) -> tuple[tuple[int, int], ...]:
+        """How many elements of each size a layer has: its tasks have equal shares of the sum."""
+        elements: dict[int, int] = {}
+        for one in layer.own_parameters:
+            size = self.bytes_per_element or one.element_bytes
+            elements[size] = elements.get(size, 0) + one.elements
+        return tuple((count, size) for size, count in elements.items())
 
     def has_vertices(self, layer: Layer) -> bool:
         """Whether a layer's tasks are vertices."""
@@ -166,7 +171,7 @@ class LayerVertices:
     element_bytes : int
         Size of an element of its maps.
     parameters : tuple of pairs of int
-        Of each of its own parameters, how many elements it has and the bytes of one.
+        How many elements its own parameters have of each size, and that size in bytes.
     weight_bytes : int
         Size of an element of the weight that multiplies the channels it reads.
     """
