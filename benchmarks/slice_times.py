@@ -130,7 +130,7 @@ class SliceBench(Bench):
         maps = sum(
             float(figures(size).traffic[self.rank].sum())
             for size in micro_batch_sizes(self.batch, m)
-            for figures in (placement.expected, placement.expected_gradients)
+            for figures in (placement.programs.expected, placement.programs.expected_gradients)
         )
         return maps, total - maps
 

@@ -168,7 +168,7 @@ class Bench:
             for name, (rule, m) in names.items():
                 made = self.stream if rule == "async" else self.placed
                 sizes = micro_batch_sizes(self.batch, 1 if rule == "async" else m)
-                if not all(all(sizes_of(shared.placement.shares, size)) for size in sizes):
+                if not all(all(sizes_of(shared.placement.programs.shares, size)) for size in sizes):
                     continue  # a slice would have no sample
                 found[name] = made(name, shared, rule, m)
         return found

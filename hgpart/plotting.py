@@ -84,10 +84,10 @@ def _of_placement(placed: Placement) -> Report:
             f"plot of a placement at inputs of {now.said_beside(first)}: accepted is one at "
             f"{first.said_beside(now)}, which it was placed for, as its work is of these"
         )
-    partition, work, name = placed.partition, placed.work, placed.arguments.model
-    modelling, speeds = partition.modelling, partition.speeds
-    graph, shape = placed.blueprint.graph, _shape(placed.blueprint.traced.example[0])
-    cut = evaluate_layerwise(graph, work, modelling, partition.k, speeds, partition.eps)
+    partition, blueprint = placed.programs.partition, placed.programs.blueprint
+    graph, work, name = blueprint.graph, blueprint.work, placed.programs.arguments.model
+    modelling, shape = partition.modelling, _shape(blueprint.traced.example[0])
+    cut = evaluate_layerwise(graph, work, modelling, partition.k, partition.speeds, partition.eps)
     return Report.of(partition, graph, work, name, shape, cut, {})
 
 

@@ -55,7 +55,7 @@ def of_data_parallel(
 
 def change(placement: Placement, how: str) -> None:
     """Change what does not learn, in evaluation everything, of parts that are here."""
-    for part in placement.programs:
+    for part in placement.programs.parts:
         for _, tensor in placement.held(part):
             if not (tensor.requires_grad and placement.training):
                 with torch.no_grad():
@@ -64,7 +64,7 @@ def change(placement: Placement, how: str) -> None:
 
 def freeze(placement: Placement, name: str) -> None:
     """Let a parameter learn no more, of parts that are here."""
-    for part in placement.programs:
+    for part in placement.programs.parts:
         for held, tensor in placement.held(part):
             if held.name == name:
                 tensor.requires_grad_(False)

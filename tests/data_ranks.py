@@ -148,7 +148,7 @@ def loaded(connection, placed):
             yield f"loss {total} {expected}"
         for one in sgd:
             one.step()
-    needed = process.placement.samples_needed(rank, SIZES)
+    needed = process.placement.programs.samples_needed(rank, SIZES)
     if data.read != [batch[at] for batch in batches() for at in needed or [0]]:
         yield f"samples {data.read}"
 

@@ -162,7 +162,7 @@ def check_as(original: nn.Module, placed: Placement, inputs: Inputs, seed: int =
         {name: one for name, one in original.state_dict().items() if has_gradients(one.dtype)},
         placed.state_dict().items(),
     )
-    _check_traffic(placed, len(placed.tensors_of(inputs)[0]), learns=bool(chosen))
+    _check_traffic(placed, len(placed.programs.tensors_of(inputs)[0]), learns=bool(chosen))
 
 
 def tensors(results: object) -> list[torch.Tensor]:
@@ -188,9 +188,9 @@ def held(placed: Placement) -> Iterator[tuple[str, object, torch.Tensor]]:
     """The name, the slice and the tensor of all state that parts hold; each tensor once."""
     for part in range(placed.k):
         seen = set()
-        for name, one in placed.slices(part).items():
+        for name, one in placed.programs.slices[part].items():
             owner, _, attribute = name.rpartition(".")
-            tensor = getattr(placed.submodule(part).get_submodule(owner), attribute)
+            tensor = getattr(placed.programs.submodule(part).get_submodule(owner), attribute)
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield one.name, one, tensor
@@ -222,7 +222,7 @@ def _check_gradients(original: nn.Module, placed: Placement) -> None:
 
 def _check_traffic(placed: Placement, batch_size: int, learns: bool) -> None:
     """The bytes and messages that the runtime counted are the partition's."""
-    table, counted = placed.expected(batch_size), placed.runtime.last.traffic
+    table, counted = placed.programs.expected(batch_size), placed.runtime.last.traffic
     np.testing.assert_array_equal(counted.forward_bytes, table.traffic)
     np.testing.assert_array_equal(counted.forward_messages, table.messages)
     if learns:
@@ -231,13 +231,15 @@ def _check_traffic(placed: Placement, batch_size: int, learns: bool) -> None:
 
 def _gradients(placed: Placement, batch_size: int) -> np.ndarray:
     """Bytes of all nets but of inputs and of maps that are no floats, by who sends the map."""
-    graph, partition = placed.blueprint.graph, placed.partition
+    graph, partition = placed.programs.blueprint.graph, placed.programs.partition
     modelling = replace(partition.modelling, batch_size=batch_size)
-    model = cnn_hypergraph(graph, placed.work, partition.model.blocks, modelling).hypergraph
+    model = cnn_hypergraph(
+        graph, placed.programs.work, partition.model.blocks, modelling
+    ).hypergraph
     none = [
         at
         for at, (layer, nodes) in enumerate(
-            zip(graph.layers, placed.blueprint.results, strict=True)
+            zip(graph.layers, placed.programs.blueprint.results, strict=True)
         )
         if layer.kind == INPUT or not any(has_gradients(n.meta["val"].dtype) for n in nodes)
     ]

@@ -733,7 +733,7 @@ def _traffic(
     """What was counted, beside the plan's hypergraph (of the whole batch at once) or the table."""
     counted = placed.runtime.last.traffic
     sizes = micro_batch_sizes(trial.samples, trial.micro_batches)
-    table = placed.expected_traffic(sizes, backward=learns)
+    table = placed.programs.expected_traffic(sizes, backward=learns)
     apart = {"uncounted_bytes"}  # state that does not learn: counted apart
     others = [one for one in wrong_figures(counted, table) if one not in apart]
     wrong = [f"{name} is not the table's" for name in others[:1]]

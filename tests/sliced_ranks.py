@@ -171,9 +171,11 @@ def streams(connection: Connection) -> list[str]:
         optimizers = [
             {
                 part: torch.optim.SGD(
-                    [{"params": [*one.submodule(part).parameters()]}], lr=0.01, momentum=0.9
+                    [{"params": [*one.programs.submodule(part).parameters()]}],
+                    lr=0.01,
+                    momentum=0.9,
                 )
-                for part in one.programs
+                for part in one.programs.parts
             }
             for one in (threads, here)
         ]

@@ -45,7 +45,7 @@ def test_what_is_not_known_of_other_sizes_is_not_said() -> None:
     images = torch.zeros(2, example[0].shape[1], 32, 32)
     before = placed.summary()
     summary = placed.for_inputs(images).summary()
-    volume = placed.partition.evaluation.volume / 1e6
+    volume = placed.programs.partition.evaluation.volume / 1e6
     assert summary.lines[0].startswith(
         f"{type(model).__name__} in 2 parts, inputs of 3x32x32 (placed for 3x8x8): {volume:,.4g} MB"
     )
@@ -100,7 +100,7 @@ def test_partitions_and_plans_are_pickled() -> None:
     partition, plan = pickle.loads(pickle.dumps((RESULT.partition, PLAN)))
     assert partition.parts.tolist() == RESULT.partition.parts.tolist()
     assert partition.evaluation.volume == RESULT.partition.evaluation.volume
-    assert place(MODEL, plan).partition.parts.tolist() == partition.parts.tolist()
+    assert place(MODEL, plan).programs.partition.parts.tolist() == partition.parts.tolist()
 
 
 def test_what_cannot_be_pickled_says_what_to_save(placed: Placement, tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def agree(connection, seed):
     batch = 3 + seed
     x = torch.randn(batch, WIDTHS[0], dtype=torch.float64)
     state = torch.get_rng_state()
-    masks = placed.placement.draw(batch)
+    masks = placed.placement.programs.draw(batch)
     expected = model(x, masks)
     expected.square().sum().backward()
     torch.set_rng_state(state)
@@ -235,7 +235,7 @@ def agree(connection, seed):
     traffic = sum(connection.gather(placed.traffic), Traffic.none(connection.k))
     forward = torch.zeros(connection.k, connection.k, dtype=torch.int64)
     backward = torch.zeros_like(forward)
-    for transfer in placed.placement.transfers:
+    for transfer in placed.placement.programs.transfers:
         size = len(placed.placement.rows[int(transfer.layer[1:])][transfer.sender]) * 8 * batch
         forward[transfer.sender, transfer.receiver] += size
         if transfer.layer != "l0":  # the inputs' gradient does not travel
@@ -276,7 +276,7 @@ def agree_in_micro_batches(connection, seed, rule, micro_batches):
     x = torch.randn(batch, WIDTHS[0], dtype=torch.float64)
     target = torch.randn(batch, WIDTHS[-1], dtype=torch.float64)
     state = torch.get_rng_state()
-    masks = placed.placement.draw(batch)
+    masks = placed.placement.programs.draw(batch)
     expected = (model(x, masks) - target).square().mean()
     expected.backward()
     torch.set_rng_state(state)
@@ -339,7 +339,7 @@ def agree_in_stream(connection, seed, in_flight):
         for _ in range(count)
     ]
     state = torch.get_rng_state()
-    drawn = [((x, placed.placement.draw(3)), target) for x, target in batches]
+    drawn = [((x, placed.placement.programs.draw(3)), target) for x, target in batches]
     after = torch.get_rng_state()
 
     def loss_of(result, wanted):

@@ -165,7 +165,7 @@ def account(placement: Placement, batch_size: int | None = None) -> PlacementRep
     batch_size = _batch_size(placement, batch_size)
     values = _inputs(placement, batch_size)
     parts, sent, received = [], Traffic.none(placement.k), Traffic.none(placement.k)
-    for part, program in placement.programs.items():
+    for part, program in placement.programs.parts.items():
         rehearsal = rehearse(program, placement.k, values, batch_size)
         parts.append(_figures(placement, part, rehearsal))
         sent = sent + rehearsal.sent
@@ -194,7 +194,7 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
     the model makes no use of do not count.
     """
     found = []
-    expected = placement.expected(report.batch_size)
+    expected = placement.programs.expected(report.batch_size)
     here = [figures.part for figures in report.parts]
     for sender, receiver in np.ndindex(report.k, report.k):
         for part, verb, nbytes, messages in (
@@ -213,11 +213,11 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
                         f"part {part} {verb} {counted:,} {unit} {other}, "
                         f"by the partition {planned:,}"
                     )
-    partition = placement.partition
+    partition = placement.programs.partition
     shares = part_shares(partition.model, partition.parts, placement.k)
     for figures in report.parts:
         used, planned = figures.parameters - figures.unused_parameters, shares.parameters
-        if len(placement.shares) > 1:
+        if len(placement.programs.shares) > 1:
             used += sum(_copied(placement, figures.part))
         if used != planned[figures.part]:
             found.append(
@@ -229,7 +229,7 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
 
 def _copied(placement: Placement, part: int) -> Iterator[int]:
     """Of how many elements of other parts' parameters a part has copies."""
-    parameters = {*placement.blueprint.traced.parameters.values()}
+    parameters = {*placement.programs.blueprint.traced.parameters.values()}
     for one in placement.copies.state:
         if one.holder == part != one.owner:
             yield from (each.count for each in one.elements if each.name in parameters)
@@ -299,7 +299,7 @@ def known_step_bytes(
 ) -> tuple[StepBytes | None, ...]:
     """What each part here takes in a step or a stream; None of a PlacementError's part."""
     found: list[StepBytes | None] = []
-    for part in placement.programs:
+    for part in placement.programs.parts:
         try:
             found += _step_bytes(placement, [schedule], batch_size, [part])[part]
         except PlacementError:
@@ -311,7 +311,7 @@ def peaks_by(
     placement: Placement, schedules: Sequence[Schedule], batch_size: int | None = None
 ) -> dict[int, list[int]]:
     """`peak_bytes` by several schedules with as many micro-batches, of all parts here."""
-    found = _step_bytes(placement, schedules, batch_size, placement.programs)
+    found = _step_bytes(placement, schedules, batch_size, placement.programs.parts)
     return {part: [one.held for one in several] for part, several in found.items()}
 
 
@@ -329,7 +329,7 @@ def _step_bytes(
     values = {size: _inputs(placement, size) for size in set(sizes)}
     found = {}
     for part in parts:
-        program = placement.programs[part]
+        program = placement.programs.parts[part]
         if placement.k == 1:  # one micro-batch after the other, by ordinary autograd
             kept = max(rehearse(program, 1, values[size], size).kept_bytes for size in set(sizes))
             each = (kept * schedule.backward for schedule in schedules)
@@ -351,7 +351,7 @@ def worth_again(
     values = _inputs(placement, samples)
     return {
         part: StepRehearsal(program, placement.k).worth_again(values, samples)
-        for part, program in placement.programs.items()
+        for part, program in placement.programs.parts.items()
     }
 
 
@@ -387,27 +387,31 @@ def _batch_size(placement: Placement, batch_size: int | None, least: int = 1) ->
     The placement is then in a form for it.
     """
     if batch_size is None:
-        planned = max(placement.partition.modelling.batch_size, least)
-        return planned if placement.takes(planned) else placement.blueprint.traced.batch_size
+        planned = max(placement.programs.partition.modelling.batch_size, least)
+        return (
+            planned if placement.takes(planned) else placement.programs.blueprint.traced.batch_size
+        )
     placement.for_batch(batch_size)
     return batch_size
 
 
 def _inputs(placement: Placement, batch_size: int) -> dict[str, Any]:
     """The model's inputs and random masks for a batch, without memory."""
-    sizes = sizes_of(placement.shares, batch_size)
-    return named_by_share(placement.blueprints, [_of_share(placement, size) for size in sizes])
+    sizes = sizes_of(placement.programs.shares, batch_size)
+    return named_by_share(
+        placement.programs.blueprints, [_of_share(placement, size) for size in sizes]
+    )
 
 
 def _of_share(placement: Placement, samples: int) -> dict[str, Any]:
-    traced = placement.blueprint.traced
+    traced = placement.programs.blueprint.traced
     values: dict[str, Any] = {"batch_size": samples}
-    shapes = placement.blueprint.input_shapes(samples)
-    for name, example, shape in zip(placement.inputs, traced.example, shapes, strict=True):
+    shapes = placement.programs.blueprint.input_shapes(samples)
+    for name, example, shape in zip(placement.programs.inputs, traced.example, shapes, strict=True):
         dtype = placement.dtype if example.is_floating_point() else example.dtype
         values[name] = torch.empty(shape, dtype=dtype, device="meta")
     with FakeTensorMode():  # draws no numbers: the random state stays
-        return {**values, **placement.draw(samples)}
+        return {**values, **placement.programs.draw(samples)}
 
 
 def _received(program: PartProgram) -> Iterator[Transfer]:
@@ -421,8 +425,8 @@ def _received(program: PartProgram) -> Iterator[Transfer]:
 
 
 def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigures:
-    module = placement.submodule(part)
-    names = {id(attrgetter(name)(module)): name for name in placement.slices(part)}
+    module = placement.programs.submodule(part)
+    names = {id(attrgetter(name)(module)): name for name in placement.programs.slices[part]}
     parameters = list(module.parameters())
     idle = {id(one) for one in parameters if names[id(one)].startswith(f"{UNUSED}.")}
     unused = [one for one in parameters if id(one) in idle]
@@ -462,8 +466,8 @@ def _learning_bytes(tensors: Iterable[Tensor]) -> int:
 
 def _exchanged(placement: Placement, part: int) -> int:
     """See `PartFigures.exchange_bytes`."""
-    here = len(placement.programs) == placement.k
-    if len(placement.shares) == 1 or not (here or placement.shares_state):
+    here = len(placement.programs.parts) == placement.k
+    if len(placement.programs.shares) == 1 or not (here or placement.shares_state):
         return 0
     copies, total = placement.copies, 0
     for one in copies.weights:

@@ -15,7 +15,8 @@ from torch import nn
 from hgpart.errors import PlacementError
 from hgpart.placement.building.blueprint import OWN
 from hgpart.placement.cutting.slices import Slice, overlap
-from hgpart.placement.mode_programs import Programs, make_on
+from hgpart.placement.mode_programs import make_on
+from hgpart.placement.programs import Programs
 from hgpart.placement.shares.exchanges import Holding, Key, window
 from hgpart.placement.state.original_state import Original
 
@@ -83,7 +84,7 @@ class HeldState:
         fixed = {traced.buffers.get(name, name): value for name, value in traced.values.items()}
         known = {**fixed, **state}
         for part in programs.slices:
-            module, device = programs.programs[part].module, devices[part]
+            module, device = programs.parts[part].module, devices[part]
             of_part = [*_keys(programs, part)]
             for name, held, key, is_copy in sorted(of_part, key=lambda one: not one[3]):
                 owner, _, attribute = name.rpartition(".")
@@ -149,7 +150,7 @@ class HeldState:
         for part in programs.slices:
             for name, held, key, is_copy in _keys(programs, part):
                 owner, _, attribute = name.rpartition(".")
-                tensor = getattr(programs.programs[part].module.get_submodule(owner), attribute)
+                tensor = getattr(programs.parts[part].module.get_submodule(owner), attribute)
                 if is_copy:  # torch moves them as buffers
                     tensor = tensor.detach()
                     tensor.requires_grad_(held.name in programs.blueprint.trainable)
@@ -194,7 +195,7 @@ class HeldState:
         for part in programs.slices:
             for name, _, key, is_copy in _keys(programs, part):
                 if is_copy:
-                    step = programs.programs[part].module.get_submodule(name.rpartition(".")[0])
+                    step = programs.parts[part].module.get_submodule(name.rpartition(".")[0])
                     found.setdefault(step, []).append(key)
         return found
 
@@ -210,7 +211,7 @@ class HeldState:
         for part in programs.slices:
             for name, held, key, _ in _keys(programs, part):
                 owner, _, attribute = name.rpartition(".")
-                step = programs.programs[part].module.get_submodule(owner)
+                step = programs.parts[part].module.get_submodule(owner)
                 if getattr(step, attribute) is not self._tensors[key]:
                     raise PlacementError(
                         f"another tensor is in the place of {held.name}, of which other parts have "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -21,55 +21,12 @@ from hgpart.placement.building.order import order_of_layers
 from hgpart.placement.building.part_program import build_part
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice, slice_of
+from hgpart.placement.programs import Programs
 from hgpart.placement.shares.messages import with_parameters
 from hgpart.placement.shares.owners import owned
-from hgpart.placement.shares.statistics import SharedStatistics
 from hgpart.placement.state.batch_statistics import check_averages, check_deferrable, defer
 from hgpart.placement.state.original_state import Original
 from hgpart.work.figures import Work
-
-
-@dataclass(frozen=True, eq=False)
-class Programs:
-    """What the parts do in one mode, training or evaluation.
-
-    Attributes
-    ----------
-    blueprints : tuple of Blueprint
-        One for each share of the batch.
-    transfers : tuple of Transfer
-    programs : mapping of int to PartProgram
-    slices : mapping of int to mapping of str to Slice
-        Per part, by dotted attribute of its module.
-    draws : fx.GraphModule or None
-        Draws the random masks.
-    idle : tuple of Slice
-        Elements of parameters of which no step of any part uses all, if part 0 is held: it has
-        them.
-    copies : mapping of int to frozenset of str
-        Per part, those attributes that are copies of the model's state: of parameters that belong
-        to another part, or of which only some belong to this one, which has them besides; of
-        buffers what steps of other shares than the first have.
-    owners : Blueprint
-        Of a partition by whose parts the model's parameters belong to; see `shares.owners`.
-    statistics : SharedStatistics
-        What travels between shares.
-    """
-
-    blueprints: tuple[Blueprint, ...]
-    transfers: tuple[Transfer, ...]
-    programs: Mapping[int, PartProgram]
-    slices: Mapping[int, Mapping[str, Slice]]
-    draws: fx.GraphModule | None
-    idle: tuple[Slice, ...]
-    copies: Mapping[int, frozenset[str]]
-    owners: Blueprint
-    statistics: SharedStatistics
-
-    @property
-    def blueprint(self) -> Blueprint:
-        """Of the first share; all are of the same traced model."""
-        return self.blueprints[0]
 
 
 def share_blueprints(
@@ -112,7 +69,7 @@ def owners_blueprint(blueprints: Sequence[Blueprint], owners: Partition | None =
 
 
 def build_programs(
-    blueprints: Sequence[Blueprint], owners: Blueprint, held: Sequence[int]
+    blueprints: Sequence[Blueprint], owners: Blueprint, held: Sequence[int], dtype: torch.dtype
 ) -> Programs:
     """Build the programs of the parts that a process holds.
 
@@ -133,9 +90,9 @@ def build_programs(
     statistics = shared_statistics(blueprints)
     order = order_of_layers(blueprints, statistics)
     built = {part: build_part(blueprints, part, order[part], statistics) for part in held}
-    draws = None
+    drawing = None
     if blueprint.draws:
-        draws = draw_module(blueprint.facts, blueprint.draws)
+        drawing = draw_module(blueprint.facts, blueprint.draws)
     own = {part: by_share[0] for part, (_, by_share) in built.items()}
     if len(blueprints) > 1:
         own = {part: _own(owners, part) for part in held}
@@ -160,13 +117,14 @@ def build_programs(
             *chain.from_iterable(one.transfers for one in blueprints),
             *(one.transfer for one in statistics.travelling),
         ),
-        programs={part: program for part, (program, _) in built.items()},
+        parts={part: program for part, (program, _) in built.items()},
         slices=slices,
-        draws=draws,
+        drawing=drawing,
         idle=tuple(_idle(owners, own)) if 0 in own else (),
         copies=copies,
         owners=owners,
         statistics=statistics,
+        dtype=dtype,
     )
 
 
@@ -252,7 +210,7 @@ def never_used(programs: Programs, original: Mapping[str, Original]) -> Iterator
     """What of a model's state its traced graph makes no use of: part 0 has it, if it is held."""
     used = {*programs.blueprint.used_state}
     for name, one in original.items():
-        if 0 in programs.programs and one.held_as == name and name not in used:
+        if 0 in programs.parts and one.held_as == name and name not in used:
             yield 0, Slice(name, one.shape)
     yield from ((0, held) for held in programs.idle)
 
@@ -264,7 +222,7 @@ def with_unused(
     slices = {part: dict(held) for part, held in programs.slices.items()}
     for part, held in unused:
         one = original[held.name]
-        made = _registered(programs.programs[part], UNUSED, held, one.dtype, one.parameter)
+        made = _registered(programs.parts[part], UNUSED, held, one.dtype, one.parameter)
         slices[part][made] = held
     return replace(programs, slices=slices)
 
@@ -283,18 +241,19 @@ def with_input_gradients(programs: Programs) -> Programs:
     return _with_transfers(programs, transfers)
 
 
-def in_dtype(programs: Programs, old: torch.dtype, dtype: torch.dtype) -> Programs:
-    """The same, where tensors of one floating type travel in another."""
-    return _with_transfers(programs, tuple(one.in_dtype(old, dtype) for one in programs.transfers))
+def in_dtype(programs: Programs, dtype: torch.dtype) -> Programs:
+    """The same, where floating tensors travel in another type."""
+    transfers = tuple(one.in_dtype(programs.dtype, dtype) for one in programs.transfers)
+    return replace(_with_transfers(programs, transfers), dtype=dtype)
 
 
 def _with_transfers(programs: Programs, transfers: tuple[Transfer, ...]) -> Programs:
     return replace(
         programs,
         transfers=transfers,
-        programs={
+        parts={
             part: replace(program, transfers={n: transfers[n] for n in program.transfers})
-            for part, program in programs.programs.items()
+            for part, program in programs.parts.items()
         },
     )
 

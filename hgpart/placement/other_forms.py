@@ -13,12 +13,12 @@ from hgpart.errors import PlacementError, TraceError
 from hgpart.layers.layering import channel_graph
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.mode_programs import (
-    Programs,
     build_programs,
     owners_blueprint,
     share_blueprints,
 )
 from hgpart.placement.modes import carried_over, check_same_layers
+from hgpart.placement.programs import Programs
 from hgpart.tracing.batches import at_batch
 from hgpart.tracing.forms import Form, said_of
 from hgpart.tracing.traced_model import TracedModel, trace_call
@@ -117,4 +117,4 @@ def programs_of(traced: TracedModel, base: Programs, held: Sequence[int]) -> Pro
     owners = None
     if len(blueprints) > 1:
         owners, _ = carried_over(base.owners.partition, first.work, first.graph, graph)
-    return build_programs(blueprints, owners_blueprint(blueprints, owners), held)
+    return build_programs(blueprints, owners_blueprint(blueprints, owners), held, base.dtype)

@@ -62,5 +62,5 @@ def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     if not isinstance(model, Placement):
         yield from model.named_parameters()
         return
-    for part in model.programs:
+    for part in model.programs.parts:
         yield from model.original_parameters(part)

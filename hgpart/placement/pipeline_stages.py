@@ -44,7 +44,9 @@ def part_as_function(placement: Placement, part: int) -> fx.GraphModule:
     >>> all(torch.equal(*pair) for pair in zip(sent, part(images)))
     True
     """
-    transfers = [each for each in placement.transfers if part in (each.sender, each.receiver)]
+    transfers = [
+        each for each in placement.programs.transfers if part in (each.sender, each.receiver)
+    ]
     arriving = [each for each in transfers if each.receiver == part]
     leaving = [each for each in transfers if each.sender == part]
     return _function(placement, part, arriving, leaving)
@@ -77,11 +79,11 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
     >>> torch.allclose(values, model(images), atol=1e-6)
     True
     """
-    placement.check_micro_batches(2)
+    placement.programs.check_micro_batches(2)
     follow: dict[int, set[int]] = {part: set() for part in range(placement.k)}
-    for transfer in placement.transfers:
+    for transfer in placement.programs.transfers:
         follow[transfer.receiver].add(transfer.sender)
-    readers = [part for part in placement.programs if placement.shares_read(part)]
+    readers = [part for part in placement.programs.parts if placement.programs.shares_read(part)]
     try:
         order = [*TopologicalSorter(follow).static_order()]
     except CycleError as error:
@@ -91,21 +93,24 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
             "of cuts between layers, as of hgpart partition --strategy layerwise"
         ) from None
     # Those without anything to do lie between: a sort keeps the order of the rest.
-    order.sort(key=lambda part: (part not in readers, part == placement.output_part))
+    order.sort(key=lambda part: (part not in readers, part == placement.programs.output_part))
     at = {part: stage for stage, part in enumerate(order)}
     crossing = [
         [
             transfer
-            for transfer in placement.transfers
+            for transfer in placement.programs.transfers
             if at[transfer.sender] < stage <= at[transfer.receiver]
         ]
         for stage in range(placement.k + 1)
     ]
-    backward = [each for each in placement.transfers if at[each.sender] >= at[each.receiver]]
-    if order[-1] != placement.output_part or readers[1:] or backward:
+    backward = [
+        each for each in placement.programs.transfers if at[each.sender] >= at[each.receiver]
+    ]
+    if order[-1] != placement.programs.output_part or readers[1:] or backward:
         raise PlacementError(
-            f"parts {', '.join(map(str, readers))} read inputs, part {placement.output_part} has "
-            "the result: accepted are plans whose first stage alone reads, and whose last has it"
+            f"parts {', '.join(map(str, readers))} read inputs, "
+            f"part {placement.programs.output_part} has the result: accepted are plans whose first "
+            "stage alone reads, and whose last has it"
         )
     return [
         _function(placement, part, crossing[stage], crossing[stage + 1], is_stage=True)
@@ -121,23 +126,23 @@ def _function(
     is_stage: bool = False,
 ) -> fx.GraphModule:
     """The program of a part with arguments in place of `receive` and returned values of `send`."""
-    if len(placement.shares) > 1:
+    if len(placement.programs.shares) > 1:
         raise PlacementError("the batch is in slices: accepted are plans without")
-    module = placement.submodule(part)
+    module = placement.programs.submodule(part)
     given = [node.target for node in module.graph.find_nodes(op="placeholder")]
-    drawn = [name for name in given if name not in (*placement.inputs, BATCH_SIZE)]
+    drawn = [name for name in given if name not in (*placement.programs.inputs, BATCH_SIZE)]
     if drawn:
         raise PlacementError(
             f"part {part} takes random masks ({drawn[0]}): accepted is evaluation, in which none "
             "are drawn"
         )
-    if placement.norms == "batch":
+    if placement.programs.norms == "batch":
         raise PlacementError("norms of the batch: accepted are norms of each micro-batch")
     graph = fx.Graph()
-    inputs = {name: graph.placeholder(name) for name in placement.inputs if name in given}
+    inputs = {name: graph.placeholder(name) for name in placement.programs.inputs if name in given}
     batches = [
         inputs[name]
-        for name in compress(placement.inputs, placement.arguments.batches)
+        for name in compress(placement.programs.inputs, placement.programs.arguments.batches)
         if name in inputs
     ]
     travelling: dict[int, list[fx.Node]] = {
@@ -147,10 +152,10 @@ def _function(
         ]
         for transfer in arriving
     }
-    for name, size in zip(placement.inputs, placement.form.sizes, strict=True):
+    for name, size in zip(placement.programs.inputs, placement.form.sizes, strict=True):
         if name in inputs:
             graph.call_function(check_size, (inputs[name], name, size))
-    accepted = placement.blueprint.traced.batch_sizes
+    accepted = placement.programs.blueprint.traced.batch_sizes
     if not accepted.are_all:
         samples = _batch_size(graph, batches, arriving, travelling)
         graph.call_function(accepted.check, (samples,))
@@ -175,7 +180,7 @@ def _function(
     departing = [one for transfer in leaving for one in travelling[transfer.number]]
     made: fx.Node | tuple[fx.Node, ...]
     if is_stage and not leaving and results:
-        made = graph.call_function(placement.build_results, (tuple(results),))
+        made = graph.call_function(placement.programs.build_results, (tuple(results),))
     elif is_stage and len(departing) == 1:
         made = departing[0]
     else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
-from itertools import accumulate, chain
+from itertools import chain
 from operator import add
 from pathlib import Path
 from threading import Lock
@@ -18,15 +18,10 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import PlacementError, check_whole
-from hgpart.execution.outlines import outline
-from hgpart.execution.program import PartProgram
 from hgpart.execution.step_run import Score
 from hgpart.execution.threads.local import LocalRuntime, Placed
 from hgpart.execution.threads.local_wires import LocalWires
 from hgpart.execution.totals import Traffic
-from hgpart.execution.transfers import Share, Transfer
-from hgpart.hypergraph.metrics import Evaluation
-from hgpart.partition import Partition
 from hgpart.partition.partition import MB
 from hgpart.placement.as_module.original_modules import (
     REGISTRIES,
@@ -44,32 +39,19 @@ from hgpart.placement.as_module.whole_tensors import warn_of_optimizers
 from hgpart.placement.building.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import (
-    expected,
-    expected_gradients,
-    expected_statistics,
-    expected_weights,
     float_type,
-    planned_bytes,
-    together,
 )
 from hgpart.placement.held_state import HeldState, assembled
 from hgpart.placement.micro_batches import (
     StreamedBatches,
-    Total,
     check_buffers_of_stream,
     check_modules_of_stream,
     check_norms_of_stream,
     check_slices_of_stream,
     check_stream,
-    divided_values,
-    joined_results,
-    named_by_share,
     schedule_for_mode,
-    score_of,
-    stand_in,
 )
 from hgpart.placement.mode_programs import (
-    Programs,
     build_programs,
     in_dtype,
     never_used,
@@ -80,27 +62,23 @@ from hgpart.placement.mode_programs import (
 from hgpart.placement.modes import skeleton
 from hgpart.placement.other_forms import does_the_same, programs_of, retraced
 from hgpart.placement.parts import Parts
-from hgpart.placement.shares.batch_shares import joined, sizes_of
+from hgpart.placement.programs import Programs
 from hgpart.placement.shares.copies import Copies
 from hgpart.placement.shares.copies_by_form import CopiesByForm
 from hgpart.placement.shares.exchanges import Holding, exchanges
 from hgpart.placement.shares.in_flight import CopiesInFlight
 from hgpart.placement.shares.messages import buckets_of
-from hgpart.placement.state.batch_statistics import batch_of
 from hgpart.placement.state.original_state import compared_names, has_hooks, hooked, original_state
 from hgpart.placement.state.traced_values import check_values
 from hgpart.placement.state.weight_files import opened_weights
-from hgpart.schedules import make_schedule
-from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.summary import Summary
-from hgpart.tracing.arguments import Arguments, Inputs, as_called
+from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.forms import Form, Sizes, said_of, sizes_of_inputs
 from hgpart.tracing.model_outline import outline_of
 from hgpart.tracing.reachable import NO_STATE
 from hgpart.tracing.traced_model import TracedModel
-from hgpart.work.figures import Work
 
 if TYPE_CHECKING:
     from hgpart.placement.accounting import PlacementReport
@@ -126,8 +104,6 @@ class Placement(nn.Module):
     k : int
     devices : tuple of torch.device
         One for each part.
-    dtype : torch.dtype
-        What floating tensors travel in.
     placed_for : Form
         The mode, and the sizes of inputs and of the batch, that it was made for: work, and times of
         layers, are of what the model does with these.
@@ -157,24 +133,23 @@ class Placement(nn.Module):
         set_modes(self._skeleton[0], traced.outline.modes)
         self._known_settings = {outline_of(self._skeleton[0]): 0}
         self.set_since = Settings(self._skeleton[0])
-        programs = build_programs(blueprints, owners_blueprint(blueprints), held)
+        dtype = float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
+        programs = build_programs(blueprints, owners_blueprint(blueprints), held, dtype)
         self._state = HeldState(original_state(model, blueprint.used_state))
         unused = never_used(programs, self._state.original)
         self.placed_for = self.form = traced.form  # all else is of the present form
         self._forms = {self.form: with_unused(programs, self._state.original, unused)}
         self._alike: dict[Form, Form] = {}  # forms in which a model does what it does in another
         self._runtimes: dict[tuple[Form, bool], LocalRuntime] = {}
-        self._plain: dict[Form, Schedule] = {}  # of the whole batch at once
         self.copies_by_form = CopiesByForm()
-        self._partitions: dict[Form, Partition] = {}
         self._last = (self.form, False)  # form and whether gradients of inputs were wanted
         self._hooked = self._hooked_then = tuple(hooked(model))
-        self.dtype = float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
-        self._check_types(blueprint.traced.example)  # floats of one type alone can be called with
+        # Floats of one type alone can be called with.
+        self.programs.check_types(blueprint.traced.example)
         self.parts = Parts()
         state = dict(model.named_buffers(remove_duplicate=False))
         state.update(model.named_parameters(remove_duplicate=False))
-        self._state.fill(self._now, devices, state)
+        self._state.fill(self.programs, devices, state)
         if self._has_all:
             self._state.check_coverage()
         self._show()
@@ -185,170 +160,24 @@ class Placement(nn.Module):
     # -------------------------------------------------------------- the submodules
 
     @property
+    def programs(self) -> Programs:
+        """What the parts that this process holds do, in the present form."""
+        return self._forms[self.form]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What floating tensors travel in."""
+        return self.programs.dtype
+
+    @property
     def is_as_placed(self) -> bool:
         """Whether inputs and batch are as those that it was placed for."""
         first = self.placed_for
         return (self.form.sizes, self.form.batch_size) == (first.sizes, first.batch_size)
 
-    @property
-    def _now(self) -> Programs:
-        return self._forms[self.form]
-
-    @property
-    def blueprint(self) -> Blueprint:
-        """What the programs of the present form were made from."""
-        return self._now.blueprint
-
-    @property
-    def blueprints(self) -> tuple[Blueprint, ...]:
-        """The same for each share of the batch."""
-        return self._now.blueprints
-
-    @property
-    def partition(self) -> Partition:
-        """The plan's; in another form than the plan's, the same of that form's layers.
-
-        Its volume is that of the present sizes; work stays the plan's, and imbalance with it.
-        """
-        if self.form not in self._partitions:
-            shares = [(one.share, one.partition) for one in self.blueprints]
-            self._partitions[self.form] = joined(shares, self.work)
-        return self._partitions[self.form]
-
-    @property
-    def shares(self) -> tuple[Share, ...]:
-        """What of a batch is computed at once: all of it, or slices that lie alike."""
-        return tuple(one.share for one in self.blueprints)
-
-    @property
-    def work(self) -> Work:
-        """What it divides."""
-        return self.blueprint.work
-
-    @property
-    def norms(self) -> str:
-        """What running statistics are updated by, ``micro-batch`` or ``batch``."""
-        return self.blueprint.norms
-
-    @property
-    def has_norms_of_batch(self) -> bool:
-        """Whether norms take statistics of several shares of a batch, or micro-batch, together."""
-        return bool(self.blueprint.norms_of_batch)
-
-    @property
-    def programs(self) -> Mapping[int, PartProgram]:
-        """What the parts that this process holds do, in the present form."""
-        return self._now.programs
-
-    def submodule(self, part: int) -> fx.GraphModule:
-        """What a part does: it receives, computes its steps, packs and sends."""
-        if part not in self.programs:
-            raise PlacementError(f"part {part}: accepted are {', '.join(map(str, self._held))}")
-        return self.programs[part].module
-
-    @property
-    def transfers(self) -> tuple[Transfer, ...]:
-        """All that travels between parts, in the global order."""
-        return self._now.transfers
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the tensors among the model's inputs, in order."""
-        return self.blueprint.traced.inputs
-
-    @property
-    def operands(self) -> set[str]:
-        """Names of the inputs in the programs of parts: of each share of the batch."""
-        return {f"{one.prefix}{name}" for one in self.blueprints for name in self.inputs}
-
-    def owners(self) -> list[tuple[tuple[int, int], ...]]:
-        """Of each part, whose weights it has copies of, and the bytes of their gradients.
-
-        By the table; where the batch is in slices.
-        """
-        if len(self.shares) == 1:
-            return [()] * self.k
-        return [
-            tuple((owner, int(nbytes)) for owner, nbytes in enumerate(sent) if nbytes)
-            for sent in self._expected_weights().traffic
-        ]
-
-    def _expected_weights(self) -> Evaluation:
-        owners = self._now.owners.partition
-        return expected_weights(self.partition, owners, self.blueprint, self.dtype)
-
-    @property
-    def output_part(self) -> int:
-        """The part that has the result, or of it what is the first share's."""
-        return self.blueprint.output_part
-
-    @property
-    def output_parts(self) -> tuple[int, ...]:
-        """The part that has the result of each share of the batch."""
-        return tuple(one.output_part for one in self.blueprints)
-
-    def shares_of_result(self, part: int) -> tuple[int, ...]:
-        """Which shares a part has the result of."""
-        return tuple(at for at, output in enumerate(self.output_parts) if output == part)
-
-    def samples_of_result(self, part: int, *sizes: int) -> list[int]:
-        """Which samples of a batch, of micro-batches of some sizes, a part has the result of."""
-        return self._samples(self.shares_of_result(part), sizes)
-
-    def samples_read(self, part: int, sizes: Sequence[int]) -> list[int]:
-        """Which samples a part needs inputs of, in a batch of micro-batches of some sizes."""
-        return self._samples(self.shares_read(part), sizes)
-
-    def samples_needed(self, part: int, sizes: Sequence[int]) -> list[int]:
-        """Which samples a part needs inputs of, or has the result of."""
-        return self._samples(self._shares_needed(part), sizes)
-
-    def shares_read(self, part: int) -> tuple[int, ...]:
-        """Which shares a part needs inputs of."""
-        operands = self._operands_of(part)
-        return tuple(
-            at
-            for at, one in enumerate(self.blueprints)
-            if not operands.isdisjoint(f"{one.prefix}{name}" for name in self.inputs)
-        )
-
-    def _operands_of(self, part: int) -> set[Any]:
-        """Names of what the program of a part is given."""
-        return {
-            node.target for node in self.programs[part].module.graph.find_nodes(op="placeholder")
-        }
-
-    def _shares_needed(self, part: int) -> list[int]:
-        return sorted({*self.shares_read(part), *self.shares_of_result(part)})
-
-    def _samples(self, shares: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        found: list[int] = []
-        first = 0
-        for size in sizes:
-            ends = [*accumulate(sizes_of(self.shares, size), initial=first)]
-            found += chain.from_iterable(range(ends[at], ends[at + 1]) for at in shares)
-            first += size
-        return found
-
-    def build_results(self, results: Sequence[torch.Tensor]) -> Any:
-        """What the model returns, of the tensors in it."""
-        return self.blueprint.traced.structure(results)
-
-    def slices(self, part: int) -> Mapping[str, Slice]:
-        """What a part holds of the model's state, by dotted attribute of its submodule."""
-        return self._now.slices[part]
-
-    def draw(self, batch_size: int) -> dict[str, torch.Tensor]:
-        """Random masks for a batch, whole, as the unpartitioned model would draw them now."""
-        if self._now.draws is None:
-            return {}
-        drawn = self._now.draws(batch_size)
-        masks = (mask.to(self.dtype) if mask.is_floating_point() else mask for mask in drawn)
-        return dict(zip(self.blueprint.draws.values(), masks, strict=True))
-
     def check_gradients(self) -> None:
         """Raise a PlacementError if gradients would not be those of the model."""
-        lost = (*self._hooked, *self.blueprint.traced.lost_gradients)
+        lost = (*self._hooked, *self.programs.blueprint.traced.lost_gradients)
         if lost:
             raise PlacementError(
                 f"the model's backward pass has what a placement's has not ({lost[0]}): accepted "
@@ -369,21 +198,18 @@ class Placement(nn.Module):
         """
         self.check_alike((batch_size,))
         self._check_pass(inputs)
-        self._check_inputs(batch_size, inputs)
-        if len(self.shares) > 1:
-            self._check_targets(inputs)
+        self.programs.check_inputs(batch_size, inputs)
 
     def check_alike(self, sizes: Sequence[int]) -> None:
         """What of `check_batch`, for micro-batches of some sizes, all processes find alike.
 
         Whatever of the model's state and of the inputs each of them has.
         """
-        self.check_micro_batches(len(sizes))
+        self.programs.check_micro_batches(len(sizes))
         self.check_samples(sizes)
-        if torch.is_grad_enabled() and self.blueprint.trainable:
+        if torch.is_grad_enabled() and self.programs.blueprint.trainable:
             self.check_gradients()
-        if self.has_norms_of_batch:
-            self._check_norms_of_batch()
+        self.programs.check_norms_of_batch(self.devices)
 
     def _check_pass(self, inputs: Sequence[torch.Tensor | None]) -> None:
         """What of `check_batch` goes by what this process has, but for the shapes of inputs."""
@@ -399,7 +225,7 @@ class Placement(nn.Module):
             )
         if _gradients_wanted(inputs):
             self.check_gradients()
-        if torch.is_grad_enabled() and len(self.shares) > 1:
+        if torch.is_grad_enabled() and len(self.programs.shares) > 1:
             self._check_parameters()
 
     def _check_parameters(self) -> None:
@@ -408,7 +234,7 @@ class Placement(nn.Module):
             for held, tensor in self._state.of(part):
                 if not tensor.requires_grad:
                     continue
-                if held.name not in self.blueprint.trainable:
+                if held.name not in self.programs.blueprint.trainable:
                     raise PlacementError(
                         f"{held.name} requires a gradient, and did not when it was placed: "
                         "accepted in slices of the batch is to place the model anew"
@@ -419,22 +245,6 @@ class Placement(nn.Module):
                         "batch: accepted are parameters without hooks, and passes without gradients"
                     )
 
-    def _check_norms_of_batch(self) -> None:
-        """Raise a PlacementError if statistics would be of 16 bits an element; see `place`."""
-        kinds = {device.type for device in self.devices}
-        cast = [torch.get_autocast_dtype(one) for one in kinds if torch.is_autocast_enabled(one)]
-        for dtype in (self.dtype, *cast):
-            if dtype.itemsize < 4:
-                raise PlacementError(
-                    f"norms of the batch, which is in slices, in {dtype}: accepted are float32 and "
-                    "float64, and autocast is not"
-                )
-
-    def check_micro_batches(self, count: int) -> None:
-        """Raise a PlacementError if a batch can't be in so many; see `Blueprint.check_divided`."""
-        if count > 1:
-            self.blueprint.check_divided("micro-batches")
-
     def check_samples(self, sizes: Sequence[int]) -> None:
         """Raise a PlacementError if a batch can't be computed in micro-batches of some sizes.
 
@@ -442,54 +252,13 @@ class Placement(nn.Module):
         samples, or too many.
         """
         if not self.takes(batch_size := sum(sizes)):
+            known = self.programs.blueprint.traced.batch_sizes
             raise PlacementError(
-                f"a batch of {batch_size}: accepted at present are "
-                f"{self.blueprint.traced.batch_sizes}, with which the model does the same, and "
-                "others by for_inputs"
+                f"a batch of {batch_size}: accepted at present are {known}, with which the model "
+                "does the same, and others by for_inputs"
             )
         for size in set(sizes):
-            self._check_samples(size)
-
-    def _check_samples(self, batch_size: int) -> None:
-        self.blueprint.input_shapes(batch_size)
-        for share, size in zip(self.shares, sizes_of(self.shares, batch_size), strict=True):
-            if not size:
-                raise PlacementError(
-                    f"a batch or micro-batch of {batch_size}, of which slice {share.slices[0]} of "
-                    f"{share.of} has no sample: accepted are larger ones"
-                )
-            self.blueprint.input_shapes(size)
-            self.blueprint.check_norms(batch_size if self.has_norms_of_batch else size)
-
-    def _check_inputs(self, batch_size: int, inputs: Sequence[torch.Tensor | None]) -> None:
-        self._check_types(inputs)
-        shapes = self.blueprint.input_shapes(batch_size)
-        for name, value, shape in zip(self.arguments.names, inputs, shapes, strict=True):
-            if value is not None and tuple(value.shape) != shape:
-                raise PlacementError(
-                    f"{name} of shape {tuple(value.shape)}: accepted is {shape} in a batch of "
-                    f"{batch_size}, other sizes by for_inputs"
-                )
-
-    def _check_targets(self, inputs: Sequence[torch.Tensor | None]) -> None:
-        """Raise a PlacementError if means that the model takes over targets leave some out."""
-        said = dict(zip(self.inputs, self.arguments.names, strict=True))
-        given = dict(zip(self.inputs, inputs, strict=True))
-        for name, ignored in self.blueprint.graph.mixing.ignored:
-            value = given[name]
-            if value is not None and bool((value.to(torch.int64) == ignored).any()):
-                raise PlacementError(
-                    f"{said[name]} holds {ignored}, which a mean that the model computes over "
-                    "targets leaves out: accepted in slices and micro-batches are other targets, "
-                    "or a loss function that computes the mean"
-                )
-
-    def _check_types(self, inputs: Sequence[torch.Tensor | None]) -> None:
-        arguments = self.arguments
-        for name, value, example in zip(arguments.names, inputs, arguments.tensors, strict=True):
-            dtype = self.dtype if example.is_floating_point() else example.dtype
-            if value is not None and value.dtype != dtype:
-                raise PlacementError(f"{name} of type {value.dtype}: accepted is {dtype}")
+            self.programs.check_samples(size)
 
     def report(self, batch_size: int | None = None) -> PlacementReport:
         """What each part holds, computes, sends and keeps, from the submodules themselves.
@@ -499,65 +268,6 @@ class Placement(nn.Module):
         from hgpart.placement.accounting import account
 
         return account(self, batch_size)
-
-    def expected(self, batch_size: int) -> Evaluation:
-        """The figures of maps at a batch size, from the hypergraph and not the submodules."""
-        check_whole("batch size", batch_size)
-        return self._of_all_shares(expected, batch_size, backward=False)
-
-    def expected_gradients(self, batch_size: int) -> Evaluation:
-        """The same of a backward pass: of the nets whose layer a gradient is computed of.
-
-        What part s sent to part r in the forward pass comes back, so traffic and messages are
-        transposed.
-        """
-        return self._of_all_shares(expected_gradients, batch_size, backward=True)
-
-    def _of_all_shares(
-        self,
-        figures: Callable[[Blueprint, torch.dtype, int], Evaluation],
-        batch_size: int,
-        backward: bool,
-    ) -> Evaluation:
-        blueprints = self.blueprints
-        sizes = sizes_of(self.shares, batch_size)
-        found = [
-            figures(one, self.dtype, size) for one, size in zip(blueprints, sizes, strict=True)
-        ]
-        if self.has_norms_of_batch:
-            facts = self.partition, self.blueprint, self.dtype
-            found.append(expected_statistics(*facts, backward))
-        return found[0] if len(found) == 1 else together(found, self.blueprint.partition.speeds)
-
-    def expected_traffic(self, sizes: Sequence[int], backward: bool) -> Traffic:
-        """What a step should send in micro-batches of some sizes, by the same figures.
-
-        With backward passes, weights that several parts hold go from whom they belong to to the
-        others, and their gradients come back, once a step.
-        """
-        total = Traffic.none(self.k)
-        for size, count in Counter(sizes).items():
-            there = self.expected(size)
-            total.forward_bytes[:] += count * there.traffic
-            total.forward_messages[:] += count * there.messages
-            if backward:
-                back = self.expected_gradients(size)
-                total.backward_bytes[:] += count * back.traffic
-                total.backward_messages[:] += count * back.messages
-        if backward and len(self.shares) > 1:
-            weights = self._expected_weights()
-            total.forward_bytes[:] += weights.traffic.T
-            total.forward_messages[:] += weights.messages.T
-            total.backward_bytes[:] += weights.traffic
-            total.backward_messages[:] += weights.messages
-        return total
-
-    def planned_bytes(self, sizes: Sequence[int], learns: bool) -> int | None:
-        """Bytes of a step's forward passes by the plan's hypergraph: see `expected_traffic`.
-
-        None where a slice has no sample, of which a plan says nothing.
-        """
-        return planned_bytes(self.partition, self.blueprints, self.dtype, sizes, learns)
 
     # -------------------------------------------------------------- as an nn.Module
 
@@ -574,28 +284,18 @@ class Placement(nn.Module):
         PlacementError
             As in `check_batch`, and in `for_inputs`.
         """
-        tensors = self.arguments.tensors_of(inputs, named)
-        batch_size = self.batch_size_of(tensors)
+        tensors = self.programs.arguments.tensors_of(inputs, named)
+        batch_size = self.programs.batch_size_of(tensors)
         self._for_call(tensors, "forward")
         self.check_batch(batch_size, tensors)
-        if len(self.shares) > 1:
-            self._state.check_not_replaced(self._now)
-        whole = {**dict(zip(self.inputs, tensors, strict=True)), **self.draw(batch_size)}
-        blueprints, sizes = self.blueprints, sizes_of(self.shares, batch_size)
-        values = named_by_share(blueprints, divided_values(self.blueprint, whole, [sizes])[0])
+        programs = self.programs
+        if len(programs.shares) > 1:
+            self._state.check_not_replaced(programs)
+        (values,) = programs.divided(tensors, (batch_size,))
         self._last = self.form, _gradients_wanted(tensors)
-        with self.batch():
+        with programs.batch():
             results = self.runtime.run(values)
-        return self.whole_result(self.by_share(results))
-
-    def by_share(self, results: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
-        """The tensors of the model's result for each share, of those of one after the other."""
-        each = len(results) // len(self.shares)
-        return [results[at * each : (at + 1) * each] for at in range(len(self.shares))]
-
-    def whole_result(self, by_share: Sequence[Sequence[torch.Tensor]]) -> Any:
-        """What the model returns, of the tensors of each share's result."""
-        return self.build_results(joined_results(self.blueprint, by_share))
+        return programs.whole_result(programs.by_share(results))
 
     def step(
         self,
@@ -651,59 +351,25 @@ class Placement(nn.Module):
             As in `for_inputs`, and in `check_batch` for each micro-batch; if an input requires a
             gradient.
         """
-        tensors = self.tensors_of(inputs)
-        batch_size = self.batch_size_of(tensors)
+        tensors = self.programs.tensors_of(inputs)
+        batch_size = self.programs.batch_size_of(tensors)
         self._for_call(tensors, "step")
-        schedule = schedule_for_mode(schedule or self.plain_schedule(), loss_fn is not None)
+        schedule = schedule_for_mode(schedule or self.programs.plain_schedule, loss_fn is not None)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
         batches = self.divided(tensors, sizes)
         self._last = self.form, False
-        score = partial(self.score, targets, loss_fn, sizes)
-        with self.batch():
+        score = partial(self.programs.score, targets, loss_fn, sizes)
+        with self.programs.batch():
             scores = self.runtime.step(schedule, batches, score)
         if loss_fn is not None:
             losses = [reduce(add, scores[part]) for part in sorted(scores)]
             return _total(losses)
         by_part = {part: [iter(each) for each in found] for part, found in scores.items()}
+        parts = self.programs.output_parts
         return [
-            self.whole_result([next(by_part[part][at]) for part in self.output_parts])
+            self.programs.whole_result([next(by_part[part][at]) for part in parts])
             for at in range(len(sizes))
         ]
-
-    def score(
-        self,
-        targets: Any,
-        loss_fn: Callable[[Any, Any], torch.Tensor] | None,
-        sizes: Sequence[int],
-        part: int,
-        *,
-        alone: bool = False,
-        total: Total | None = lambda counts: counts,
-    ) -> Score:
-        """What a part that has results makes of them; see `score_of`.
-
-        For a part alone, targets may be of the samples that it needs, or has the result of.
-        """
-        of_shares = [sizes_of(self.shares, size) for size in sizes]
-        shares = self.shares_of_result(part)
-        some = (self._shares_needed(part), shares) if alone else ()
-        counted = shares if alone else range(len(self.shares))
-        all_are_here = not alone or len({*self.output_parts}) == 1
-        return score_of(
-            self.build_results,
-            targets,
-            loss_fn,
-            of_shares,
-            shares,
-            some,
-            total=total,
-            counted=counted,
-            stand_in=partial(stand_in, self.blueprint) if all_are_here else None,
-        )
-
-    def batch(self) -> AbstractContextManager[None]:
-        """Where micro-batches of one batch are run: what norms update once, they do at its end."""
-        return batch_of(self.programs) if self.norms == "batch" else nullcontext()
 
     def stream(
         self,
@@ -763,9 +429,9 @@ class Placement(nn.Module):
         if self._has_all:
             self._follow()
         self.check_stream(schedule, stash)
-        check_modules_of_stream(self.submodule(part) for part in self.programs)
+        check_modules_of_stream(self.programs.submodule(part) for part in self.programs.parts)
         self._last = self.form, False
-        waiting = {part: deque[torch.Tensor]() for part in sorted({*self.output_parts})}
+        waiting = {part: deque[torch.Tensor]() for part in sorted({*self.programs.output_parts})}
         losses: list[torch.Tensor] = []
         telling = Lock()
 
@@ -777,14 +443,14 @@ class Placement(nn.Module):
                     on_loss(losses[-1])
 
         def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
-            tensors = self.tensors_of(inputs)
-            sizes = (self.batch_size_of(tensors),)
+            tensors = self.programs.tensors_of(inputs)
+            sizes = (self.programs.batch_size_of(tensors),)
             (values,) = self.divided(tensors, sizes)
-            return values, partial(self.score, targets, loss_fn, sizes)
+            return values, partial(self.programs.score, targets, loss_fn, sizes)
 
         source = StreamedBatches(batches, schedule.micro_batches, begun, len(waiting))
         runtime, runs = self.runtime, (schedule, source.values(), source.score, update, tell, stash)
-        if len(self.shares) == 1:
+        if len(self.programs.shares) == 1:
             runtime.stream(*runs)
             return losses
         copies = self.copies
@@ -807,9 +473,9 @@ class Placement(nn.Module):
         nccl : bool
             Whether that is how parts send.
         """
-        check_norms_of_stream("batch" if self.has_norms_of_batch else self.norms)
-        check_buffers_of_stream(self.blueprint)
-        if len(self.shares) > 1:
+        check_norms_of_stream("batch" if self.programs.has_norms_of_batch else self.programs.norms)
+        check_buffers_of_stream(self.programs.blueprint)
+        if len(self.programs.shares) > 1:
             check_slices_of_stream(stash=stash, nccl=nccl)
         check_stream(schedule, stash)
 
@@ -831,21 +497,6 @@ class Placement(nn.Module):
         finally:
             self._state.join()
         self.copies.check_fixed()
-
-    @property
-    def arguments(self) -> Arguments:
-        """What the model was traced with, and so is called with."""
-        return self.blueprint.traced.arguments
-
-    def tensors_of(self, inputs: Inputs) -> list[torch.Tensor]:
-        """The tensors among inputs that the model is called with.
-
-        Raises
-        ------
-        ArgumentError
-            As where it is called.
-        """
-        return self.arguments.tensors_of(*as_called(inputs))
 
     def divided(
         self,
@@ -874,49 +525,7 @@ class Placement(nn.Module):
         """The same, where inputs may require gradients."""
         self.check_alike(sizes)
         self._check_pass(inputs)
-        if part is not None:
-            self._check_there(inputs, part)
-        if len(sizes) * len(self.shares) > 1:
-            self._check_targets(inputs)
-        values: dict[str, Any] = {
-            name: value
-            for name, value in zip(self.inputs, inputs, strict=True)
-            if value is not None
-        }
-        values.update(self.draw(sum(sizes)))
-        some = () if part is None else (self._shares_needed(part), self.shares_read(part))
-        of_shares = [sizes_of(self.shares, size) for size in sizes]
-        by_share = divided_values(self.blueprint, values, of_shares, some)
-        for batch in by_share:
-            for own in batch:
-                self._check_inputs(own["batch_size"], [own.get(name) for name in self.inputs])
-        return [named_by_share(self.blueprints, batch) for batch in by_share]
-
-    def _check_there(self, inputs: Sequence[torch.Tensor | None], part: int) -> None:
-        """Raise a PlacementError if a part reads what is not there."""
-        read = self._operands_of(part)
-        for name, said, value in zip(self.inputs, self.arguments.names, inputs, strict=True):
-            reads = any(f"{one.prefix}{name}" in read for one in self.blueprints)
-            if value is None and reads:
-                raise PlacementError(
-                    f"part {part} reads {said}, which is None: accepted is a tensor"
-                )
-
-    def batch_size_of(self, inputs: Sequence[torch.Tensor]) -> int:
-        """Samples in the tensors of a call."""
-        size = self.arguments.batch_size(inputs)
-        if size is None:
-            raise PlacementError(
-                "no input has samples: accepted are inputs with a batch among them"
-            )
-        return size
-
-    def plain_schedule(self) -> Schedule:
-        """What a step goes by where none is asked for: the whole batch at once."""
-        if self.form not in self._plain:
-            outlines = [outline(self.programs[part], {}) for part in sorted(self.programs)]
-            self._plain[self.form] = make_schedule(outlines, "sequential", 1, Costs())
-        return self._plain[self.form]
+        return self.programs.divided(inputs, sizes, part)
 
     @property
     def runtime(self) -> LocalRuntime:
@@ -926,8 +535,8 @@ class Placement(nn.Module):
             programs = self._forms[form]
             if input_gradients:
                 programs = with_input_gradients(programs)
-            begin = self._begin_copies if len(self.shares) > 1 else None
-            placed = Placed(self.k, self.devices, programs.programs, self.output_parts, begin)
+            begin = self._begin_copies if len(programs.shares) > 1 else None
+            placed = Placed(self.k, self.devices, programs.parts, programs.output_parts, begin)
             self._runtimes[self._last] = LocalRuntime(placed)
         return self._runtimes[self._last]
 
@@ -941,7 +550,7 @@ class Placement(nn.Module):
     def copies(self) -> Copies:
         """What parts have of each other's state in the present form; see `share_state`."""
         if self._has_all and not self.shares_state:
-            self.share_state({part: self.holding(part) for part in self.programs})
+            self.share_state({part: self.holding(part) for part in self.programs.parts})
         return self.copies_by_form[self.form]
 
     @property
@@ -951,14 +560,14 @@ class Placement(nn.Module):
 
     def holding(self, part: int) -> Holding:
         """What a part holds of the model's state in the present form: its own, and copies."""
-        return self._state.holding(self._now, part)
+        return self._state.holding(self.programs, part)
 
     def share_state(self, holdings: Mapping[int, Holding]) -> None:
         """Find what parts have of each other's state, from what all parts hold.
 
         Parts in this process that hold all do it by themselves.
         """
-        blueprint = self.blueprint
+        blueprint = self.programs.blueprint
         layers = buckets_of(blueprint.graph, blueprint.parameter_shapes, blueprint.trainable)
         every = dict.fromkeys(
             (held.name for one in holdings.values() for held in one.copies.values()), "state"
@@ -974,12 +583,12 @@ class Placement(nn.Module):
             fixed=exchanges(holdings, fixed),
             beside=exchanges(holdings, beside),
             state=exchanges(holdings, every),
-            steps=self._state.copies_of_steps(self._now),
+            steps=self._state.copies_of_steps(self.programs),
         )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the steps of the present form with torch.compile, whose arguments these are."""
-        for program in self.programs.values():
+        for program in self.programs.parts.values():
             for step in program.module.children():
                 if isinstance(step, fx.GraphModule):
                     step.compile(*args, **kwargs)
@@ -1034,10 +643,10 @@ class Placement(nn.Module):
     def for_inputs(self, inputs: Inputs) -> Placement:
         """Switch to inputs of the sizes of these, as `train` switches to a mode.
 
-        The same parts have the same filters and parameters; what they send, `partition`,
-        `expected` and `report` are then of these sizes. The first time in a mode the model is
-        traced once more. To call the placement or its `step` is to switch; a `stream` goes on with
-        the present sizes, and so do processes, where `DistributedModel.for_inputs` switches.
+        The same parts have the same filters and parameters; what they send, `programs` and `report`
+        are then of these sizes. The first time in a mode the model is traced once more. To call the
+        placement or its `step` is to switch; a `stream` goes on with the present sizes, and so do
+        processes, where `DistributedModel.for_inputs` switches.
 
         Parameters
         ----------
@@ -1055,21 +664,21 @@ class Placement(nn.Module):
         >>> import hgpart
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3))
         >>> placed = hgpart.place(model, k=2, example=torch.zeros(2, 3, 8, 8))
-        >>> before = placed.expected(32).volume
-        >>> placed.for_inputs(torch.zeros(2, 3, 16, 16)).expected(32).volume > before
+        >>> before = placed.programs.expected(32).volume
+        >>> placed.for_inputs(torch.zeros(2, 3, 16, 16)).programs.expected(32).volume > before
         True
         """
         self._check_has_all("for_inputs")
         self._follow()
-        tensors = self.tensors_of(inputs)
-        return self.for_sizes(sizes_of_inputs(tensors), self.arguments.batch_size(tensors))
+        tensors = self.programs.tensors_of(inputs)
+        return self.for_sizes(sizes_of_inputs(tensors), self.programs.arguments.batch_size(tensors))
 
     def _for_call(self, tensors: Sequence[torch.Tensor], call: str) -> None:
         """Switch to the sizes of what it is called with, if it can compute with that."""
         self._check_has_all(call)
         self._follow()
-        self._check_types(tensors)
-        self.for_sizes(sizes_of_inputs(tensors), self.batch_size_of(tensors))
+        self.programs.check_types(tensors)
+        self.for_sizes(sizes_of_inputs(tensors), self.programs.batch_size_of(tensors))
 
     def for_sizes(self, sizes: Sizes, batch_size: int | None = None) -> Placement:
         """The same of the sizes themselves, which all processes switch to together.
@@ -1104,7 +713,7 @@ class Placement(nn.Module):
         False where that is not known, as of a batch of one: `for_batch` finds it out.
         """
         asked = self.form._replace(batch_size=batch_size)
-        sizes = self.blueprint.traced.batch_sizes
+        sizes = self.programs.blueprint.traced.batch_sizes
         return batch_size in sizes or self._alike.get(asked) == self.form
 
     def _switched(self, form: Form) -> Placement:
@@ -1210,26 +819,26 @@ class Placement(nn.Module):
 
     def _show(self) -> None:
         """Make the submodules of the present form those of the module."""
-        for part, program in self.programs.items():
+        for part, program in self.programs.parts.items():
             self.parts[str(part)] = program.module
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Placement:
         """Move all parts, of all forms; what moves is `fn`'s to say, as in `.double()`."""
         devices = tuple(fn(torch.empty(0, device=device)).device for device in self.devices)
         dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
-        if dtype != self.dtype and self.blueprint.has_complex:
+        if dtype != self.dtype and self.programs.blueprint.has_complex:
             raise PlacementError(
-                f"a placement of {self.arguments.model}, which computes with complex numbers, in "
-                f"{dtype}: accepted is {self.dtype}, or to place the model in {dtype}"
+                f"a placement of {self.programs.arguments.model}, which computes with complex "
+                f"numbers, in {dtype}: accepted is {self.dtype}, or to place the model in {dtype}"
             )
         for programs in self._forms.values():
-            for program in programs.programs.values():
+            for program in programs.parts.values():
                 program.module._apply(fn)  # type: ignore[no-untyped-call]
             self._state.follow(programs)
         if dtype != self.dtype:
             for form, programs in self._forms.items():
-                self._forms[form] = in_dtype(programs, self.dtype, dtype)
-        self.devices, self.dtype = devices, dtype
+                self._forms[form] = in_dtype(programs, dtype)
+        self.devices = devices
         self._runtimes.clear()
         self.copies_by_form.moved()
         for programs in self._forms.values():
@@ -1246,7 +855,7 @@ class Placement(nn.Module):
 
     def divided_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Those parameters that are not all of a parameter of the model, whose names they have."""
-        for part in self.programs:
+        for part in self.programs.parts:
             for held, tensor in self.held(part):
                 if isinstance(tensor, nn.Parameter) and not held.is_whole:
                     yield held.name, tensor
@@ -1366,7 +975,7 @@ class Placement(nn.Module):
                 yield held.name, tensor
 
     def __repr__(self) -> str:
-        """Short: the parts' code is `print(placement.submodule(0).code)`."""
+        """Short: the parts' code is `print(placement.programs.submodule(0).code)`."""
         return (
             f"Placement({type(self._skeleton[0]).__name__} in {self.k} parts on "
             f"{', '.join(map(str, dict.fromkeys(self.devices)))}, "
@@ -1380,7 +989,7 @@ class Placement(nn.Module):
         For inputs of other sizes than it was placed for, or a batch with which the model does
         something else, without the work, which is not of these.
         """
-        partition = self.partition
+        partition = self.programs.partition
         found = partition.summary().with_column("device", self.devices)
         (line,) = found.lines
         if not self.is_as_placed:

@@ -130,15 +130,13 @@ def predict(
         If this process does not hold all parts.
     """
     k = placement.k
-    if len(placement.programs) != k:
-        raise RunError(
-            f"this process holds {len(placement.programs)} of {k} parts: accepted is all of them"
-        )
+    if (held := len(placement.programs.parts)) != k:
+        raise RunError(f"this process holds {held} of {k} parts: accepted is all of them")
     if machine.k < k:
         raise ArgumentError(
             f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
         )
-    layers = len(placement.blueprint.graph.layers)
+    layers = len(placement.programs.blueprint.graph.layers)
     if len(times.layers) != layers:
         raise PlanError(
             f"times of {len(times.layers)} layers: accepted are those of the model's {layers}"
@@ -149,8 +147,8 @@ def predict(
             f"a placement at inputs of {now.said_beside(first)}: accepted is one at "
             f"{first.said_beside(now)}, which it was placed for, and times are of"
         )
-    check_fits(schedule, placement.programs, k)
-    size = placement.partition.modelling.batch_size if batch_size is None else batch_size
+    check_fits(schedule, placement.programs.parts, k)
+    size = placement.programs.partition.modelling.batch_size if batch_size is None else batch_size
     count, is_stream = schedule.micro_batches, schedule.in_flight is not None
     sizes = (size,) * count if is_stream else micro_batch_sizes(size, count)
     again = [outline.again for outline in schedule.outlines]
@@ -210,5 +208,5 @@ def sharing_of(machine: Machine, k: int, times: LayerTimes) -> Sharing:
 
 
 def _sent(placement: Placement, sizes: tuple[int, ...], backward: bool) -> Int64:
-    planned = placement.expected_traffic(sizes, backward)
+    planned = placement.programs.expected_traffic(sizes, backward)
     return planned.forward_bytes + planned.backward_bytes

@@ -102,8 +102,8 @@ class PartSteps:
 
 def part_steps(placement: Placement) -> dict[int, PartSteps]:
     """Find the steps of the parts that this process holds, in the placement's present mode."""
-    shares: dict[int, dict[str, LayerShare]] = {part: {} for part in placement.programs}
-    for blueprint in placement.blueprints:
+    shares: dict[int, dict[str, LayerShare]] = {part: {} for part in placement.programs.parts}
+    for blueprint in placement.programs.blueprints:
         of_parts, learns = _shares(blueprint), blueprint.learns(inputs=False)
         for part in shares:
             shares[part].update(_of_part(placement, blueprint, part, of_parts[:, part], learns))
@@ -132,7 +132,7 @@ def _of_part(
     learns: list[bool],
 ) -> dict[str, LayerShare]:
     graph, of_batch = blueprint.graph, len(blueprint.share.slices) / blueprint.share.of
-    program, found = placement.programs[part], {}
+    program, found = placement.programs.parts[part], {}
     steps = {*dict(program.module.named_children()), *chain(*program.joined.values())}
     for at in np.flatnonzero(shares).tolist():
         name = blueprint.names[at]
@@ -154,7 +154,7 @@ def _of_part(
 
 
 def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) -> PartSteps:
-    program = placement.programs[part]
+    program = placement.programs.parts[part]
     prepared, of_steps = prepare(program), {**shares}
     for name, joined in program.joined.items():
         several = [shares[one] for one in joined if one in shares]
@@ -188,7 +188,7 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
 
 
 def _owned(placement: Placement, part: int) -> dict[int, float]:
-    blueprint, slices = placement.blueprint, placement.slices(part)
+    blueprint, slices = placement.programs.blueprint, placement.programs.slices[part]
     shapes, layers = blueprint.parameter_shapes, blueprint.graph.layers
     # One that several layers have is the first one's.
     of_layers = {
@@ -197,7 +197,7 @@ def _owned(placement: Placement, part: int) -> dict[int, float]:
     totals, owned = Counter[int](), Counter[int]()
     for name in blueprint.trainable & of_layers.keys():
         totals[of_layers[name]] += math.prod(shapes[name])
-    for attribute, parameter in placement.submodule(part).named_parameters():
+    for attribute, parameter in placement.programs.submodule(part).named_parameters():
         name = slices[attribute].name
         if name in blueprint.trainable and name in of_layers:
             owned[of_layers[name]] += parameter.numel()

@@ -60,7 +60,7 @@ def shared_weights(placement: Placement, schedule: Schedule, costs: MeasuredCost
     ArgumentError
         If it is of a stream, whose parts share weights.
     """
-    if len(placement.shares) == 1 or not schedule.backward:
+    if len(placement.programs.shares) == 1 or not schedule.backward:
         alone = {one: (costs.job(one),) for one in schedule.order}
         late = {part: costs.products(part) for part in range(placement.k) if schedule.backward}
         behind = {part: (job,) for part, job in late.items() if job.seconds}
@@ -130,7 +130,7 @@ def _weights_of_steps(
     placement: Placement, part: int, numbers: set[int]
 ) -> Mapping[str, Sequence[int]]:
     """By step, the weights of other parts that it computes with."""
-    module = placement.programs[part].module
+    module = placement.programs.parts[part].module
     names = {name for name, _ in module.named_children()}
     found = {name: placement.copies.of_step(attrgetter(name)(module)) for name in names}
     return {

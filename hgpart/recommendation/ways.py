@@ -249,7 +249,7 @@ class _Search:
             self.dropped.append(Dropped(division.text, " ".join(str(error).split())))
             return None
         sizes = [
-            sum(one.nbytes for one in placement.submodule(part).parameters())
+            sum(one.nbytes for one in placement.programs.submodule(part).parameters())
             for part in range(placed.k)
         ]
         return _Divided(

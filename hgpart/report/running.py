@@ -211,8 +211,8 @@ def contradicted(shares: Sequence[float], busy: Sequence[float]) -> str | None:
 
 def shares_of_work(placement: Placement) -> tuple[float, ...]:
     """What each part has of the work, where that is counted and not measured."""
-    loads = placement.partition.evaluation.loads
-    counted = placement.work.unit != "s" and loads.sum()
+    loads = placement.programs.partition.evaluation.loads
+    counted = placement.programs.work.unit != "s" and loads.sum()
     return tuple((loads / loads.sum()).tolist()) if counted else ()
 
 

@@ -152,18 +152,20 @@ class DistributedModel(nn.Module):
     @property
     def program(self) -> PartProgram:
         """What this rank does, in the present mode."""
-        return self.placement.programs[self.connection.rank]
+        return self.placement.programs.parts[self.connection.rank]
 
     @property
     def reads_inputs(self) -> bool:
         """Whether this rank needs the values of the inputs."""
         placeholders = self.program.module.graph.find_nodes(op="placeholder")
-        return not {node.target for node in placeholders}.isdisjoint(self.placement.operands)
+        return not {node.target for node in placeholders}.isdisjoint(
+            self.placement.programs.operands
+        )
 
     @property
     def makes_result(self) -> bool:
         """Whether this rank gets the result, or some samples' where the batch is in slices."""
-        return self.connection.rank in self.placement.output_parts
+        return self.connection.rank in self.placement.programs.output_parts
 
     def forward(self, *inputs: Any, batch_size: int | None = None, **named: Any) -> Any:
         """Compute this rank's share of one batch.
@@ -198,7 +200,7 @@ class DistributedModel(nn.Module):
             If another rank is gone, or is refused what it begins.
         """
         self._forget_pass()
-        given = self.placement.arguments.tensors_here(inputs, named)
+        given = self.placement.programs.arguments.tensors_here(inputs, named)
         rank = self.connection.rank
         batch = self._agreed_size(given, batch_size, self._beginning(1, learns=False))
         self.for_batch(batch)
@@ -212,11 +214,11 @@ class DistributedModel(nn.Module):
             post = self._post(there, (batch,))
             wires = post.wires()
             step = self._begun(wires, batches, state=state)
-            with self.placement.batch():
+            with self.placement.programs.batch():
                 step.run(there.sequences[rank])
             self._finish(post, "forward", None if state is None else state.finish)
         if torch.is_grad_enabled():
-            result_ranks = (*sorted({*self.placement.output_parts}),)
+            result_ranks = (*sorted({*self.placement.programs.output_parts}),)
             self._pass = _Pass(
                 step, wires, schedule.backward_only, batch, state, self.program, result_ranks
             )
@@ -326,7 +328,7 @@ class DistributedModel(nn.Module):
         with self._whole_pass():
             batches, score = self.placement.divided(here, sizes, rank), None
             if self.makes_result:
-                score = self.placement.score(
+                score = self.placement.programs.score(
                     targets, loss_fn, sizes, rank, alone=True, total=self._total
                 )
             elif own.counts_classes:
@@ -337,7 +339,7 @@ class DistributedModel(nn.Module):
             post = self._post(schedule, sizes)
             again = schedule.outlines[self.connection.rank].again
             step = self._begun(post.wires(), batches, score, again, state=state)
-            with self.placement.batch():
+            with self.placement.programs.batch():
                 step.run(schedule.sequences[self.connection.rank])
             self.peak_bytes = step.peak_bytes
             if state is not None:
@@ -347,7 +349,7 @@ class DistributedModel(nn.Module):
             return None
         scores = [step.scores[micro_batch] for micro_batch in range(len(sizes))]
         if loss_fn is None:
-            return [self.placement.whole_result(by_share) for by_share in scores]
+            return [self.placement.programs.whole_result(by_share) for by_share in scores]
         return reduce(add, scores)
 
     def gathered_state_dict(self) -> dict[str, Tensor] | None:
@@ -385,7 +387,7 @@ class DistributedModel(nn.Module):
 
         Not over slices, where it may bring copies of running statistics that a graph has kept.
         """
-        if torch.is_grad_enabled() or len(self.placement.shares) > 1:
+        if torch.is_grad_enabled() or len(self.placement.programs.shares) > 1:
             self._pass = None
 
     def _begin_backward(self, loss: Tensor, step: StepRun) -> None:
@@ -420,14 +422,14 @@ class DistributedModel(nn.Module):
 
     def _own_result(self, results: Sequence[Tensor]) -> Any:
         """What the model returns, of the samples whose result is here."""
-        here = len(self.placement.shares_of_result(self.connection.rank))
+        here = len(self.placement.programs.shares_of_result(self.connection.rank))
         each = len(results) // here
         by_share = [results[at * each : (at + 1) * each] for at in range(here)]
-        return self.placement.whole_result(by_share)
+        return self.placement.programs.whole_result(by_share)
 
     def _begun_state(self) -> StatePost | None:
         """Begin a pass: copies of the model's state are to be like it, if there are some."""
-        if len(self.placement.shares) == 1:
+        if len(self.placement.programs.shares) == 1:
             return None
         placement, connection = self.placement, self.connection
         if not placement.shares_state:
@@ -465,7 +467,7 @@ class DistributedModel(nn.Module):
             yield
         except BaseException as error:
             self._failed = True
-            if len(self.placement.shares) > 1 and self.placement.shares_state:
+            if len(self.placement.programs.shares) > 1 and self.placement.shares_state:
                 self.placement.copies.clear()
             self.connection.fail(error)
             raise
@@ -517,7 +519,7 @@ class DistributedModel(nn.Module):
         """
         self._forget_pass()
         placement = self.placement
-        several = len(placement.shares) > 1
+        several = len(placement.programs.shares) > 1
         placement.check_stream(schedule, stash, self.connection.nccl)
         _check_size(batch_size)
         with self._whole_pass():
@@ -532,12 +534,14 @@ class DistributedModel(nn.Module):
 
         def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
             given = self._given(inputs)
-            size = None if several else placement.arguments.batch_size(given)
+            size = None if several else placement.programs.arguments.batch_size(given)
             if size not in (None, batch_size):
                 raise ArgumentError(f"a batch of {size}: accepted are batches of {batch_size}")
             (values,) = placement.divided(self._here(given), (batch_size,), rank)
             options: dict[str, Any] = {"alone": True, "total": None if several else self._total}
-            return values, partial(placement.score, targets, loss_fn, (batch_size,), **options)
+            return values, partial(
+                placement.programs.score, targets, loss_fn, (batch_size,), **options
+            )
 
         rank, makes_result = self.connection.rank, self.makes_result
         source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
@@ -587,7 +591,7 @@ class DistributedModel(nn.Module):
         own = [None if one is None else tuple(one.shape[1:]) for one in self._given(inputs)]
         by_input = zip(*self.connection.gather(own), strict=True)
         sizes = []
-        for name, found in zip(self.placement.arguments.names, by_input, strict=True):
+        for name, found in zip(self.placement.programs.arguments.names, by_input, strict=True):
             known = {*found} - {None}
             if len(known) != 1:
                 said = " and ".join(sorted(said_of([one]) for one in known)) or "no size"
@@ -625,7 +629,7 @@ class DistributedModel(nn.Module):
 
     def _given(self, inputs: Inputs) -> list[Tensor | None]:
         """The tensors among the inputs, None where there is none in the place of one."""
-        return self.placement.arguments.tensors_here(*as_called(inputs))
+        return self.placement.programs.arguments.tensors_here(*as_called(inputs))
 
     def _beginning(
         self, micro_batches: int, learns: bool, loss_fn: Callable[[Any, Any], Tensor] | None = None
@@ -637,7 +641,7 @@ class DistributedModel(nn.Module):
             learns=learns,
             grad_mode=torch.is_grad_enabled(),
             training=self.placement.training,
-            counts_classes=len({*self.placement.output_parts}) > 1
+            counts_classes=len({*self.placement.programs.output_parts}) > 1
             and class_loss(loss_fn) is not None,
         )
 
@@ -650,7 +654,7 @@ class DistributedModel(nn.Module):
         """
         if batch_size is not None:
             _check_size(batch_size)
-        elif len(self.placement.shares) > 1:
+        elif len(self.placement.programs.shares) > 1:
             raise ArgumentError(
                 "no batch size, and inputs by a plan over slices may be of this process alone: "
                 "accepted is that of all, as in batch_size=32"
@@ -663,7 +667,11 @@ class DistributedModel(nn.Module):
                     "an input requires a gradient, as what another model returned does, which "
                     "processes do not compute: accepted are inputs without, as of detach()"
                 )
-            size = self.placement.arguments.batch_size(inputs) if batch_size is None else batch_size
+            size = (
+                self.placement.programs.arguments.batch_size(inputs)
+                if batch_size is None
+                else batch_size
+            )
             if size is None:
                 raise ArgumentError(
                     f"neither inputs nor a batch size on rank {self.connection.rank}: accepted is "
@@ -679,7 +687,7 @@ class DistributedModel(nn.Module):
         """
         _check_size(batch_size)
         own = own._replace(samples=batch_size)
-        if len(self.placement.shares) > 1:  # where a rank may send nothing
+        if len(self.placement.programs.shares) > 1:  # where a rank may send nothing
             self._agreement.check_among_all(own)
             return
         ways = [(one.sender, one.receiver, one) for one in self.program.transfers.values()]
@@ -750,7 +758,7 @@ class DistributedModel(nn.Module):
 
     def _total(self, counts: Counts) -> Counts:
         """Add up what targets count on all ranks, where several have some."""
-        if len({*self.placement.output_parts}) == 1:
+        if len({*self.placement.programs.output_parts}) == 1:
             return counts
         first, second = zip(*self.connection.numbers(counts, torch.float64), strict=True)
         return sum(first), sum(second)

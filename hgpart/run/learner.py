@@ -283,7 +283,7 @@ class _Scheduled:
         scheduling: Scheduling | None,
         make: Callable[[Scheduling, bool, int, int | None], Schedule],
     ) -> None:
-        self.scheduling, self.norms = scheduling or Scheduling(), placement.norms
+        self.scheduling, self.norms = scheduling or Scheduling(), placement.programs.norms
         self._placement, self._make = placement, make
         self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
 
@@ -313,14 +313,14 @@ class _Scheduled:
 
     def shares(self, batch_size: int) -> Sequence[Sequence[int]]:
         """Those of the slices that lie alike, or of all."""
-        together = self._placement.blueprint.partition.modelling.norms == "batch"
-        shares = (WHOLE,) if together else self._placement.shares
+        together = self._placement.programs.blueprint.partition.modelling.norms == "batch"
+        shares = (WHOLE,) if together else self._placement.programs.shares
         return [sizes_of(shares, size) for size in self.scheduling.sizes(batch_size)]
 
     @property
     def has_norms(self) -> bool:
         """Whether steps have some that take their statistics of samples, in the present mode."""
-        return self._placement.blueprint.has_norms
+        return self._placement.programs.blueprint.has_norms
 
     def _sample(self, batch_size: int) -> Schedule:
         """Of a step, or of enough batches of a stream."""
@@ -338,7 +338,7 @@ class PlacedModel(_Scheduled, WholeModel):
         WholeModel.__init__(self, placement)
         _Scheduled.__init__(self, placement, scheduling, partial(wanted_schedule, placement))
         self.placement = placement
-        self.device = placement.devices[placement.output_part]
+        self.device = placement.devices[placement.programs.output_part]
         self.dtype = placement.dtype
         self.count_anew()
 
@@ -434,11 +434,11 @@ class RankModel(_Scheduled):
 
     def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
         """Those of the slices that the part begins with."""
-        return self.model.placement.samples_read(self.model.connection.rank, sizes)
+        return self.model.placement.programs.samples_read(self.model.connection.rank, sizes)
 
     def samples_of_result(self, sizes: Sequence[int]) -> Sequence[int]:
         """Those of the slices that the part ends."""
-        return self.model.placement.samples_of_result(self.model.connection.rank, *sizes)
+        return self.model.placement.programs.samples_of_result(self.model.connection.rank, *sizes)
 
     def train(self, mode: bool) -> None:
         """Switch between training and evaluation."""
@@ -517,7 +517,7 @@ class RankModel(_Scheduled):
 
     def share_later(self, value: float | None) -> Loss:
         """Hear later from the process that has the result, or all that have samples of it."""
-        connection, parts = self.model.connection, {*self.model.placement.output_parts}
+        connection, parts = self.model.connection, {*self.model.placement.programs.output_parts}
         if len(parts) == 1:
             return connection.share_later(value, *parts)
         total = connection.add_later(value or 0.0)
@@ -556,6 +556,6 @@ def _there(images: Tensor | None) -> Tensor:
 
 def held_by_parts(placement: Placement) -> Iterator[tuple[int, Slice, Tensor]]:
     """Part, slice and tensor of all parameters and buffers of the model that are here."""
-    for part in placement.programs:
+    for part in placement.programs.parts:
         for held, tensor in placement.held(part):
             yield part, held, tensor

@@ -120,7 +120,7 @@ Gather = Callable[[Any], list[Any]]  # what all processes have, in their order
 
 def _all_are_here(placement: Placement) -> Gather:
     """Gather from the only process that there is."""
-    held = placement.programs
+    held = placement.programs.parts
     if len(held) != placement.k:
         raise RunError(
             f"this process holds {len(held)} of {placement.k} parts: accepted is all of them"
@@ -145,7 +145,7 @@ def _by_rule(
     if batch_size is not None:
         check_whole("batch size", batch_size)
     divided = 1 if rule in STREAMS else micro_batches
-    placement.check_micro_batches(divided)
+    placement.programs.check_micro_batches(divided)
     if costs is None:
         costs = costs_of(placement, divided, batch_size)
     options: dict[str, Any] = {
@@ -327,10 +327,10 @@ def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = 
     check_micro_batches(micro_batches)
     if batch_size is not None:
         check_whole("batch size", batch_size)
-    work = placement.work
+    work = placement.programs.work
     each = 1.0 if work.unit == "s" else Costs.work
     if batch_size is None:
-        batch_size = max(placement.partition.modelling.batch_size, micro_batches)
+        batch_size = max(placement.programs.partition.modelling.batch_size, micro_batches)
     return Costs(samples=batch_size / micro_batches, work=each / work.units)
 
 
@@ -344,14 +344,14 @@ def outlines_here(
     again = {} if micro_batches is None else worth_again(placement, micro_batches, batch_size)
     work = [
         part_shares(one.partition.model, one.partition.parts, placement.k).layer_work
-        for one in placement.blueprints
+        for one in placement.programs.blueprints
     ]
-    owners = placement.owners()
-    for part in sorted(placement.programs):
+    owners = placement.programs.owned_elsewhere()
+    for part in sorted(placement.programs.parts):
         of_steps: dict[str, float] = {}
-        for one, layer_work in zip(placement.blueprints, work, strict=True):
+        for one, layer_work in zip(placement.programs.blueprints, work, strict=True):
             of_steps.update(_step_work(placement, one, part, layer_work[:, part]))
-        program = placement.programs[part]
+        program = placement.programs.parts[part]
         found = with_again(outline(program, of_steps), program, again.get(part, ()))
         yield replace(found, owners=owners[part])
 
@@ -361,7 +361,7 @@ def _step_work(
 ) -> Mapping[str, float]:
     """Work of a part's steps by name, for a sample; a layer's is that of its first step."""
     names, part_of_batch = blueprint.names, len(blueprint.share.slices) / blueprint.share.of
-    program = placement.programs[part]
+    program = placement.programs.parts[part]
     steps = {*dict(program.module.named_children()), *chain(*program.joined.values())}
     found = {}
     for at in np.flatnonzero(shares).tolist():

@@ -197,15 +197,15 @@ def verify(
         )
     # Where a tensor lies in memory decides in which order a model draws a mask for it.
     args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, as_called(inputs))
-    inputs, tensors = kwargs or args, placement.arguments.tensors_of(args, kwargs)
+    inputs, tensors = kwargs or args, placement.programs.arguments.tensors_of(args, kwargs)
     placement.for_inputs(inputs)
     dtype = float_type([*model.parameters(), *tensors])
     if tolerance is None:
         if dtype not in TOLERANCES:
             raise ArgumentError(f"{dtype}: accepted without a tolerance are float64 and float32")
         tolerance = TOLERANCES[dtype]
-    batch_size = placement.batch_size_of(tensors)
-    shares = placement.shares
+    batch_size = placement.programs.batch_size_of(tensors)
+    shares = placement.programs.shares
     if scheduling is None and len(shares) > 1:
         scheduling = Scheduling("sequential")
     sizes = (batch_size,) if scheduling is None else scheduling.sizes(batch_size)
@@ -222,11 +222,11 @@ def verify(
                 model,
                 inputs,
                 sizes=of_shares,
-                norms=placement.norms,
+                norms=placement.programs.norms,
                 shares=len(shares),
-                together=placement.has_norms_of_batch,
+                together=placement.programs.has_norms_of_batch,
             )
-            if placement.blueprint.keeps_samples_apart:
+            if placement.programs.blueprint.keeps_samples_apart:
                 whole = partial(whole, shares=len(of_shares), together=True)
             expected = _steps(model, whole, sizes, seed)
             order = wanted_schedule(placement, scheduling, backward=True, batch_size=batch_size)
@@ -242,7 +242,7 @@ def verify(
         k=placement.k,
         batch_size=batch_size,
         scheduling=scheduling,
-        norms=placement.norms,
+        norms=placement.programs.norms,
         training=model.training,
         dtype=dtype,
         tolerance=tolerance,
@@ -250,8 +250,8 @@ def verify(
         gradients=_largest(_gradients(model, placement)),
         buffers=_largest(_buffers(model, placement)),
         traffic=last.traffic,
-        planned=placement.expected_traffic(sizes, learns),
-        planned_bytes=placement.planned_bytes(sizes, learns),
+        planned=placement.programs.expected_traffic(sizes, learns),
+        planned_bytes=placement.programs.planned_bytes(sizes, learns),
         misplaced=tuple(_misplaced(model, placement)),
     )
 

@@ -170,7 +170,7 @@ def whole_model(
     left = memory_left(device) - GRADIENTS * nbytes
     fitting = []
     for size in samples:
-        (peak,) = known_peak_bytes(placement, placement.plain_schedule(), size)
+        (peak,) = known_peak_bytes(placement, placement.programs.plain_schedule, size)
         if peak is not None and peak <= left:
             fitting.append(size)
     if not fitting:
@@ -179,15 +179,15 @@ def whole_model(
     fitting = [size for size in fitting if placement.takes(size)]
     placement.load_state_dict({name: weight(value) for name, value in state.items()})
     return WholeModel(
-        program=placement.programs[0],
-        layers={name: at for at, name in enumerate(placement.blueprint.names)},
+        program=placement.programs.parts[0],
+        layers={name: at for at, name in enumerate(placement.programs.blueprint.names)},
         batches={size: _batch(placement, size, device) for size in fitting},
         device=device,
     )
 
 
 def _batch(placement: Placement, samples: int, device: torch.device) -> Mapping[str, Any]:
-    traced = placement.blueprint.traced
+    traced = placement.programs.blueprint.traced
     nodes = {node.name: node for node in traced.graph_module.graph.nodes}
     inputs = [nodes[name].meta["val"] for name in traced.inputs]
     made = [

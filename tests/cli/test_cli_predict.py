@@ -35,7 +35,7 @@ def files(tmp_path_factory):
     device = {"kind": "toy", "memory": None, "threads": 1}
     machine = {"format": "hgpart machine 1", "nodes": [2], "device": device, "inside": SLOW}
     (folder / "machine.json").write_text(json.dumps(machine))
-    graph = placement_of(folder).blueprint.graph
+    graph = placement_of(folder).programs.blueprint.graph
     save_layer_times(in_proportion(graph, update=1e-3), graph, folder / "times.json")
     return folder
 
@@ -56,7 +56,7 @@ def test_figures_are_those_of_the_function(files, capfd):
     assert hgpart_predict(files, "--schedule", "gpipe", "--micro-batches", 4, "--json", "-") == 0
     found = json.loads(capfd.readouterr().out)
     placement = placement_of(files)
-    graph, machine = placement.blueprint.graph, load_machine(str(files / "machine.json"))
+    graph, machine = placement.programs.blueprint.graph, load_machine(str(files / "machine.json"))
     made = schedule(placement, "gpipe", 4, batch_size=8)
     wanted = predict(placement, made, machine, in_proportion(graph, update=1e-3), 8)
     assert found["simulated_seconds"] == pytest.approx(wanted.period)

@@ -17,7 +17,7 @@ from hgpart import load_model, place, save_schedule, schedule
 from hgpart.cli import main, run
 from hgpart.cli.processes import device_of_each
 from hgpart.errors import ArgumentError, OutputError
-from hgpart.placement import Placement
+from hgpart.placement.programs import Programs
 from hgpart.plan import load_plan
 from hgpart.run.processes.heartbeats import Heartbeats
 from hgpart.schedules.rules import RULES
@@ -319,7 +319,7 @@ def test_in_one_process(capfd, plans):
 
 
 def test_other_bytes_than_the_plans_are_an_error(capfd, plans, monkeypatch):
-    expected = Placement.expected
+    expected = Programs.expected
 
     def one_byte_more(placement, batch_size):
         found = expected(placement, batch_size)
@@ -327,7 +327,7 @@ def test_other_bytes_than_the_plans_are_an_error(capfd, plans, monkeypatch):
         traffic[1, 0] += 1
         return replace(found, traffic=traffic)
 
-    monkeypatch.setattr(Placement, "expected", one_byte_more)
+    monkeypatch.setattr(Programs, "expected", one_byte_more)
     assert hgpart_run(plans, 2, "--steps", 1, "--one-process") == 14
     out, err = capfd.readouterr()
     assert "in a step, not as the plan says" in out

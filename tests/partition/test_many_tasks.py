@@ -148,7 +148,7 @@ def test_a_random_placement() -> None:
     found = partition_of_kind("random", graph, work, 2, 0.1, modelling=Modelling(batch_size=2))
     assert int(found.model.nets.sizes().sum()) > 10**6
     placed = place(model, PartitionedModel(traced, graph, work, found, found.evaluation, {}))
-    assert placed.expected(2).volume == found.evaluation.volume
+    assert placed.programs.expected(2).volume == found.evaluation.volume
     assert disagreements(account(placed, 2), placed) == ()
 
 

@@ -79,7 +79,7 @@ class Queues:
     """Wires between threads; every message is a copy, as if the parts had devices of their own."""
 
     def __init__(self, placement):
-        self.queues = {transfer.number: SimpleQueue() for transfer in placement.transfers}
+        self.queues = {transfer.number: SimpleQueue() for transfer in placement.programs.transfers}
 
     def send(self, transfer, tensors):
         self.queues[transfer.number].put([tensor.clone() for tensor in tensors])
@@ -97,13 +97,13 @@ def really_kept(placement, part, values, wires):
         storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    module = placement.submodule(part)
+    module = placement.programs.submodule(part)
     values = {
         name: value.clone() if isinstance(value, torch.Tensor) else value
         for name, value in values.items()
     }
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        run = PartRun(placement.programs[part], wires, torch.device("cpu"), placement.k)
+        run = PartRun(placement.programs.parts[part], wires, torch.device("cpu"), placement.k)
         results = run.forward(values)
     for kept in run.saved.values():
         if isinstance(kept, Graph):  # of a step: what it read
@@ -123,8 +123,8 @@ def test_activations_are_what_a_real_pass_keeps(name, grain):
     placement = placed(model, inputs, grain=grain)
     told = [figures.activation_bytes for figures in account(placement, 2).parts]
     wires, found = Queues(placement), [0] * 3
-    values = {"batch_size": 2, **dict(zip(placement.inputs, inputs, strict=True))}
-    values |= placement.draw(2)
+    values = {"batch_size": 2, **dict(zip(placement.programs.inputs, inputs, strict=True))}
+    values |= placement.programs.draw(2)
 
     def measure(part):
         found[part] = really_kept(placement, part, values, wires)
@@ -142,7 +142,7 @@ def test_optimizers_keep_what_is_told():
     placement = two_layers()
     placement(torch.randn(2, 3, 6, 6)).sum().backward()
     figures = account(placement, 2).parts[0]
-    parameters = list(placement.submodule(0).parameters())
+    parameters = list(placement.programs.submodule(0).parameters())
     for name, optimizer in (
         ("sgd", torch.optim.SGD(parameters, 0.1)),
         ("sgd with momentum", torch.optim.SGD(parameters, 0.1, momentum=0.9)),
@@ -181,7 +181,7 @@ def test_it_agrees_with_the_partition(name, grain):
     placement = placed(model, inputs, grain=grain)
     report = account(placement, 5)
     assert disagreements(report, placement) == ()
-    expected = placement.expected(5)
+    expected = placement.programs.expected(5)
     assert report.sent_bytes.sum() == report.received_bytes.sum() == expected.volume
     assert report.sent_messages.sum() == expected.message_count
     assert sum(part.parameters for part in report.parts) == sum(
@@ -248,7 +248,7 @@ def test_disagreements_say_where():
         parts=(report.parts[0], second),
     )
     first, then, last = disagreements(wrong, placement)
-    expected = placement.expected(2)
+    expected = placement.programs.expected(2)
     assert first == (
         f"part 0 sends {expected.traffic[0, 1] + 8:,} bytes to part 1, "
         f"by the partition {expected.traffic[0, 1]:,}"
@@ -282,14 +282,14 @@ def test_no_memory_is_taken_and_nothing_changes():
     model, inputs = model_of("forked")
     placement = placed(model, inputs, grain="fine")
     before = {name: value.clone() for name, value in placement.state_dict().items()}
-    programs = {part: program.module.code for part, program in placement.programs.items()}
+    programs = {part: program.module.code for part, program in placement.programs.parts.items()}
     random_state = torch.get_rng_state()
     report = account(placement, batch_size=2**30)  # terabytes, if they were taken
     assert report.sent_bytes.sum() > 2**40
     assert torch.equal(torch.get_rng_state(), random_state)
     after = placement.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
-    assert programs == {part: one.module.code for part, one in placement.programs.items()}
+    assert programs == {part: one.module.code for part, one in placement.programs.parts.items()}
     assert all(parameter.grad is None for parameter in placement.parameters())
     assert placement(*inputs)["maps"].shape == (2, 6, 6, 6)
 
@@ -353,12 +353,12 @@ def test_a_part_takes_what_torchs_allocator_gives_out(again):
     size, samples = 64, 4
     placement = placed(nn.Sequential(*layers), [torch.zeros(samples, 3, size, size)], "layers", k=2)
     order = schedule(placement, "gpipe", 1, recompute=again, batch_size=samples)
-    for part, program in placement.programs.items():
+    for part, program in placement.programs.parts.items():
         wire = Zeros(samples)
         actions, chunks = order.sequences[part], order.outlines[part].again
         step = StepRun(
             *(program, torch.device("cpu"), 2, [wire]),
-            ({name: torch.zeros(samples, 3, size, size)} for name in placement.inputs),
+            ({name: torch.zeros(samples, 3, size, size)} for name in placement.programs.inputs),
             score=lambda _, results: results[0].sum() if results else torch.zeros(()),
             again=chunks,
         )
@@ -368,7 +368,7 @@ def test_a_part_takes_what_torchs_allocator_gives_out(again):
         given_out = [one for one in events if one.name() == "[memory]"]
         given_out.sort(key=lambda one: one.start_ns())
         taken = max(accumulate(one.nbytes() for one in given_out))
-        values = {name: torch.empty(samples, 3, size, size) for name in placement.inputs}
+        values = {name: torch.empty(samples, 3, size, size) for name in placement.programs.inputs}
         moments = StepRehearsal(program, 2).moments(values, samples, actions, 0, chunks)
         found = max(one.most for one in moments)
         assert abs(found - taken) < 0.05 * taken

@@ -60,11 +60,11 @@ def test_each_batch_is_computed_as_the_model_does(model, training):
 
 def test_a_batch_of_one_has_no_programs_of_its_own_where_it_is_as_others():
     model, placed = placed_for(nn.Sequential(nn.Conv2d(3, 6, 3), nn.Flatten(), nn.Linear(96, 2)), 2)
-    programs = placed.programs
+    programs = placed.programs.parts
     assert not placed.takes(1)  # which is not known yet
     assert torch.allclose(placed(batch(1)), model(batch(1)))
     assert placed.takes(1)
-    assert placed.programs is programs
+    assert placed.programs.parts is programs
 
 
 def test_the_mode_is_switched_in_the_same_branch():

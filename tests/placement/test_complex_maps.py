@@ -93,7 +93,7 @@ def test_complex_maps_and_their_gradients_travel_as_they_are(middle, grain) -> N
     traced, graph = placements.traced_model(model, [IMAGES])
     plan = placements.of_single_tasks(traced, graph, Modelling(grain=grain), 3, seed=1)
     placed = placements.check_equal(model, [IMAGES], plan)
-    assert placed.expected(4).traffic.sum() > 0
+    assert placed.programs.expected(4).traffic.sum() > 0
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def test_a_parameter_has_bytes_of_its_own_type_over_slices(middle, grain) -> Non
         )
         placed = place(model, plan)
         placed(IMAGES).square().mean().backward()
-        sent, expected = placed.runtime.last.traffic, placed.expected_traffic([4], True)
+        sent, expected = placed.runtime.last.traffic, placed.programs.expected_traffic([4], True)
         assert (sent.forward_bytes == expected.forward_bytes).all()
         assert (sent.backward_bytes == expected.backward_bytes).all()
-        assert sent.forward_bytes.sum() == placed.planned_bytes([4], True)
+        assert sent.forward_bytes.sum() == placed.programs.planned_bytes([4], True)
         moved.add(int(sent.forward_bytes.sum()))
     assert len(moved) == 2
 

@@ -168,7 +168,9 @@ def test_a_process_alone_knows_what_no_part_uses():
     model, _, traced_model, graph = traced("every other")
     plan = placements.of_single_tasks(traced_model, graph, Modelling(), 3, 0)
     alone, whole = place(model, plan, parts=[0]), place(model, plan)
-    keys = [{held.key for held in one.slices(0).values()} for one in (alone, whole)]
+    keys = [{held.key for held in one.programs.slices[0].values()} for one in (alone, whole)]
     assert keys[0] == keys[1]
-    idle = {name: held for name, held in alone.slices(0).items() if name.startswith("unused.")}
+    idle = {
+        name: held for name, held in alone.programs.slices[0].items() if name.startswith("unused.")
+    }
     assert idle["unused.s"].numbers.tolist() == [0, 2, 4, 6, 8, 10, 12]

@@ -110,7 +110,7 @@ def test_any_partition_with_other_sizes(name, grain, size, k, seed):
         placed.zero_grad()
         original.zero_grad()
         placements.check_as(original, placed, each, seed)
-    same = placed.for_inputs(inputs).partition.evaluation
+    same = placed.for_inputs(inputs).programs.partition.evaluation
     assert same.traffic.tolist() == plan.partition.evaluation.traffic.tolist()
 
 
@@ -231,7 +231,7 @@ def test_bytes_of_another_size_are_known_before():
     traced, graph = placements.traced_model(model, others)
     table = placements.of_single_tasks(traced, graph, modelling, 3, seed=1).partition.evaluation
     placed.for_inputs([one.to("meta") for one in others])
-    assert placed.partition.evaluation.traffic.tolist() == table.traffic.tolist()
+    assert placed.programs.partition.evaluation.traffic.tolist() == table.traffic.tolist()
     placed(*others)
     assert placed.runtime.last.traffic.forward_bytes.tolist() == table.traffic.tolist()
 

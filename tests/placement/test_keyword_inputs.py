@@ -158,7 +158,7 @@ def test_what_is_a_batch_is_decided_by_the_example_alone(samples):
     model, gains = Weighted().double(), torch.tensor([1.0, 10.0]).double()
     scale, image = torch.tensor(2.0).double(), torch.randn(samples, 3, 8, 8).double()
     placed = hgpart.place(model, k=2, example=[scale, image, gains])
-    assert placed.arguments.batches == (False, True, False)
+    assert placed.programs.arguments.batches == (False, True, False)
     loss, order = torch.nn.functional.mse_loss, hgpart.schedule(placed, "gpipe", micro_batches=2)
     for mode, side in ((True, 8), (True, 12), (False, 12), (False, 8)):
         model.train(mode), placed.train(mode)

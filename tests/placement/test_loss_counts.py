@@ -221,7 +221,7 @@ def test_targets_that_a_loss_in_the_model_ignores_are_refused_where_the_batch_is
                 continue
             with pytest.raises(PlacementError, match=message):
                 loss_of(targets, micro_batches)
-            for part in {*placement.output_parts}:  # as in a process
+            for part in {*placement.programs.output_parts}:  # as in a process
                 with pytest.raises(PlacementError, match=message):
                     placement.divided([x, some], [6 // micro_batches] * micro_batches, part)
     if slices > 1:

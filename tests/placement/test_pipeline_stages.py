@@ -78,7 +78,7 @@ def test_a_part_is_exported(kind: str) -> None:
     sent: dict[int, torch.Tensor] = {}
     for part in range(2):
         function = part_as_function(placement, part)
-        arriving = [each for each in placement.transfers if each.receiver == part]
+        arriving = [each for each in placement.programs.transfers if each.receiver == part]
         if any(each.number not in sent for each in arriving):
             continue  # both wait for each other: torch calls neither first
         values = [sent[each.number] for each in arriving]
@@ -89,21 +89,21 @@ def test_a_part_is_exported(kind: str) -> None:
         made = exported.module()(*given)
         assert all(map(torch.equal, made, function(*given)))
         assert len(exported.module()(*(one[:3] for one in given))[0]) == 3
-        leaving = [each for each in placement.transfers if each.sender == part]
+        leaving = [each for each in placement.programs.transfers if each.sender == part]
         sent |= {each.number: one for each, one in zip(leaving, made, strict=False)}
 
 
 def readers(placement: Placement) -> list[int]:
-    return [part for part in range(placement.k) if placement.shares_read(part)]
+    return [part for part in range(placement.k) if placement.programs.shares_read(part)]
 
 
 def test_what_is_no_function_of_tensors_is_refused() -> None:
     training = placed(Forked().double(), (IMAGES,), "layers", 2)
-    masks = training.draw(4).keys()
+    masks = training.programs.draw(4).keys()
     (drawing,) = [
         part
         for part in range(2)
-        if any(node.target in masks for node in training.submodule(part).graph.nodes)
+        if any(node.target in masks for node in training.programs.submodule(part).graph.nodes)
     ]
     with pytest.raises(PlacementError, match="random masks"):
         part_as_function(training, drawing)

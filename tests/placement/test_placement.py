@@ -120,7 +120,7 @@ def test_every_layer_cut_and_a_part_empty_of_layers():
     every = (np.arange(hypergraph.hypergraph.vertices) % 3).astype(np.int32)  # never a neighbour
     plan = placements.partitioned(traced, graph, modelling, 4, hypergraph, every)
     placed = placements.check_equal(model, inputs, plan)
-    assert "self." not in placed.submodule(3).code  # part 3 has nothing to compute
+    assert "self." not in placed.programs.submodule(3).code  # part 3 has nothing to compute
 
 
 # ------------------------------------------------------------------ operators and structures
@@ -210,11 +210,11 @@ def test_other_types_and_batches():
     found = placed(images[:3].float())
     assert found["logits"].dtype == torch.float32
     assert torch.allclose(found["logits"], expected["logits"], atol=1e-6)
-    assert {t.dtype for one in placed.transfers for t in one.tensors} == {torch.float32}
+    assert {t.dtype for one in placed.programs.transfers for t in one.tensors} == {torch.float32}
     placed.train()
     placed(images[:3].float())
     counted = placed.runtime.last.traffic.forward_bytes
-    np.testing.assert_array_equal(counted, placed.expected(3).traffic)
+    np.testing.assert_array_equal(counted, placed.programs.expected(3).traffic)
 
 
 def test_running_statistics_of_16_bits():
@@ -421,16 +421,18 @@ def test_a_part_holds_its_slices_only_and_its_code_says_what_it_does():
     placed = place(model, plan)
     sends, receives = (
         [
-            sum(node.target is operator for node in placed.submodule(part).graph.nodes)
+            sum(node.target is operator for node in placed.programs.submodule(part).graph.nodes)
             for part in range(2)
         ]
         for operator in (send, receive)
     )
-    transfers = placed.transfers
+    transfers = placed.programs.transfers
     assert sends == [sum(one.sender == part for one in transfers) for part in range(2)]
     assert receives == [sum(one.receiver == part for one in transfers) for part in range(2)]
     assert sum(sends) > 0
-    sizes = [sum(p.numel() for p in placed.submodule(part).parameters()) for part in range(2)]
+    sizes = [
+        sum(p.numel() for p in placed.programs.submodule(part).parameters()) for part in range(2)
+    ]
     assert sum(sizes) == sum(p.numel() for p in model.parameters())
     assert max(sizes) < sum(sizes)
 
@@ -454,13 +456,15 @@ def test_only_the_parts_asked_for():
     plan = placements.of_random_blocks(traced, graph, Modelling(), 3, 0)
     one = place(model, plan, parts=[1])
     whole = place(model, plan)
-    assert [*one.programs] == [1]
-    assert one.submodule(1).code == whole.submodule(1).code
-    assert [p.shape for p in one.parameters()] == [p.shape for p in whole.submodule(1).parameters()]
+    assert [*one.programs.parts] == [1]
+    assert one.programs.submodule(1).code == whole.programs.submodule(1).code
+    assert [p.shape for p in one.parameters()] == [
+        p.shape for p in whole.programs.submodule(1).parameters()
+    ]
     with pytest.raises(PlacementError, match="1 of 3 parts"):
         one.state_dict()
     with pytest.raises(PlacementError, match="part 2"):
-        one.submodule(2)
+        one.programs.submodule(2)
 
 
 def test_weights_from_a_file_into_a_model_without_any(tmp_path):
@@ -721,7 +725,7 @@ def test_an_example_of_one_image_is_as_good_as_of_two():
     placed = placements.check_equal(model, [torch.randn(5, 3, 8, 8, dtype=torch.float64)], split)
     report = placed.report()
     assert report.batch_size == split.partition.modelling.batch_size
-    assert report.sent_bytes.sum() == placed.expected(report.batch_size).volume
+    assert report.sent_bytes.sum() == placed.programs.expected(report.batch_size).volume
 
 
 class PerPass(nn.Module):
@@ -756,7 +760,9 @@ def test_maps_that_do_not_grow_with_the_batch_cost_what_they_send(fixed, grain):
             placed = placements.check_equal(model, (batch, table), split)
     report = placed.report()
     assert report.batch_size == 2 if fixed else 32
-    assert report.sent_bytes.tolist() == placed.expected(report.batch_size).traffic.tolist()
+    assert (
+        report.sent_bytes.tolist() == placed.programs.expected(report.batch_size).traffic.tolist()
+    )
     with pytest.raises(PlacementError, match=r"\(2, 4\): accepted is \(5, 4\)"):
         placed(images, table[:2])
 

@@ -46,7 +46,7 @@ def test_forward_passes_by_work_alone_are_those_of_outlines(name: str, grain: st
     made = schedule(placement, "gpipe", 3, backward=False)
     link = Link.of(1e-6, 1e9)
     found = predict(
-        *(placement, made, machine_of(3, link), in_proportion(placement.blueprint.graph)),
+        *(placement, made, machine_of(3, link), in_proportion(placement.programs.blueprint.graph)),
         batch_size=6,
         overheads=NO_OVERHEADS,
     )
@@ -59,13 +59,13 @@ def test_forward_passes_by_work_alone_are_those_of_outlines(name: str, grain: st
         busy[action.part] += end - begin
     assert found.busy == pytest.approx(busy)
     assert found.busy + found.idle == pytest.approx(np.full(3, found.seconds))
-    assert found.sent_bytes.tolist() == (3 * placement.expected(2).traffic).tolist()
+    assert found.sent_bytes.tolist() == (3 * placement.programs.expected(2).traffic).tolist()
 
 
 def one_device(placement: Placement, samples: int) -> float:
     """Forward, and backward where there are gradients, of all layers in proportion."""
-    graph = placement.blueprint.graph
-    learns = placement.blueprint.learns(inputs=False)
+    graph = placement.programs.blueprint.graph
+    learns = placement.programs.blueprint.learns(inputs=False)
     total = 0.0
     for layer in graph.layers:
         returns = any(learns[source] for source in graph.sources(layer))
@@ -87,10 +87,15 @@ def test_parts_compute_as_much_together_as_one_device(
     """However layers, and the batch, are divided, where a share takes its share of the time."""
     placement = sliced(name, slices, k, seed, grain)
     made = schedule(placement, rule, 2, batch_size=12)
-    arguments = placement, made, machine_of(k, FAST), in_proportion(placement.blueprint.graph)
+    arguments = (
+        placement,
+        made,
+        machine_of(k, FAST),
+        in_proportion(placement.programs.blueprint.graph),
+    )
     found = predict(*arguments, batch_size=12, overheads=NO_OVERHEADS)
     assert found.busy.sum() == pytest.approx(one_device(placement, 12))
-    planned = placement.expected_traffic(micro_batch_sizes(12, 2), backward=True)
+    planned = placement.programs.expected_traffic(micro_batch_sizes(12, 2), backward=True)
     assert found.sent_bytes.tolist() == (planned.forward_bytes + planned.backward_bytes).tolist()
     assert found.peak_bytes == peak_bytes(placement, made, 12)
     together = predict(
@@ -108,7 +113,7 @@ def test_what_only_travels_takes_as_long_as_the_busiest_link_at_least(seed: int,
     """Weights, their gradients and maps over slow links, where computing takes no time."""
     placement = sliced("residual", 2, k, seed)
     made = schedule(placement, "greedy", 2, batch_size=4)
-    nothing = LayerTimes((1,), (None,) * len(placement.blueprint.graph.layers), "by hand")
+    nothing = LayerTimes((1,), (None,) * len(placement.programs.blueprint.graph.layers), "by hand")
     found = predict(
         *(placement, made, machine_of(k, Link.of(0.0, 1000.0)), nothing),
         batch_size=4,
@@ -122,7 +127,12 @@ def test_what_only_travels_takes_as_long_as_the_busiest_link_at_least(seed: int,
 def test_what_is_computed_again_takes_its_forward_time_again() -> None:
     placement = placed(*model_of("residual")).train()
     made = schedule(placement, "gpipe", 2, batch_size=4, recompute=True)
-    options = machine_of(3, FAST), in_proportion(placement.blueprint.graph), 4, NO_OVERHEADS
+    options = (
+        machine_of(3, FAST),
+        in_proportion(placement.programs.blueprint.graph),
+        4,
+        NO_OVERHEADS,
+    )
     again = predict(placement, made, *options)
     plain = predict(placement, made.keeping(range(3)), *options)
     more = [
@@ -136,11 +146,11 @@ def test_what_is_computed_again_takes_its_forward_time_again() -> None:
 def test_a_stream_is_of_several_batches_with_their_updates() -> None:
     placement = placed(*model_of("residual"), kind="layers").train()
     made = schedule(placement, "async", 5, batch_size=4)
-    layer_times = in_proportion(placement.blueprint.graph, update=UNIT)
+    layer_times = in_proportion(placement.programs.blueprint.graph, update=UNIT)
     options = machine_of(3, FAST), layer_times, 4, NO_OVERHEADS
     found = predict(placement, made, *options)
     step = predict(placement, schedule(placement, "gpipe", 1, batch_size=4), *options)
-    updates = sum(bool(one.parameter_names) for one in placement.blueprint.graph.layers)
+    updates = sum(bool(one.parameter_names) for one in placement.programs.blueprint.graph.layers)
     assert found.busy.sum() == pytest.approx(5 * (step.busy.sum() + updates * UNIT))
     assert found.samples_per_second == pytest.approx(20 / found.seconds)
     assert (found.update_seconds, step.update_seconds > 0) == (0.0, True)
@@ -148,7 +158,10 @@ def test_a_stream_is_of_several_batches_with_their_updates() -> None:
 
 def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
     placement = placed(*model_of("residual")).train()
-    made, layer_times = schedule(placement, "gpipe", 2), in_proportion(placement.blueprint.graph)
+    made, layer_times = (
+        schedule(placement, "gpipe", 2),
+        in_proportion(placement.programs.blueprint.graph),
+    )
     with pytest.raises(ArgumentError, match="a machine of 2 devices for 3 parts"):
         predict(placement, made, machine_of(2, FAST), layer_times)
     fewer = replace(layer_times, layers=layer_times.layers[1:])
@@ -177,11 +190,11 @@ def test_parts_with_nothing_to_do_take_no_time() -> None:
     """Their programs have no step, so that their chunks end nowhere."""
     model, inputs = model_of("residual")
     placement = placed(model, inputs, "random", k=24).train()
-    idle = [part for part in range(24) if not list(placement.submodule(part).children())]
+    idle = [part for part in range(24) if not list(placement.programs.submodule(part).children())]
     assert idle
     made = schedule(placement, "greedy", 2, batch_size=4)
     found = predict(
-        *(placement, made, machine_of(24, FAST), in_proportion(placement.blueprint.graph)),
+        *(placement, made, machine_of(24, FAST), in_proportion(placement.programs.blueprint.graph)),
         batch_size=4,
         overheads=NO_OVERHEADS,
     )
@@ -207,6 +220,6 @@ def test_a_period_is_no_longer_than_a_step(name: str, count: int, slices: int) -
     placement = sliced(name, slices, 2, 0)
     made = schedule(placement, "greedy", count)
     link = Link.of(1e-3, 1e6)
-    times_of = in_proportion(placement.blueprint.graph)
+    times_of = in_proportion(placement.programs.blueprint.graph)
     found = predict(placement, made, machine_of(2, link), times_of)
     assert found.busy.max() * (1 - 1e-9) <= found.period <= found.seconds * (1 + 1e-9)

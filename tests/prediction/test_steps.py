@@ -34,7 +34,7 @@ def test_parts_have_each_layer_once_for_each_sample_and_own_each_parameter_once(
                 share = steps.shares[step]
                 computed[share.layer] += share.share * share.of_batch
         owned.update(steps.owned)
-    layers = placement.blueprint.graph.layers
+    layers = placement.programs.blueprint.graph.layers
     working = {at for at, layer in enumerate(layers) if layer.operators}
     assert {at: computed[at] for at in working} == pytest.approx(dict.fromkeys(working, 1.0))
     learning = {at for at in working if layers[at].parameter_names and layers[at].tied_to == at}
@@ -47,10 +47,10 @@ def test_chunks_move_what_travels() -> None:
     steps = part_steps(placement)
     forward = sum(one.nbytes for part in steps.values() for one in part.forward_moved)
     backward = sum(one.nbytes for part in steps.values() for one in part.backward_moved)
-    assert forward == 2 * placement.expected(1).traffic.sum()
-    assert backward == 2 * placement.expected_gradients(1).traffic.sum()
+    assert forward == 2 * placement.programs.expected(1).traffic.sum()
+    assert backward == 2 * placement.programs.expected_gradients(1).traffic.sum()
     count = sum(one.transfers for part in steps.values() for one in part.forward_moved)
-    assert count == 2 * placement.expected(1).messages.sum()
+    assert count == 2 * placement.programs.expected(1).messages.sum()
 
 
 def test_what_is_frozen_is_neither_trained_nor_owned() -> None:

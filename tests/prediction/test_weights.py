@@ -32,7 +32,7 @@ def test_weights_and_their_gradients_travel_once(
     made = schedule(placement, rule, micro_batches, batch_size=12)
     link = Link.of(1e-6, 1e9)
     machine = Machine("toy", (Device("cpu"),) * k, (k,), link)
-    times = in_proportion(placement.blueprint.graph)
+    times = in_proportion(placement.programs.blueprint.graph)
     sizes = (12 // micro_batches,) * micro_batches
     costs = MeasuredCosts(
         part_steps(placement), sizes, [()] * k, times, machine, Overheads(transfer=0.0, byte=0.0)
@@ -46,8 +46,8 @@ def test_weights_and_their_gradients_travel_once(
         assert awaited.count(number) == 1
         assert any(number in job.awaits for job in planned.jobs[journey.receiver])
         assert any(number in job.sends for job in planned.jobs[journey.sender])
-    traffic = placement.expected_traffic(sizes, backward=True)
-    maps = placement.expected_traffic(sizes, backward=False).forward_bytes
+    traffic = placement.programs.expected_traffic(sizes, backward=True)
+    maps = placement.programs.expected_traffic(sizes, backward=False).forward_bytes
     weights = (traffic.forward_bytes - maps).sum()
     half = len(found.journeys) // 2
     for journeys in (found.journeys[:half], found.journeys[half:]):
@@ -78,7 +78,7 @@ def test_weights_and_their_gradients_travel_once(
     # Each message of gradients costs both ends, be it short.
     slow = replace(costs, overheads=Overheads(transfer=1.0, byte=0.0))
     late = jobs_of(made, slow, shared_weights(placement, made, slow))
-    of_maps = placement.expected_traffic(sizes, backward=False).forward_messages
+    of_maps = placement.programs.expected_traffic(sizes, backward=False).forward_messages
     for part in range(k):
         more = sum(job.seconds for job in late.jobs[part])
         more -= sum(job.seconds for job in planned.jobs[part])

@@ -52,7 +52,7 @@ def test_seconds_are_those_of_the_plans(found: Recommendation) -> None:
         placement = place(network(), one.plan, ["meta"] * one.plan.k)
         order = one.scheduling
         made = schedule(placement, order.rule, order.micro_batches, batch_size=8)
-        times = in_proportion(placement.blueprint.graph)
+        times = in_proportion(placement.programs.blueprint.graph)
         foretold = predict(placement, made, found.machine, times, 8)
         again.append(foretold.period + foretold.update_seconds)
     assert [one.simulated_seconds for one in found.ranked] == pytest.approx(again)

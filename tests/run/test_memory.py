@@ -169,7 +169,7 @@ def test_what_cannot_be_computed_without_memory_is_said_and_ends_no_run(capsys):
     assert all(found.peak_bytes)
     part = found.planned_peak_bytes.index(None)
     assert found.planned_peak_bytes[1 - part] == found.peak_bytes[1 - part]
-    planned = placement.expected_traffic((2, 2), backward=True)
+    planned = placement.programs.expected_traffic((2, 2), backward=True)
     traffic = planned.forward_bytes, planned.backward_bytes
     report = RunReport("picks", ("cpu",) * 2, "threads", found, *traffic, Scheduling("gpipe", 2))
     assert json.loads(run_json(report))["parts"][part]["planned_peak_bytes"] is None
@@ -241,7 +241,7 @@ def test_compiled_steps_are_computed_again():
 def streamed(placement, order, batches):
     """What the parts held in a stream, and what came of it."""
     optimizers = [
-        torch.optim.SGD([*placement.submodule(part).parameters()], lr=0.05, momentum=0.9)
+        torch.optim.SGD([*placement.programs.submodule(part).parameters()], lr=0.05, momentum=0.9)
         for part in range(placement.k)
     ]
     torch.manual_seed(2)

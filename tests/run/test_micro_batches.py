@@ -31,7 +31,7 @@ def test_results_gradients_statistics_and_bytes(name, rule, grain):
     for micro_batches in (1, 3):
         found = verify(model, placement, inputs, scheduling=Scheduling(rule, micro_batches))
         assert found.failures == ()
-        sent = placement.expected_traffic(Scheduling(rule, micro_batches).sizes(5), True)
+        sent = placement.programs.expected_traffic(Scheduling(rule, micro_batches).sizes(5), True)
         assert found.traffic.forward_bytes.sum() == sent.forward_bytes.sum()
 
 

@@ -75,7 +75,7 @@ def test_evaluation_and_what_is_refused():
     placement = placed(model, inputs, norms="batch").eval()
     model.eval()
     assert verify(model, placement, inputs, scheduling=Scheduling("greedy", 2)).failures == ()
-    assert placement.train().norms == "batch"
+    assert placement.train().programs.norms == "batch"
     with pytest.raises(ArgumentError, match="norms 'slice': accepted are micro-batch and batch"):
         placed(model, inputs, norms="slice")
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True))

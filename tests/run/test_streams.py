@@ -348,7 +348,7 @@ def test_a_part_that_waits_for_nobody_does_not_run_ahead():
             yield batch
 
     def end(part):
-        if part == placement.output_part:
+        if part == placement.programs.output_part:
             time.sleep(0.002)
 
     placement.stream(batches(), loss_of, end, order, on_loss=ended.append)

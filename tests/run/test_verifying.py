@@ -16,8 +16,8 @@ from torch import nn
 from hgpart import Modelling, channel_graph, place, trace
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.engine import PartRun
-from hgpart.placement import Placement
 from hgpart.placement.accounting import account, disagreements
+from hgpart.placement.programs import Programs
 from hgpart.report.verifying import print_verification
 from hgpart.run import verifying
 from hgpart.run.verifying import verify
@@ -26,7 +26,7 @@ from hgpart.run.verifying import verify
 def spoiled(placement, part, name, change):
     """Change a tensor that a part holds."""
     owner, _, attribute = name.rpartition(".")
-    tensor = getattr(placement.submodule(part).get_submodule(owner), attribute)
+    tensor = getattr(placement.programs.submodule(part).get_submodule(owner), attribute)
     with torch.no_grad():
         change(tensor)
 
@@ -34,7 +34,7 @@ def spoiled(placement, part, name, change):
 def held(placement, name):
     """A part that holds some of a parameter or buffer, and what it calls that."""
     for part in range(placement.k):
-        for attribute, one in placement.slices(part).items():
+        for attribute, one in placement.programs.slices[part].items():
             if one.name == name and math.prod(one.local_shape):
                 return part, attribute
     raise AssertionError(name)
@@ -95,7 +95,7 @@ def test_what_channels_share_goes_to_each_part_once_whatever_the_slices(make, gr
     two_ways = drawn.parts.reshape(6, -1)[[0, 1, 0, 0, 1, 1]].ravel()
     plan = placements.partitioned(traced, graph, modelling, 3, drawn.model, two_ways)
     placement = place(model, plan)
-    assert len(placement.shares) == 2
+    assert len(placement.programs.shares) == 2
     found = verify(model, placement, inputs)
     assert found.failures == ()
     assert (
@@ -115,11 +115,13 @@ def test_placements_pass(name, grain):
     assert found.failures == found.misplaced == ()
     assert (found.k, found.batch_size, found.training) == (3, 2, True)
     assert (found.dtype, found.tolerance) == (torch.float64, 1e-10)
-    expected = placement.expected(2)
+    expected = placement.programs.expected(2)
     assert found.traffic.forward_bytes.sum() == expected.volume
     # What comes back is what went there, but for the images.
     images = sum(
-        transfer.nbytes(2) for transfer in placement.transfers if not transfer.differentiable
+        transfer.nbytes(2)
+        for transfer in placement.programs.transfers
+        if not transfer.differentiable
     )
     if any(parameter.requires_grad for parameter in model.parameters()):
         assert found.traffic.backward_bytes.sum() == expected.volume - images
@@ -164,7 +166,7 @@ def test_after_a_change_of_mode(first, aside, grain):
         found = verify(model, placement, inputs)
         assert found.failures == ()
         assert found.training == mode
-        assert found.traffic.forward_bytes.sum() == placement.expected(2).volume
+        assert found.traffic.forward_bytes.sum() == placement.programs.expected(2).volume
         assert disagreements(account(placement, 2), placement) == ()
         sizes = (sum(value.numel() for value in one.parameters()) for one in (model, placement))
         assert len({*sizes}) == 1  # an optimizer has them all, whatever the mode
@@ -258,7 +260,7 @@ def test_a_frozen_copy_fails():
 def test_an_uncounted_message_fails(monkeypatch, direction):
     model, inputs = model_of("plain")
     placement = placed(model, inputs)
-    dropped = next(one for one in placement.transfers if one.differentiable)
+    dropped = next(one for one in placement.programs.transfers if one.differentiable)
     count = PartRun._count
 
     def lose(self, transfer, tensors, backward):
@@ -278,13 +280,13 @@ def test_an_uncounted_message_fails(monkeypatch, direction):
 def test_another_table_fails(monkeypatch):
     model, inputs = model_of("plain")
     placement = placed(model, inputs)
-    right = Placement.expected
+    right = Programs.expected
 
     def wrong(self, batch_size):
         table = right(self, batch_size)
         return replace(table, traffic=table.traffic + 8)
 
-    monkeypatch.setattr(Placement, "expected", wrong)
+    monkeypatch.setattr(Programs, "expected", wrong)
     *of_parts, of_all = verify(model, placement, inputs).failures
     assert len(of_parts) == 9
     assert of_all.startswith("forward, parts send ")

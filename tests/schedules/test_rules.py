@@ -133,9 +133,9 @@ def test_schedules_of_placements_are_valid(name: str, grain: str) -> None:
     numbers = [
         sent.transfer for one in outlines_here(placement) for c in one.forward for sent in c.sends
     ]
-    assert sorted(numbers) == [transfer.number for transfer in placement.transfers]
+    assert sorted(numbers) == [transfer.number for transfer in placement.programs.transfers]
     total = sum(chunk.work for one in outlines_here(placement) for chunk in one.forward)
-    assert total == pytest.approx(placement.partition.model.weights.sum())
+    assert total == pytest.approx(placement.programs.partition.model.weights.sum())
     assert costs_of(placement, 4).samples == 1
     assert costs_of(placement, 4, 10).samples == 2.5
     assert costs_of(placement, 8).samples == 1  # more than the plan's batch has

@@ -137,7 +137,7 @@ class _Predicting:
             machine = load_machine(self.machine, self.placing.plan.k)
             with stage("place"), redirect_stdout(sys.stderr):
                 placement = self.placing.without_memory(training=True)
-                times = load_layer_times(self.times, placement.blueprint.graph)
+                times = load_layer_times(self.times, placement.programs.blueprint.graph)
             with stage("schedule"):
                 made = wanted_schedule(
                     *(placement, self.scheduling, True),

@@ -172,7 +172,7 @@ class _Run:
         if not first:
             return None
         sizes = self.scheduling.sizes(self.batch_size)
-        planned = placement.expected_traffic(sizes, self.backward)
+        planned = placement.programs.expected_traffic(sizes, self.backward)
         return RunReport(
             self.placing.model,
             self.placing.devices,

@@ -308,7 +308,7 @@ class _Run:
     def _volume(self, placement: Placement) -> int:
         """Bytes of a step's forward passes by the plan, and of weights where it has slices."""
         sizes = self.scheduling.sizes(self.options.batch_size)
-        return int(placement.expected_traffic(sizes, backward=True).forward_bytes.sum())
+        return int(placement.programs.expected_traffic(sizes, backward=True).forward_bytes.sum())
 
     def _draws_when(self) -> bool:
         """Whether the page has a timeline: clocks of several machines have nothing in common."""

@@ -175,7 +175,7 @@ def verify(
                 )
     about = {
         "model": model,
-        "grain": placement.partition.modelling.grain,
+        "grain": placement.programs.partition.modelling.grain,
         "partition": partition if plan is None else str(plan),
         "seed": seed,
     }

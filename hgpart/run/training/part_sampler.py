@@ -57,5 +57,5 @@ class PartSampler(Sampler[list[int]]):
                     "of one size, as with drop_last=True"
                 )
             sizes = micro_batch_sizes(size, self.schedule.micro_batches)
-            needed = placement.samples_needed(rank, sizes)
+            needed = placement.programs.samples_needed(rank, sizes)
             yield [batch[at] for at in needed] or [batch[0]]

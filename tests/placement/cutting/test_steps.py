@@ -26,7 +26,7 @@ class Dense(nn.Module):
 def test_what_is_joined_several_times_over_is_copied_once() -> None:
     model, x = Dense(), torch.randn(2, 3, 4, 4)
     placed = place(model, partition_model(model, x, 1, 0.1), ["cpu"])
-    steps = [*placed.submodule(0).children()]
+    steps = [*placed.programs.submodule(0).children()]
     joins = [[one for one in step.graph.nodes if one.target is cat] for step in steps]
     assert [len(found) for found in joins] == [0, 1, 1, 1, 1, 1]
     assert [len(found[0].args[0]) for found in joins[1:]] == [2, 3, 4, 5, 6]

@@ -96,8 +96,8 @@ def result_elsewhere(model, inputs, slices, grain="coarse") -> Placement:
 
 def computed_at_once(placement: Placement) -> dict[str, bool]:
     """By name of a layer with operators, whether the first part has one step for all shares."""
-    joined = {*chain.from_iterable(placement.programs[0].joined.values())}
-    first = placement.blueprint
+    joined = {*chain.from_iterable(placement.programs.parts[0].joined.values())}
+    first = placement.programs.blueprint
     return {
         layer.name: name in joined
         for layer, name in zip(first.graph.layers, first.names, strict=True)
@@ -110,14 +110,14 @@ def test_a_part_computes_layers_of_several_shares_once(grain):
     model, inputs = model_of("plain")
     inputs = batch_for(inputs, 8)
     placement = result_elsewhere(model, inputs, 4, grain)
-    assert [share.slices for share in placement.shares] == [(0, 1, 2), (3,)]
+    assert [share.slices for share in placement.programs.shares] == [(0, 1, 2), (3,)]
     assert all(computed_at_once(placement).values())
-    names = {name for name, _ in placement.submodule(0).named_children()}
-    assert names.isdisjoint(chain.from_iterable(placement.programs[0].joined.values()))
+    names = {name for name, _ in placement.programs.submodule(0).named_children()}
+    assert names.isdisjoint(chain.from_iterable(placement.programs.parts[0].joined.values()))
     assert verify(model, placement, inputs).failures == ()
     # Its outline counts the work of both.
     work = sum(chunk.work for chunk in next(outlines_here(placement)).forward) * 4
-    assert work == pytest.approx(placement.partition.evaluation.loads[0])
+    assert work == pytest.approx(placement.programs.partition.evaluation.loads[0])
 
 
 def test_norms_are_of_each_share_in_training_and_at_once_in_evaluation():

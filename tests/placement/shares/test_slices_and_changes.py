@@ -92,7 +92,7 @@ def test_what_is_only_moved_is_a_change():
     both.step()
     copies = both.placement.copies
     assert not copies.fixed_changed
-    for part in both.placement.programs:
+    for part in both.placement.programs.parts:
         for held, tensor in both.placement.held(part):
             if held.name == "teacher.weight":
                 tensor.data.copy_(tensor.data.flip(0))

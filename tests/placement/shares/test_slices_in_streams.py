@@ -89,7 +89,7 @@ def trained(placement, order, batches):
 def agrees(model, placement: Placement, order: Schedule, batches) -> None:
     """Losses, weights, bytes; and what comes behind is of the new weights."""
     losses = trained(placement, order, batches)
-    table = placement.expected_traffic((SAMPLES,), backward=True)
+    table = placement.programs.expected_traffic((SAMPLES,), backward=True)
     sent = placement.runtime.last.traffic
     for way in ("forward", "backward"):
         for what in ("bytes", "messages"):
@@ -135,7 +135,7 @@ def test_it_is_plain_training_of_the_same_staleness(
     costs = Costs(work=1e-9, message=message)
     order = schedule(placement, "async", BATCHES, costs, in_flight=in_flight)
     assert problems(order) == []
-    if len(placement.shares) > 1:
+    if len(placement.programs.shares) > 1:
         agrees(model, placement, order, batches_of(inputs))
 
 

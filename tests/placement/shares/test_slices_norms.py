@@ -105,8 +105,8 @@ def test_random_partitions(
     found = verify(model, placement, inputs, scheduling=wanted)
     assert found.failures == ()
     if micro_batches == 1:
-        assert found.traffic.forward_bytes.sum() == placement.partition.evaluation.volume
-        assert found.planned.forward_bytes.sum() == placement.partition.evaluation.volume
+        assert found.traffic.forward_bytes.sum() == placement.programs.partition.evaluation.volume
+        assert found.planned.forward_bytes.sum() == placement.programs.partition.evaluation.volume
 
 
 @pytest.mark.full
@@ -116,7 +116,7 @@ def test_20_steps_and_then_evaluation(name, grain):
     """Called as the model is."""
     model, inputs = batch_of(name, 7)
     placement = in_slices(name, model, inputs, 3, 3, grain)
-    assert placement.has_norms_of_batch
+    assert placement.programs.has_norms_of_batch
     both = model, placement
     learned = [torch.optim.SGD(one.parameters(), lr=0.01, momentum=0.9) for one in both]
     for step in range(20):
@@ -133,7 +133,9 @@ def test_20_steps_and_then_evaluation(name, grain):
     for name_of, tensor in placement.state_dict().items():
         torch.testing.assert_close(tensor, model.state_dict()[name_of], rtol=1e-9, atol=1e-11)
     model.eval(), placement.eval()
-    assert placement.has_norms_of_batch == (name == "normed")  # one of which has no running ones
+    assert placement.programs.has_norms_of_batch == (
+        name == "normed"
+    )  # one of which has no running ones
     with torch.no_grad():
         torch.testing.assert_close(placement(*inputs), model(*inputs), rtol=1e-9, atol=1e-11)
     model.train(), placement.train()
@@ -144,7 +146,7 @@ def test_what_travels_of_data_parallelism():
     """Two numbers a channel there and back, in each pass; in none where nothing is learned."""
     model, inputs = batch_of("chain", 8)
     placement = in_slices("chain", model, inputs, 4, 2, make=placements.of_data_parallel)
-    assert [share.slices for share in placement.shares] == [(0, 1), (2, 3)]
+    assert [share.slices for share in placement.programs.shares] == [(0, 1), (2, 3)]
     assert verify(model, placement, inputs).failures == ()
     parameters = sum(one.nbytes for one in model.parameters())
     statistics = 8 * 2 * (6 + 6 + 4)
@@ -214,7 +216,7 @@ def test_what_is_refused():
         in_slices("instances", model, images, 2, 2)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4), nn.GroupNorm(2, 4)).double()
     placement = in_slices("samples", model, [images[0].double()], 2, 2)
-    assert not placement.has_norms_of_batch
+    assert not placement.programs.has_norms_of_batch
     assert verify(model, placement, [images[0].double()]).failures == ()
     plain = Modelling(batch_size=4, slices=2)
     model, inputs = batch_of("chain", 4)
@@ -228,7 +230,7 @@ def test_statistics_of_16_bits_are_refused_before_anything_is_computed():
     placement = in_slices("chain", model, inputs, 2, 2)
     said = r"norms of the batch, which is in slices, in torch\.bfloat16: accepted are float32 and"
     calls = []
-    for one in (one for part in range(2) for one in placement.submodule(part).modules()):
+    for one in (one for part in range(2) for one in placement.programs.submodule(part).modules()):
         one.register_forward_pre_hook(lambda *_: calls.append(1))
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(PlacementError, match=said):
         placement.step(inputs, None, lambda result, _: result.square().mean())

@@ -67,7 +67,7 @@ def test_random_partitions(
     assert found.failures == ()
     if micro_batches == 1:  # the joint hypergraph, of maps and of parameters
         learns = any(one.requires_grad for one in model.parameters())
-        volume = placement.partition.evaluation.volume
+        volume = placement.programs.partition.evaluation.volume
         assert not learns or found.traffic.forward_bytes.sum() == volume
 
 
@@ -106,7 +106,7 @@ def test_20_steps_with_norms_and_dropout_and_then_evaluation():
     learned = [
         torch.optim.SGD(one.parameters(), lr=0.01, momentum=0.9) for one in (model, placement)
     ]
-    sizes = [share.samples(8) for share in placement.shares]
+    sizes = [share.samples(8) for share in placement.programs.shares]
     targets = torch.randn(8, 4, 6, 6, dtype=torch.float64)
     for step in range(20):
         for optimizer in learned:
@@ -130,7 +130,7 @@ def test_20_steps_with_norms_and_dropout_and_then_evaluation():
 def test_data_parallelism_copies_nothing_and_slices_that_lie_alike_are_one():
     model, inputs = batch_of("residual", 8)
     placement = in_slices("residual", model, inputs, 8, 2, make=placements.of_data_parallel)
-    assert [share.slices for share in placement.shares] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [share.slices for share in placement.programs.shares] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert verify(model, placement, inputs).failures == ()
     size = sum(one.nbytes for one in model.parameters())
     there, back = (getattr(placement.runtime.last.traffic, f"{way}_bytes") for way in WAYS)

@@ -1,0 +1,465 @@
+"""What the parts of a placement do in one form, and what that says of a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+from torch import fx
+
+from hgpart.errors import PlacementError, check_whole
+from hgpart.execution.outlines import outline
+from hgpart.execution.program import PartProgram
+from hgpart.execution.step_run import Score
+from hgpart.execution.totals import Traffic
+from hgpart.execution.transfers import Share, Transfer
+from hgpart.hypergraph.metrics import Evaluation
+from hgpart.partition import Partition
+from hgpart.placement.building.blueprint import Blueprint
+from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.expected import (
+    expected,
+    expected_gradients,
+    expected_statistics,
+    expected_weights,
+    planned_bytes,
+    together,
+)
+from hgpart.placement.micro_batches import (
+    Total,
+    divided_values,
+    joined_results,
+    named_by_share,
+    score_of,
+    stand_in,
+)
+from hgpart.placement.shares.batch_shares import joined, sizes_of
+from hgpart.placement.shares.statistics import SharedStatistics
+from hgpart.placement.state.batch_statistics import batch_of
+from hgpart.schedules import make_schedule
+from hgpart.schedules.costs import Costs
+from hgpart.schedules.schedule import Schedule
+from hgpart.tracing.arguments import Arguments, Inputs, as_called
+from hgpart.work.figures import Work
+
+
+@dataclass(frozen=True, eq=False)
+class Programs:
+    """What the parts that a process holds do in one form, and what follows from that alone.
+
+    Most of it is of all parts: that of another process is known as well as one's own.
+
+    Attributes
+    ----------
+    blueprints : tuple of Blueprint
+        One for each share of the batch.
+    transfers : tuple of Transfer
+    parts : mapping of int to PartProgram
+    slices : mapping of int to mapping of str to Slice
+        Per part, by dotted attribute of its module.
+    drawing : fx.GraphModule or None
+        Draws the random masks.
+    idle : tuple of Slice
+        Elements of parameters of which no step of any part uses all, if part 0 is held: it has
+        them.
+    copies : mapping of int to frozenset of str
+        Per part, those attributes that are copies of the model's state: of parameters that belong
+        to another part, or of which only some belong to this one, which has them besides; of
+        buffers what steps of other shares than the first have.
+    owners : Blueprint
+        Of a partition by whose parts the model's parameters belong to; see `shares.owners`.
+    statistics : SharedStatistics
+        What travels between shares.
+    dtype : torch.dtype
+        What floating tensors travel in.
+    """
+
+    blueprints: tuple[Blueprint, ...]
+    transfers: tuple[Transfer, ...]
+    parts: Mapping[int, PartProgram]
+    slices: Mapping[int, Mapping[str, Slice]]
+    drawing: fx.GraphModule | None
+    idle: tuple[Slice, ...]
+    copies: Mapping[int, frozenset[str]]
+    owners: Blueprint
+    statistics: SharedStatistics
+    dtype: torch.dtype
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """Of the first share; all are of the same traced model."""
+        return self.blueprints[0]
+
+    @property
+    def k(self) -> int:
+        """The number of all parts."""
+        return self.blueprint.partition.k
+
+    @cached_property
+    def partition(self) -> Partition:
+        """The plan's; in another form than the plan's, the same of that form's layers.
+
+        Its volume is that of the present sizes; work stays the plan's, and imbalance with it.
+        """
+        return joined([(one.share, one.partition) for one in self.blueprints], self.work)
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What of a batch is computed at once: all of it, or slices that lie alike."""
+        return tuple(one.share for one in self.blueprints)
+
+    @property
+    def work(self) -> Work:
+        """What it divides."""
+        return self.blueprint.work
+
+    @property
+    def norms(self) -> str:
+        """What running statistics are updated by, ``micro-batch`` or ``batch``."""
+        return self.blueprint.norms
+
+    @property
+    def has_norms_of_batch(self) -> bool:
+        """Whether norms take statistics of several shares of a batch, or micro-batch, together."""
+        return bool(self.blueprint.norms_of_batch)
+
+    def submodule(self, part: int) -> fx.GraphModule:
+        """What a part does: it receives, computes its steps, packs and sends."""
+        if part not in self.parts:
+            raise PlacementError(f"part {part}: accepted are {', '.join(map(str, self.parts))}")
+        return self.parts[part].module
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the tensors among the model's inputs, in order."""
+        return self.blueprint.traced.inputs
+
+    @property
+    def operands(self) -> set[str]:
+        """Names of the inputs in the programs of parts: of each share of the batch."""
+        return {f"{one.prefix}{name}" for one in self.blueprints for name in self.inputs}
+
+    def owned_elsewhere(self) -> list[tuple[tuple[int, int], ...]]:
+        """Of each part, whose weights it has copies of, and the bytes of their gradients.
+
+        By the table; where the batch is in slices.
+        """
+        if len(self.shares) == 1:
+            return [()] * self.k
+        return [
+            tuple((owner, int(nbytes)) for owner, nbytes in enumerate(sent) if nbytes)
+            for sent in self._expected_weights().traffic
+        ]
+
+    def _expected_weights(self) -> Evaluation:
+        owners = self.owners.partition
+        return expected_weights(self.partition, owners, self.blueprint, self.dtype)
+
+    @property
+    def output_part(self) -> int:
+        """The part that has the result, or of it what is the first share's."""
+        return self.blueprint.output_part
+
+    @property
+    def output_parts(self) -> tuple[int, ...]:
+        """The part that has the result of each share of the batch."""
+        return tuple(one.output_part for one in self.blueprints)
+
+    def shares_of_result(self, part: int) -> tuple[int, ...]:
+        """Which shares a part has the result of."""
+        return tuple(at for at, output in enumerate(self.output_parts) if output == part)
+
+    def samples_of_result(self, part: int, *sizes: int) -> list[int]:
+        """Which samples of a batch, of micro-batches of some sizes, a part has the result of."""
+        return self._samples(self.shares_of_result(part), sizes)
+
+    def samples_read(self, part: int, sizes: Sequence[int]) -> list[int]:
+        """Which samples a part needs inputs of, in a batch of micro-batches of some sizes."""
+        return self._samples(self.shares_read(part), sizes)
+
+    def samples_needed(self, part: int, sizes: Sequence[int]) -> list[int]:
+        """Which samples a part needs inputs of, or has the result of."""
+        return self._samples(self._shares_needed(part), sizes)
+
+    def shares_read(self, part: int) -> tuple[int, ...]:
+        """Which shares a part needs inputs of."""
+        operands = self._operands_of(part)
+        return tuple(
+            at
+            for at, one in enumerate(self.blueprints)
+            if not operands.isdisjoint(f"{one.prefix}{name}" for name in self.inputs)
+        )
+
+    def _operands_of(self, part: int) -> set[Any]:
+        """Names of what the program of a part is given."""
+        return {node.target for node in self.parts[part].module.graph.find_nodes(op="placeholder")}
+
+    def _shares_needed(self, part: int) -> list[int]:
+        return sorted({*self.shares_read(part), *self.shares_of_result(part)})
+
+    def _samples(self, shares: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        found: list[int] = []
+        first = 0
+        for size in sizes:
+            ends = [*accumulate(sizes_of(self.shares, size), initial=first)]
+            found += chain.from_iterable(range(ends[at], ends[at + 1]) for at in shares)
+            first += size
+        return found
+
+    def build_results(self, results: Sequence[torch.Tensor]) -> Any:
+        """What the model returns, of the tensors in it."""
+        return self.blueprint.traced.structure(results)
+
+    def draw(self, batch_size: int) -> dict[str, torch.Tensor]:
+        """Random masks for a batch, whole, as the unpartitioned model would draw them now."""
+        if self.drawing is None:
+            return {}
+        drawn = self.drawing(batch_size)
+        masks = (mask.to(self.dtype) if mask.is_floating_point() else mask for mask in drawn)
+        return dict(zip(self.blueprint.draws.values(), masks, strict=True))
+
+    def check_targets(self, inputs: Sequence[torch.Tensor | None]) -> None:
+        """Raise a PlacementError if means that the model takes over targets leave some out."""
+        said = dict(zip(self.inputs, self.arguments.names, strict=True))
+        given = dict(zip(self.inputs, inputs, strict=True))
+        for name, ignored in self.blueprint.graph.mixing.ignored:
+            value = given[name]
+            if value is not None and bool((value.to(torch.int64) == ignored).any()):
+                raise PlacementError(
+                    f"{said[name]} holds {ignored}, which a mean that the model computes over "
+                    "targets leaves out: accepted in slices and micro-batches are other targets, "
+                    "or a loss function that computes the mean"
+                )
+
+    def check_types(self, inputs: Sequence[torch.Tensor | None]) -> None:
+        """Raise a PlacementError if an input has another type than the programs are for."""
+        arguments = self.arguments
+        for name, value, example in zip(arguments.names, inputs, arguments.tensors, strict=True):
+            dtype = self.dtype if example.is_floating_point() else example.dtype
+            if value is not None and value.dtype != dtype:
+                raise PlacementError(f"{name} of type {value.dtype}: accepted is {dtype}")
+
+    def check_inputs(self, batch_size: int, inputs: Sequence[torch.Tensor | None]) -> None:
+        """Raise a PlacementError if an input has another type or shape; None is not there."""
+        self.check_types(inputs)
+        shapes = self.blueprint.input_shapes(batch_size)
+        for name, value, shape in zip(self.arguments.names, inputs, shapes, strict=True):
+            if value is not None and tuple(value.shape) != shape:
+                raise PlacementError(
+                    f"{name} of shape {tuple(value.shape)}: accepted is {shape} in a batch of "
+                    f"{batch_size}, other sizes by for_inputs"
+                )
+
+    def check_there(self, inputs: Sequence[torch.Tensor | None], part: int) -> None:
+        """Raise a PlacementError if a part reads what is not there."""
+        read = self._operands_of(part)
+        for name, said, value in zip(self.inputs, self.arguments.names, inputs, strict=True):
+            reads = any(f"{one.prefix}{name}" in read for one in self.blueprints)
+            if value is None and reads:
+                raise PlacementError(
+                    f"part {part} reads {said}, which is None: accepted is a tensor"
+                )
+
+    def check_samples(self, batch_size: int) -> None:
+        """Raise a PlacementError if a micro-batch has too few samples, or too many."""
+        self.blueprint.input_shapes(batch_size)
+        for share, size in zip(self.shares, sizes_of(self.shares, batch_size), strict=True):
+            if not size:
+                raise PlacementError(
+                    f"a batch or micro-batch of {batch_size}, of which slice {share.slices[0]} of "
+                    f"{share.of} has no sample: accepted are larger ones"
+                )
+            self.blueprint.input_shapes(size)
+            self.blueprint.check_norms(batch_size if self.has_norms_of_batch else size)
+
+    def check_micro_batches(self, count: int) -> None:
+        """Raise a PlacementError if a batch can't be in so many; see `Blueprint.check_divided`."""
+        if count > 1:
+            self.blueprint.check_divided("micro-batches")
+
+    def check_norms_of_batch(self, devices: Iterable[torch.device]) -> None:
+        """Raise a PlacementError if statistics would be of 16 bits an element; see `place`."""
+        if not self.has_norms_of_batch:
+            return
+        kinds = {device.type for device in devices}
+        cast = [torch.get_autocast_dtype(one) for one in kinds if torch.is_autocast_enabled(one)]
+        for dtype in (self.dtype, *cast):
+            if dtype.itemsize < 4:
+                raise PlacementError(
+                    f"norms of the batch, which is in slices, in {dtype}: accepted are float32 and "
+                    "float64, and autocast is not"
+                )
+
+    def expected(self, batch_size: int) -> Evaluation:
+        """The figures of maps at a batch size, from the hypergraph and not the submodules."""
+        check_whole("batch size", batch_size)
+        return self._of_all_shares(expected, batch_size, backward=False)
+
+    def expected_gradients(self, batch_size: int) -> Evaluation:
+        """The same of a backward pass: of the nets whose layer a gradient is computed of.
+
+        What part s sent to part r in the forward pass comes back, so traffic and messages are
+        transposed.
+        """
+        return self._of_all_shares(expected_gradients, batch_size, backward=True)
+
+    def _of_all_shares(
+        self,
+        figures: Callable[[Blueprint, torch.dtype, int], Evaluation],
+        batch_size: int,
+        backward: bool,
+    ) -> Evaluation:
+        blueprints = self.blueprints
+        sizes = sizes_of(self.shares, batch_size)
+        found = [
+            figures(one, self.dtype, size) for one, size in zip(blueprints, sizes, strict=True)
+        ]
+        if self.has_norms_of_batch:
+            facts = self.partition, self.blueprint, self.dtype
+            found.append(expected_statistics(*facts, backward))
+        return found[0] if len(found) == 1 else together(found, self.blueprint.partition.speeds)
+
+    def expected_traffic(self, sizes: Sequence[int], backward: bool) -> Traffic:
+        """What a step should send in micro-batches of some sizes, by the same figures.
+
+        With backward passes, weights that several parts hold go from whom they belong to to the
+        others, and their gradients come back, once a step.
+        """
+        total = Traffic.none(self.k)
+        for size, count in Counter(sizes).items():
+            there = self.expected(size)
+            total.forward_bytes[:] += count * there.traffic
+            total.forward_messages[:] += count * there.messages
+            if backward:
+                back = self.expected_gradients(size)
+                total.backward_bytes[:] += count * back.traffic
+                total.backward_messages[:] += count * back.messages
+        if backward and len(self.shares) > 1:
+            weights = self._expected_weights()
+            total.forward_bytes[:] += weights.traffic.T
+            total.forward_messages[:] += weights.messages.T
+            total.backward_bytes[:] += weights.traffic
+            total.backward_messages[:] += weights.messages
+        return total
+
+    def planned_bytes(self, sizes: Sequence[int], learns: bool) -> int | None:
+        """Bytes of a step's forward passes by the plan's hypergraph: see `expected_traffic`.
+
+        None where a slice has no sample, of which a plan says nothing.
+        """
+        return planned_bytes(self.partition, self.blueprints, self.dtype, sizes, learns)
+
+    def by_share(self, results: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
+        """The tensors of the model's result for each share, of those of one after the other."""
+        each = len(results) // len(self.shares)
+        return [results[at * each : (at + 1) * each] for at in range(len(self.shares))]
+
+    def whole_result(self, by_share: Sequence[Sequence[torch.Tensor]]) -> Any:
+        """What the model returns, of the tensors of each share's result."""
+        return self.build_results(joined_results(self.blueprint, by_share))
+
+    def score(
+        self,
+        targets: Any,
+        loss_fn: Callable[[Any, Any], torch.Tensor] | None,
+        sizes: Sequence[int],
+        part: int,
+        *,
+        alone: bool = False,
+        total: Total | None = lambda counts: counts,
+    ) -> Score:
+        """What a part that has results makes of them; see `score_of`.
+
+        For a part alone, targets may be of the samples that it needs, or has the result of.
+        """
+        of_shares = [sizes_of(self.shares, size) for size in sizes]
+        shares = self.shares_of_result(part)
+        some = (self._shares_needed(part), shares) if alone else ()
+        counted = shares if alone else range(len(self.shares))
+        all_are_here = not alone or len({*self.output_parts}) == 1
+        return score_of(
+            self.build_results,
+            targets,
+            loss_fn,
+            of_shares,
+            shares,
+            some,
+            total=total,
+            counted=counted,
+            stand_in=partial(stand_in, self.blueprint) if all_are_here else None,
+        )
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Where micro-batches of one batch are run: what norms update once, they do at its end."""
+        return batch_of(self.parts) if self.norms == "batch" else nullcontext()
+
+    @property
+    def arguments(self) -> Arguments:
+        """What the model was traced with, and so is called with."""
+        return self.blueprint.traced.arguments
+
+    def tensors_of(self, inputs: Inputs) -> list[torch.Tensor]:
+        """The tensors among inputs that the model is called with.
+
+        Raises
+        ------
+        ArgumentError
+            As where it is called.
+        """
+        return self.arguments.tensors_of(*as_called(inputs))
+
+    def batch_size_of(self, inputs: Sequence[torch.Tensor]) -> int:
+        """Samples in the tensors of a call."""
+        size = self.arguments.batch_size(inputs)
+        if size is None:
+            raise PlacementError(
+                "no input has samples: accepted are inputs with a batch among them"
+            )
+        return size
+
+    @cached_property
+    def plain_schedule(self) -> Schedule:
+        """What a step goes by where none is asked for: the whole batch at once."""
+        outlines = [outline(self.parts[part], {}) for part in sorted(self.parts)]
+        return make_schedule(outlines, "sequential", 1, Costs())
+
+    def divided(
+        self,
+        inputs: Sequence[torch.Tensor | None],
+        sizes: Sequence[int],
+        part: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The values of placeholders for each micro-batch, of the tensors among the inputs.
+
+        Random masks among them, which are drawn now. For a part alone, inputs may be of the samples
+        that it needs, or reads, and None where it reads none.
+
+        Raises
+        ------
+        PlacementError
+            If an input has another shape or type than the programs are for, a part reads one that
+            is None, or a mean that the model computes leaves out some targets.
+        """
+        if part is not None:
+            self.check_there(inputs, part)
+        if len(sizes) * len(self.shares) > 1:
+            self.check_targets(inputs)
+        values: dict[str, Any] = {
+            name: value
+            for name, value in zip(self.inputs, inputs, strict=True)
+            if value is not None
+        }
+        values.update(self.draw(sum(sizes)))
+        some = () if part is None else (self._shares_needed(part), self.shares_read(part))
+        of_shares = [sizes_of(self.shares, size) for size in sizes]
+        by_share = divided_values(self.blueprint, values, of_shares, some)
+        for batch in by_share:
+            for own in batch:
+                self.check_inputs(own["batch_size"], [own.get(name) for name in self.inputs])
+        return [named_by_share(self.blueprints, batch) for batch in by_share]
