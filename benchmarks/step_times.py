@@ -40,7 +40,7 @@ from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch
-from hgpart.run.scheduling import schedule_among
+from hgpart.run.scheduling import schedule
 from hgpart.run.training.loop import class_scores
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 
@@ -190,10 +190,10 @@ class Bench:
     def placed(self, name: str, model: DistributedModel, rule: str, m: int) -> Step:
         """A part of it in each process."""
         sgd = torch.optim.SGD([{"params": [*model.parameters()]}], lr=0.01)
-        schedule = schedule_among(model, rule, m, batch_size=len(self.images))
+        order = schedule(model, rule, m, batch_size=len(self.images))
 
         def step() -> None:
-            model.step([self.images], self.labels, loss_of, schedule, batch_size=self.batch)
+            model.step([self.images], self.labels, loss_of, order, batch_size=self.batch)
             sgd.step()
             sgd.zero_grad()
             self.note(name, model, m)
@@ -203,7 +203,7 @@ class Bench:
     def stream(self, name: str, model: DistributedModel, rule: str, in_flight: int) -> Step:
         """The same, without a flush between batches."""
         sgd = torch.optim.SGD([{"params": [*model.parameters()]}], lr=0.01)
-        schedule = schedule_among(model, rule, STREAM, in_flight=in_flight)
+        order = schedule(model, rule, STREAM, in_flight=in_flight)
         batches = [([self.images], self.labels)] * STREAM
         updates: list[float] = []
 
@@ -213,7 +213,7 @@ class Bench:
 
         def step() -> None:
             updates.clear()
-            model.stream(batches, loss_of, update, schedule, self.batch)
+            model.stream(batches, loss_of, update, order, self.batch)
             sgd.zero_grad()
             self.note(name, model, 1, STREAM)
             self.seconds[name] = (updates[-1] - updates[1]) / (STREAM - 2)

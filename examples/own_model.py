@@ -56,7 +56,7 @@ def main() -> None:
         # This process has the weights of its own part alone, and loads the samples that it needs.
         placed = hgpart.place(net, plan, parts=[connection.rank])
         model = hgpart.DistributedModel(placed, connection)
-        order = hgpart.schedule_among(model, "greedy", micro_batches=2, batch_size=BATCH_SIZE)
+        order = hgpart.schedule(model, "greedy", micro_batches=2, batch_size=BATCH_SIZE)
         shuffled = RandomSampler(data, generator=torch.Generator().manual_seed(0))
         batches = BatchSampler(shuffled, BATCH_SIZE, drop_last=True)
         loader = DataLoader(data, batch_sampler=hgpart.PartSampler(batches, model, order))

@@ -91,7 +91,6 @@ from .run.processes.connection import Connection as Connection
 from .run.processes.connection import connect as connect
 from .run.distributed import DistributedModel as DistributedModel
 from .run.scheduling import schedule as schedule
-from .run.scheduling import schedule_among as schedule_among
 from .run.scheduling import load_schedule as load_schedule
 from .run.training.part_sampler import PartSampler as PartSampler
 from .recommendation.ranking import Ranked as Ranked

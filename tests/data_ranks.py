@@ -28,7 +28,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import PlacedModel, RankModel
 from hgpart.run.processes.connection import Connection, connect
-from hgpart.run.scheduling import schedule, schedule_among
+from hgpart.run.scheduling import schedule
 from hgpart.run.training.data import Data
 from hgpart.run.training.loop import TrainingOptions, train
 from hgpart.schedule_wanted import Scheduling
@@ -132,7 +132,7 @@ def loaded(connection, placed):
         return BatchSampler(order, BATCH, drop_last=True)
 
     facts = "1f1b", MICRO_BATCHES
-    orders = schedule(threads, *facts), schedule_among(process, *facts)
+    orders = schedule(threads, *facts), schedule(process, *facts)
     sampler = PartSampler(batches(), process, orders[1])
     own = DataLoader(data, batch_sampler=sampler)
     whole = DataLoader(beside, batch_sampler=batches())

@@ -25,7 +25,7 @@ from hgpart import Modelling, partition_model, place
 from hgpart.errors import HgpartError, TraceError
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
-from hgpart.run.scheduling import schedule, schedule_among
+from hgpart.run.scheduling import schedule
 
 SECONDS = 120  # that all may take
 SAMPLES = 7
@@ -63,7 +63,7 @@ def differences(connection: Connection, way: str) -> str:
         result = placed(*given, **inputs, batch_size=SAMPLES)
         placed.backward(None if result is None else mse_loss(result, TARGETS))
     else:
-        order = schedule_among(placed, "1f1b", 3)
+        order = schedule(placed, "1f1b", 3)
         for each in (larger, inputs, larger) if way.startswith("sizes") else (inputs,):
             threads.step(each, TARGETS, mse_loss, schedule(threads, "1f1b", 3))
             given = each if placed.reads_inputs else ()

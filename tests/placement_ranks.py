@@ -38,7 +38,7 @@ from hgpart.execution.totals import Traffic
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
-from hgpart.run.scheduling import schedule_among
+from hgpart.run.scheduling import schedule
 from hgpart.tracing.traced_model import TracedModel
 
 # Partitions besides the one of random blocks.
@@ -134,7 +134,7 @@ def step(placed: DistributedModel, expected: Original) -> Any:
         made.append(results)
         return expected.mean_loss(results, samples)
 
-    order = schedule_among(placed, "zero-bubble", len(SIZES))
+    order = schedule(placed, "zero-bubble", len(SIZES))
     placed.step(expected.inputs, torch.arange(BATCH), loss_of, order)
     return joined(made) if made else None
 

@@ -51,7 +51,7 @@ from hgpart.placement.shares import joining, messages
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.state_post import StatePost
-from hgpart.run.scheduling import schedule, schedule_among
+from hgpart.run.scheduling import schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
@@ -125,7 +125,7 @@ def compare(
         loss_fn = nn.functional.mse_loss
         if micro_batches not in orders:
             facts = "greedy", micro_batches
-            orders[micro_batches] = [schedule(threads, *facts), schedule_among(process, *facts)]
+            orders[micro_batches] = [schedule(threads, *facts), schedule(process, *facts)]
         torch.manual_seed(step)
         expected = threads.step(inputs, targets, loss_fn, orders[micro_batches][0])
         torch.manual_seed(step)
@@ -182,7 +182,7 @@ def streams(connection: Connection) -> list[str]:
         options = "async", 6, Costs(message=1e-3)
         orders = [
             schedule(threads, *options, in_flight=in_flight),
-            schedule_among(process, *options, in_flight=in_flight),
+            schedule(process, *options, in_flight=in_flight),
         ]
         if orders[0].fingerprint != orders[1].fingerprint:
             wrong.add("order")
@@ -327,7 +327,7 @@ def loops(connection: Connection) -> list[str]:
     """Gradients of matrices are products of all micro-batches where samples are few."""
     threads, process = wide(connection)
     learned = [torch.optim.SGD(one.parameters(), lr=0.05) for one in (threads, process)]
-    orders = [schedule(threads, "gpipe", 3), schedule_among(process, "gpipe", 3)]
+    orders = [schedule(threads, "gpipe", 3), schedule(process, "gpipe", 3)]
     wrong: set[str] = set()
     end = StatePost.end_backward
 

@@ -292,7 +292,7 @@ class DistributedModel(nn.Module):
             As in `Placement.step`, also called once more for each micro-batch if it returns
             (sum, count); the same on all ranks.
         schedule : Schedule, optional
-            The same on all ranks, as of `hgpart.run.scheduling.schedule_among`; the whole batch at
+            The same on all ranks, as of `hgpart.run.scheduling.schedule`; the whole batch at
             once when left out.
         batch_size : int, optional
             Of all ranks' samples. Where no input says it, and where the batch is in slices: inputs
@@ -495,7 +495,7 @@ class DistributedModel(nn.Module):
         update : callable
             Told this rank when it is to change its parameters by their `grad`.
         schedule : Schedule
-            The same on all ranks, as of `hgpart.run.scheduling.schedule_among`.
+            The same on all ranks, as of `hgpart.run.scheduling.schedule`.
         batch_size : int
             Of every batch. By a plan over slices, where inputs may be of this rank's samples alone,
             a smaller last batch can't be told from these: a loader has to have ``drop_last=True``.

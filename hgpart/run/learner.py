@@ -21,7 +21,7 @@ from hgpart.placement.accounting import known_peak_bytes
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.scheduling import costs_of, wanted_among, wanted_schedule
+from hgpart.run.scheduling import costs_of, wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import times
@@ -277,14 +277,11 @@ class _Scheduled:
 
     scheduling: Scheduling
 
-    def __init__(
-        self,
-        placement: Placement,
-        scheduling: Scheduling | None,
-        make: Callable[[Scheduling, bool, int, int | None], Schedule],
-    ) -> None:
-        self.scheduling, self.norms = scheduling or Scheduling(), placement.programs.norms
-        self._placement, self._make = placement, make
+    def __init__(self, model: Placement | DistributedModel, scheduling: Scheduling | None) -> None:
+        self._scheduled = model
+        self._placement = model if isinstance(model, Placement) else model.placement
+        self.scheduling = scheduling or Scheduling()
+        self.norms = self._placement.programs.norms
         self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
 
     def schedule(self, batches: int = 1, batch_size: int | None = None) -> Schedule:
@@ -294,7 +291,7 @@ class _Scheduled:
         """
         key = self._placement.training, torch.is_grad_enabled(), batches, batch_size
         if key not in self._schedules:
-            self._schedules[key] = self._make(self.scheduling, *key[1:])
+            self._schedules[key] = wanted_schedule(self._scheduled, self.scheduling, *key[1:])
         return self._schedules[key]
 
     def planned(self, batches: int, batch_size: int) -> tuple[Event, ...]:
@@ -336,7 +333,7 @@ class PlacedModel(_Scheduled, WholeModel):
 
     def __init__(self, placement: Placement, scheduling: Scheduling | None = None) -> None:
         WholeModel.__init__(self, placement)
-        _Scheduled.__init__(self, placement, scheduling, partial(wanted_schedule, placement))
+        _Scheduled.__init__(self, placement, scheduling)
         self.placement = placement
         self.device = placement.devices[placement.programs.output_part]
         self.dtype = placement.dtype
@@ -416,7 +413,7 @@ class RankModel(_Scheduled):
     """A Learner for the part of a placement that this process holds."""
 
     def __init__(self, model: DistributedModel, scheduling: Scheduling | None = None) -> None:
-        super().__init__(model.placement, scheduling, partial(wanted_among, model))
+        super().__init__(model, scheduling)
         self.model, self.dtype = model, model.placement.dtype
         self.processes = model.connection.k
         self.first = model.connection.rank == 0

@@ -29,7 +29,7 @@ from hgpart.schedules.schedule_files import read_schedule
 
 
 def schedule(
-    placement: Placement,
+    model: Placement | DistributedModel,
     rule: str = DEFAULT,
     micro_batches: int = 1,
     costs: CostModel | None = None,
@@ -48,8 +48,9 @@ def schedule(
 
     Parameters
     ----------
-    placement : Placement
-        All its parts in this process.
+    model : Placement or DistributedModel
+        A placement has all its parts in this process. Of a distributed model each rank has its own,
+        and all ranks call this: of what they take costs to be, rank 0's counts.
     rule : str
         ``sequential``, ``gpipe``, ``1f1b``, ``zero-bubble`` or ``greedy``; ``async`` is for
         `Placement.stream`.
@@ -79,67 +80,9 @@ def schedule(
         If there are to be several micro-batches, and the model mixes samples, or reads a
         buffer and changes it.
     RunError
-        If this process does not hold all parts.
+        If a placement does not hold all parts. On all ranks, if they ask for different schedules.
     """
-    options = rule, micro_batches, costs, backward, in_flight, recompute, batch_size
-    gather = _all_are_here(placement)
-    if batch_size is not None:
-        placement.for_batch(batch_size)
-    return _by_rule(placement, gather, *options)
-
-
-def schedule_among(
-    model: DistributedModel,
-    rule: str = DEFAULT,
-    micro_batches: int = 1,
-    costs: CostModel | None = None,
-    *,
-    backward: bool = True,
-    in_flight: int | None = None,
-    recompute: bool = False,
-    batch_size: int | None = None,
-) -> Schedule:
-    """The same as `schedule` where each rank has its own part; all ranks call it.
-
-    Of what ranks take costs to be, rank 0's counts, for all of them; all else they have to agree
-    on: a rank that had another order would wait for what is never sent.
-
-    Raises
-    ------
-    RunError
-        On all ranks, if they ask for different schedules.
-    """
-    options = rule, micro_batches, costs, backward, in_flight, recompute, batch_size
-    if batch_size is not None:
-        model.for_batch(batch_size)
-    return _by_rule(model.placement, model.connection.gather, *options)
-
-
-Gather = Callable[[Any], list[Any]]  # what all processes have, in their order
-
-
-def _all_are_here(placement: Placement) -> Gather:
-    """Gather from the only process that there is."""
-    held = placement.programs.parts
-    if len(held) != placement.k:
-        raise RunError(
-            f"this process holds {len(held)} of {placement.k} parts: accepted is all of them"
-        )
-    return lambda value: [value]
-
-
-def _by_rule(
-    placement: Placement,
-    gather: Gather,
-    rule: str,
-    micro_batches: int,
-    costs: CostModel | None,
-    backward: bool,
-    in_flight: int | None,
-    recompute: bool,
-    batch_size: int | None,
-) -> Schedule:
-    """See `schedule`."""
+    placement, gather = _among(model, batch_size)
     check_rule(rule)
     check_micro_batches(micro_batches)
     if batch_size is not None:
@@ -161,6 +104,32 @@ def _by_rule(
     said = {**options, "recompute": recompute, "batch_size": batch_size}
     again = divided if recompute and backward else None
     return _made(placement, gather, make, said, again, batch_size, costs)
+
+
+Gather = Callable[[Any], list[Any]]  # what all processes have, in their order
+
+
+def _among(
+    model: Placement | DistributedModel, batch_size: int | None = None
+) -> tuple[Placement, Gather]:
+    """The placement, switched to a batch size if there is one, and how its processes gather."""
+    if isinstance(model, Placement):
+        held = model.programs.parts
+        if len(held) != model.k:
+            raise RunError(
+                f"this process holds {len(held)} of {model.k} parts: accepted is all of them"
+            )
+        placement, gather = model, _from_one
+    else:
+        placement, gather = model.placement, model.connection.gather
+    if batch_size is not None:
+        model.for_batch(batch_size)
+    return placement, gather
+
+
+def _from_one(value: Any) -> list[Any]:
+    """Gather from the only process that there is."""
+    return [value]
 
 
 def _from_file(
@@ -259,12 +228,12 @@ def load_schedule(path: Path | str, placement: Placement) -> Schedule:
     PlanError
         If it is for another placement.
     """
-    _all_are_here(placement)
+    _among(placement)
     return read_schedule(path).of([*outlines_here(placement)])
 
 
 def wanted_schedule(
-    placement: Placement,
+    model: Placement | DistributedModel,
     wanted: Scheduling,
     backward: bool,
     batches: int = 1,
@@ -278,45 +247,21 @@ def wanted_schedule(
     ------
     ArgumentError
         If there are to be backward passes, and the file has none.
-    """
-    if wanted.file is None:
-        return schedule(placement, **_asked(wanted, backward, batches), batch_size=batch_size)
-    gather = _all_are_here(placement)
-    if batch_size is not None:
-        placement.for_batch(batch_size)
-    return _from_file(placement, gather, wanted, backward, batch_size)
-
-
-def wanted_among(
-    model: DistributedModel,
-    wanted: Scheduling,
-    backward: bool,
-    batches: int = 1,
-    batch_size: int | None = None,
-) -> Schedule:
-    """The same as `wanted_schedule` where each rank has its own part; all ranks call it.
-
-    Raises
-    ------
     RunError
-        On all ranks, if they ask for different schedules, or have files of different orders.
+        As of `schedule`; and if ranks have files of different orders.
     """
     if wanted.file is None:
-        return schedule_among(model, **_asked(wanted, backward, batches), batch_size=batch_size)
-    gather = model.connection.gather
-    if batch_size is not None:
-        model.for_batch(batch_size)
-    return _from_file(model.placement, gather, wanted, backward, batch_size)
-
-
-def _asked(wanted: Scheduling, backward: bool, batches: int) -> dict[str, Any]:
-    return {
-        "rule": wanted.rule,
-        "micro_batches": batches if wanted.is_stream else wanted.micro_batches,
-        "backward": backward,
-        "in_flight": wanted.in_flight,
-        "recompute": wanted.recompute,
-    }
+        return schedule(
+            model,
+            wanted.rule,
+            batches if wanted.is_stream else wanted.micro_batches,
+            backward=backward,
+            in_flight=wanted.in_flight,
+            recompute=wanted.recompute,
+            batch_size=batch_size,
+        )
+    placement, gather = _among(model, batch_size)
+    return _from_file(placement, gather, wanted, backward, batch_size)
 
 
 def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = None) -> Costs:

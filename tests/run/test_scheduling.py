@@ -12,7 +12,7 @@ from placed_models import model_of, placed
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.threads.workers import Workers
 from hgpart.placement import Placement
-from hgpart.run.scheduling import schedule, schedule_among, wanted_among
+from hgpart.run.scheduling import schedule, wanted_schedule
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule_files import save_schedule
@@ -22,7 +22,7 @@ K = 2
 
 @dataclass
 class Rank:
-    """What `schedule_among` needs of a DistributedModel and its connection, in a thread."""
+    """What `schedule` needs of a DistributedModel and its connection, in a thread."""
 
     placement: Placement
     rank: int
@@ -71,7 +71,7 @@ def test_the_costs_of_rank_0_count_for_all(placements, recompute):
     assert alone[0] != alone[1]
 
     def made(here):
-        return schedule_among(here, "greedy", 4, costs[here.rank], recompute=recompute).order
+        return schedule(here, "greedy", 4, costs[here.rank], recompute=recompute).order
 
     assert on_ranks(placements, made) == [alone[0]] * K
 
@@ -84,7 +84,7 @@ def test_ranks_that_ask_for_different_schedules_all_say_so(placements, tmp_path)
 
     def said(*wanted):
         first, second = on_ranks(
-            placements, lambda here: wanted_among(here, wanted[here.rank], backward=True)
+            placements, lambda here: wanted_schedule(here, wanted[here.rank], backward=True)
         )
         assert first == second
         assert first.startswith("rank 0 asks for a schedule by ")
