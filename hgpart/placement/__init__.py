@@ -36,9 +36,9 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
 from hgpart.partitioned_model import PartitionedModel, partition_model
+from hgpart.placement.as_module.original_modules import skeleton
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.mode_programs import share_blueprints
-from hgpart.placement.modes import skeleton
 from hgpart.placement.placement import Placement
 from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.state.batch_statistics import check_norms

@@ -34,6 +34,7 @@ from hgpart.placement.as_module.original_modules import (
     listed_children,
     modes_of,
     set_modes,
+    skeleton,
 )
 from hgpart.placement.as_module.whole_tensors import warn_of_optimizers
 from hgpart.placement.building.blueprint import UNUSED, Blueprint
@@ -59,7 +60,6 @@ from hgpart.placement.mode_programs import (
     with_input_gradients,
     with_unused,
 )
-from hgpart.placement.modes import skeleton
 from hgpart.placement.other_forms import does_the_same, programs_of, retraced
 from hgpart.placement.parts import Parts
 from hgpart.placement.programs import Programs

@@ -26,7 +26,7 @@ from hgpart.partition import partition_graph
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
 from hgpart.placement.accounting import known_peak_bytes
-from hgpart.placement.modes import skeleton
+from hgpart.placement.as_module.original_modules import skeleton
 from hgpart.timing.made_up import drawn, weight
 from hgpart.timing.passes import clock_of
 from hgpart.tracing.batches import at_batch

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hgpart.placement.modes import skeleton
+from hgpart.placement.as_module.original_modules import skeleton
 from hgpart.tracing.model_outline import outline_of
 
 

@@ -12,7 +12,7 @@ import copy
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import PlacementError
+from hgpart.operators.calls import has_gradients
 from hgpart.tracing.model_outline import content_in
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -28,6 +29,9 @@ _FIXED = (
     *(bool, int, float, complex, str, bytes, type(None), type, FunctionType, BuiltinFunctionType),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
+
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class SliceName(str):
@@ -383,3 +387,25 @@ def set_modes(model: nn.Module, modes: tuple[bool, ...]) -> None:
     every: list[nn.Module] = [one for _, one in model.named_modules(remove_duplicate=False)]
     for one, mode in zip(every, modes, strict=True):
         one.training = mode
+
+
+def skeleton(model: M) -> M:
+    """A copy of a model without its weights: the floating tensors of its state are on meta."""
+    kept = {
+        id(tensor): _without_storage(tensor)
+        for tensor in model.state_dict(keep_vars=True).values()
+        if isinstance(tensor, torch.Tensor) and has_gradients(tensor.dtype)
+    }
+    # What a model has computed of its weights, and keeps, torch does not copy with its history.
+    for module in model.modules():
+        for value in pytree.tree_leaves(vars(module)):
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                kept[id(value)] = value.detach()
+    return copy.deepcopy(model, dict(kept))
+
+
+def _without_storage(tensor: torch.Tensor) -> torch.Tensor:
+    empty = tensor.detach().to("meta")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty
