@@ -15,7 +15,7 @@ import hgpart
 ROOT = Path(hgpart.__file__).parent
 
 ORDER = [
-    *("errors", "arrays", "terminal", "cores", "freed_memory", "own_python", "sequences", "files"),
+    *("errors", "arrays", "terminal", "cores", "freed_memory", "processes", "sequences", "files"),
     "summary",
     *("operators", "tracing", "layers", "transformation", "zoo.architectures", "zoo", "work"),
     *("machines", "hypergraph", "hypergraph.formats"),
@@ -23,7 +23,7 @@ ORDER = [
     *("partition.native", "partition.bounds", "partition.exact", "partition"),
     *("schedules", "schedules.rules", "schedule_wanted", "plan", "partitioned_model"),
     *("execution.weights", "execution", "execution.threads"),
-    *("placement.cutting", "placement.state", "placement.programs.shares", "placement.building"),
+    *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
     *("placement.as_module", "placement", "timing", "prediction"),
     *("run.processes", "machines.calibration", "run", "run.training", "timecut"),
     *("bench.ways", "bench", "recommendation"),

@@ -7,11 +7,9 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
@@ -31,6 +29,7 @@ from hgpart.bench.ways.way import APART, PIPELINES, SERVERS, SINGLE, Way
 from hgpart.bench.ways.worker import Failure, Hire, Lap, Learn, Worker, apart, single
 from hgpart.errors import HgpartError, RunError, first_line
 from hgpart.freed_memory import give_back_freed_memory, keep_freed_memory
+from hgpart.processes import end_with_starter
 from hgpart.run.processes.connection import TORCHS_PLACE
 
 PLACE_IN_MEMORY = Path("/proc/self")  # Linux's accounts of this process
@@ -57,7 +56,7 @@ def work(
 ) -> None:
     """Be a process of a way, from its beginning to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_starter()
     # A lock that torch makes while it traces, and loses with the process, would be complained of.
     multiprocessing.set_start_method("fork", force=True)
     os.environ.update(environment)
@@ -88,14 +87,6 @@ def _say_nothing() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # standard output and standard error
         os.dup2(nowhere, stream)
-
-
-def _end_with_parent() -> None:
-    """End when who started this process is gone, even if it was killed."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _failure(error: BaseException) -> Failure:

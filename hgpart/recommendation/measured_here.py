@@ -16,7 +16,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.calibration.here import device_here
 from hgpart.machines.machine import Link, Machine
 from hgpart.machines.machine_files import load_machine
-from hgpart.own_python import own_python
+from hgpart.processes import run
 from hgpart.timing.layer_timing import time_layers
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.layer_times import LayerTimes
@@ -34,14 +34,10 @@ def machine_here(k: int, threads: int, otherwise: str) -> tuple[Machine, str]:
     processes = k if k <= usable_cores() else 2
     with TemporaryDirectory() as folder:
         file = Path(folder) / "machine.json"
-        command = (
-            *own_python("from hgpart.__main__ import main; main()"),
-            *("calibrate", "--processes", str(processes), "--threads", str(threads)),
-            *("--output", str(file)),
-        )
-        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, check=False)
-        if ended.returncode:
-            raise RunError(f"'hgpart calibrate' has failed with status {ended.returncode}")
+        options = "--processes", str(processes), "--threads", str(threads), "--output", str(file)
+        begin = "from hgpart.__main__ import main; main()"
+        if status := run(begin, ["calibrate", *options], stdout=subprocess.DEVNULL):
+            raise RunError(f"'hgpart calibrate' has failed with status {status}")
         measured = load_machine(file)
     if processes == k:
         keep = f"hgpart calibrate --processes {k} --threads {threads} -o machine.json"

@@ -16,10 +16,9 @@ import torch
 from hgpart.cores import usable_cores
 from hgpart.errors import RunError
 from hgpart.freed_memory import keep_freed_memory
-from hgpart.own_python import own_python
+from hgpart.processes import end, start
 from hgpart.timing.whole_model import WholeModel
 
-# As `hgpart.run.processes.launch` does: they import what this process does.
 START = "from hgpart.timing.neighbours import work; work(int(sys.argv[1]), int(sys.argv[2]))"
 GO, WAIT, READY = b"go\n", b"wait\n", b"ready\n"
 
@@ -52,13 +51,13 @@ class Neighbours:
 
     def __init__(self, whole: WholeModel, samples: int, count: int) -> None:
         threads = torch.get_num_threads()
-        command = [*own_python(START), str(samples), str(threads)]
         self._processes: list[subprocess.Popen[bytes]] = []
         text = whole.to_bytes()
         try:
             for _ in range(count):
-                process = subprocess.Popen(
-                    command,
+                process = start(
+                    START,
+                    [str(samples), str(threads)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
@@ -91,8 +90,8 @@ class Neighbours:
 
     def end(self) -> None:
         """End them."""
+        end(self._processes)
         for process in self._processes:
-            process.kill()
             process.communicate()
 
     def _tell(self, process: subprocess.Popen[bytes], what: bytes) -> None:

@@ -1,7 +1,7 @@
 """The process in which KaHyPar or Mt-KaHyPar runs: a hypergraph on stdin, its parts on stdout.
 
-It is run by its path with ``python -I -S`` and imports neither hgpart nor numpy, so that it
-starts in a few hundredths of a second. `isolated.py` is its other side.
+It is run by its path with ``python -I -S`` and imports no numpy, so that it starts in a few
+hundredths of a second. `isolated.py` is its other side.
 
 stdin: one line of JSON (see `main`), then the arrays, packed: pointers (int64), pins, costs,
 weights, capacities (int32). stdout: the part of each vertex (int32), again each time that a
@@ -10,7 +10,6 @@ better partition is found, so that the last one counts even if the process is ki
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import random
@@ -20,8 +19,6 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
-
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 @dataclass(frozen=True)
@@ -165,20 +162,14 @@ def read_instance(stream: BinaryIO, vertices: int, nets: int, pins: int, k: int)
     )
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel end this process with its parent: KaHyPar would never look."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
 def main() -> None:
     """Answer one request, whose JSON has the keys of `isolated.partition_isolated`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it kills this process
     request = json.loads(sys.stdin.buffer.readline())
-    die_with(request["parent"])
     sys.path[:] = request["path"]
+    from hgpart.processes import end_with  # not found before; of hgpart there is no more in it
+
+    end_with(request["parent"])  # the partitioners would never look
     # The partitioners print to file descriptor 1: the answer gets one of its own.
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -7,7 +7,6 @@ that is killed, and write what they say to files, so that no rank's one line bec
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import re
@@ -21,30 +20,26 @@ import time
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, OutputError, RunError
 from hgpart.freed_memory import keep_freed_memory
-from hgpart.own_python import own_python
+from hgpart.processes import end, start
 from hgpart.terminal import printable
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, not listed
 
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 HERE = "127.0.0.1"
 LARGEST_PORT = 2**16 - 1
 WATCHED_EVERY = 0.05  # seconds
 NOTICING = 2.0  # seconds that the others have to notice by themselves that one died
-ENDING = 3.0  # seconds from SIGTERM to SIGKILL, and at most as many to be gone after it
 LINES_KEPT = 200  # of a rank's standard error
 ERROR = "hgpart: error: "  # what the hgpart command writes before its one line
 NAMES_RANK = re.compile(r"ranks? \d+\b")
 TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 
-# The processes import what their launcher does, wherever it was started.
 START = "from hgpart.run.processes.launch import begin; begin()"
 
 
@@ -78,16 +73,16 @@ def launch(program: str, arguments: Sequence[str], k: int) -> None:
     if k < 1:
         raise ArgumentError(f"k is {k}, expected at least 1 process")
     store = new_store(os.environ.get("MASTER_PORT", "0"))
-    command = [*own_python(START), str(os.getpid())]
-    command += ["terminal" if sys.stderr.isatty() else "", program, *arguments]
+    terminal = "terminal" if sys.stderr.isatty() else ""
     sys.stdout.flush()
     ranks: list[_Rank] = []
     try:
         for rank in range(k):
-            ranks.append(_Rank(rank, command, rank_environment(rank, k, store.port)))
+            environment = rank_environment(rank, k, store.port)
+            ranks.append(_Rank(rank, [terminal, program, *arguments], environment))
         failed = _watch(ranks)
     finally:
-        _end(ranks)
+        end([rank.process for rank in ranks])
         if sys.stderr.isatty():  # a rank that ended in mid-progress has hidden it
             sys.stderr.write("\x1b[?25h")
     if failed:
@@ -149,16 +144,16 @@ def rank_environment(rank: int, k: int, port: int) -> Mapping[str, str]:
 class _Rank:
     """One of the processes, and what it said on standard error."""
 
-    def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, rank: int, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.rank = rank
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
-        self.process = subprocess.Popen(
-            command,
+        self.process = start(
+            START,
+            arguments,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=None if rank == 0 else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is the launcher's; its own children end with it
         )
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()
@@ -231,18 +226,6 @@ def _watch(ranks: Sequence[_Rank]) -> list[_Rank]:
     return failed
 
 
-def _end(ranks: Sequence[_Rank]) -> None:
-    """End the processes, and those that they started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for rank in ranks:
-            with suppress(ProcessLookupError, PermissionError):  # there is none any more
-                os.killpg(rank.process.pid, number)
-        deadline = time.monotonic() + ENDING
-        for rank in ranks:
-            with suppress(subprocess.TimeoutExpired):
-                rank.process.wait(max(0.0, deadline - time.monotonic()))
-
-
 class _PassedOn(io.TextIOWrapper):
     """Standard error that the launcher writes to its terminal: progress may be shown on it."""
 
@@ -251,37 +234,17 @@ class _PassedOn(io.TextIOWrapper):
 
 
 def begin() -> None:
-    """Begin a process of `launch`: make sure that it ends with its launcher, and run the program.
+    """Begin a process of `launch`: run the program.
 
-    ``sys.argv`` is the launcher's process id, "terminal" if it has one, the program, its arguments.
+    ``sys.argv[1:]`` is "terminal" if the launcher has one, the program, its arguments.
     """
-    _, launcher, terminal, program = sys.argv[:4]
-    _end_with(int(launcher))
+    _, terminal, program = sys.argv[:3]
     keep_freed_memory()
     if terminal and os.environ["RANK"] == "0":
         buffer: IO[bytes] = sys.stderr.buffer
         sys.stderr = _PassedOn(buffer, line_buffering=True)
-    del sys.argv[:3]
+    del sys.argv[:2]
     if program.endswith(".py"):
         runpy.run_path(program, run_name="__main__")
     else:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
-
-
-def _end_with(launcher: int) -> None:
-    """End this process when its launcher ends, even if that is killed.
-
-    As `hgpart.partition.external.child.die_with`, which imports the whole package with it.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != launcher:
-            os._exit(1)
-    else:
-        threading.Thread(target=_watch_launcher, args=(launcher,), daemon=True).start()
-
-
-def _watch_launcher(launcher: int) -> None:
-    while os.getppid() == launcher:
-        time.sleep(1.0)
-    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,90 @@
+"""Code -> a process of our own: it imports what this one does, and ends with it.
+
+Of `python -m` and `python -c` the present folder is the first that is searched, and one with a
+folder named hgpart in it, as a checkout is, would take the place of the installed package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+ENDING = 3.0  # seconds from SIGTERM to SIGKILL, and at most as many to be gone after it
+BEGIN = "from hgpart.processes import end_with; end_with(int(sys.argv.pop(1)))"
+
+
+def start(code: str, arguments: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
+    """Start Python with some code, in which ``sys.argv[1:]`` are the arguments.
+
+    Ctrl-C is this process's alone, see `end`: the other one has a session of its own.
+
+    Parameters
+    ----------
+    code : str
+    arguments : sequence of str
+    options
+        Of `subprocess.Popen`.
+    """
+    path = f"import sys; sys.path[:] = sys.argv.pop(1).split({os.pathsep!r})"
+    command = [sys.executable, "-c", f"{path}; {BEGIN}; {code}"]
+    command += [os.pathsep.join(sys.path), str(os.getpid()), *arguments]
+    return subprocess.Popen(command, start_new_session=True, **options)
+
+
+def run(code: str, arguments: Sequence[str] = (), **options: Any) -> int:
+    """Wait for a process that is started so; returns its exit status."""
+    process = start(code, arguments, **options)
+    try:
+        return process.wait()
+    finally:
+        end([process])
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes that were started so, and those that they started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            with suppress(ProcessLookupError, PermissionError):  # there is none any more
+                os.killpg(process.pid, number)
+        deadline = time.monotonic() + ENDING
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+
+
+def end_with(parent: int) -> None:
+    """End this process when its parent ends, even if that is killed, and whatever it is doing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.killpg(0, signal.SIGKILL)
+
+
+def end_with_starter() -> None:
+    """The same for one of `multiprocessing`, whose parent is a server and not who started it."""
+    threading.Thread(target=_join_starter, daemon=True).start()
+
+
+def _join_starter() -> None:
+    starter = multiprocessing.parent_process()
+    assert starter is not None
+    starter.join()
+    os._exit(1)

@@ -1,0 +1,66 @@
+"""Processes that are started import what their parent does, wherever they are started."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from hgpart import processes
+
+
+def test_what_lies_in_the_present_folder_is_not_imported(tmp_path: Path) -> None:
+    """`hgpart recommend` in a checkout took its sources for the installed package, and failed."""
+    for name in ("hgpart", "colorsys"):
+        tmp_path.joinpath(name).mkdir()
+        tmp_path.joinpath(name, "__init__.py").write_text("raise ImportError('of the folder')")
+    code = "import colorsys, hgpart; print(colorsys.__file__, hgpart.__file__, sys.argv[1:])"
+    process = processes.start(code, ["more"], cwd=tmp_path, stdout=subprocess.PIPE)
+    printed = process.communicate()[0].decode()
+    assert process.returncode == 0
+    assert str(tmp_path) not in printed
+    assert printed.endswith("['more']\n")
+
+
+def test_it_ends_with_a_parent_that_is_killed() -> None:
+    sleep = "import time; time.sleep(60)"
+    parent = processes.start(
+        f"from hgpart import processes; child = processes.start({sleep!r}); "
+        "print(child.pid, flush=True); child.wait()",
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 30
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_running(child)
+
+
+def test_what_takes_no_notice_of_sigterm_is_killed_and_what_it_started_with_it() -> None:
+    process = processes.start(
+        "import signal, subprocess, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)",
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    processes.end([process])
+    assert process.returncode == -signal.SIGKILL
+    assert not is_running(child)
+    process.stdout.close()
+
+
+def test_one_that_is_waited_for_ends_where_the_wait_does() -> None:
+    assert processes.run("sys.exit(7)") == 7
+
+
+def is_running(process: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
