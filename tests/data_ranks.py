@@ -94,7 +94,7 @@ def differences(connection: Connection, name: str) -> list[str]:
         return place(copy.deepcopy(model), plan, parts=parts)
 
     wrong = {*trained(connection, placed), *loaded(connection, placed)}
-    needed = placed([rank]).samples_needed(rank, SIZES)
+    needed = placed([rank]).programs.samples_needed(rank, SIZES)
     if name == "ways" and not 0 < len(needed) <= 2 * MICRO_BATCHES:
         wrong.add(f"data parallelism reads {needed}")
     return sorted(set().union(*connection.gather(wrong)))
@@ -113,8 +113,8 @@ def trained(connection, placed):
     if found.accuracy != expected.accuracy:
         yield "accuracy"
     for what, noted, samples in (
-        ("images", data.train.read, here.samples_read(rank, SIZES)),
-        ("labels", data.train.named, here.samples_of_result(rank, *SIZES)),
+        ("images", data.train.read, here.programs.samples_read(rank, SIZES)),
+        ("labels", data.train.named, here.programs.samples_of_result(rank, *SIZES)),
     ):
         batches = [data.training_indices(step, BATCH) for step in range(STEPS)]
         if noted != [batch[at] for batch in batches for at in samples]:

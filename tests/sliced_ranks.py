@@ -129,7 +129,7 @@ def compare(
         torch.manual_seed(step)
         expected = threads.step(inputs, targets, loss_fn, orders[micro_batches][0])
         torch.manual_seed(step)
-        read = here.samples_read(rank, micro_batch_sizes(BATCH, micro_batches))
+        read = here.programs.samples_read(rank, micro_batch_sizes(BATCH, micro_batches))
         own = torch.full_like(inputs[0], torch.nan)  # others' samples are not looked at
         own[read] = inputs[0][read]
         loss = process.step([own], targets, loss_fn, orders[micro_batches][1], batch_size=BATCH)
@@ -142,7 +142,7 @@ def compare(
     with torch.no_grad():
         threads.eval(), process.eval()
         whole, own = threads(*inputs), process(*inputs, batch_size=BATCH)
-        samples = here.samples_of_result(rank, BATCH)
+        samples = here.programs.samples_of_result(rank, BATCH)
         if samples and not torch.equal(whole[samples], own):
             wrong.add("results in evaluation")
         threads.train(), process.train()
@@ -254,7 +254,7 @@ def after_changes(connection: Connection) -> list[str]:
     process.zero_grad()
     threads.eval(), process.eval()
     with torch.no_grad():
-        samples = here.samples_of_result(rank, len(targets))
+        samples = here.programs.samples_of_result(rank, len(targets))
         for done in (*changes, lambda _: process.double()):  # which is no change that others miss
             for one in (threads, here):
                 done(one)

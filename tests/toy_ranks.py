@@ -74,7 +74,7 @@ class Plain(nn.Module):
 
 
 class Toy(nn.Module):
-    """What `DistributedModel` needs of a placement, for one part."""
+    """What `DistributedModel` needs of a placement and its programs, for one part."""
 
     inputs = ("x",)
     arguments = arguments_of(nn.Identity(), torch.zeros(2, WIDTHS[0]))
@@ -94,8 +94,12 @@ class Toy(nn.Module):
             cuts = [0, *cuts, width]
             self.rows.append([list(range(cuts[p], cuts[p + 1])) for p in range(k)])
         self.transfers = self._transfers()
-        self.programs = {part: self._program(model)}
-        self.module = self.programs[part].module
+        self.parts = {part: self._program(model)}
+        self.module = self.parts[part].module
+
+    @property
+    def programs(self):
+        return self
 
     def takes(self, batch_size):
         return True

@@ -114,7 +114,7 @@ def test_a_broken_placement_fails(capfd, monkeypatch):
     def wrong(self, programs, *others):
         fill(self, programs, *others)
         with torch.no_grad():
-            next(programs.programs[0].module.parameters()).mul_(2)
+            next(programs.parts[0].module.parameters()).mul_(2)
 
     monkeypatch.setattr(HeldState, "fill", wrong)
     assert verify("--k", 2) == RunError.exit_status

@@ -183,7 +183,7 @@ def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
     stream = sliced("residual", 2, 2, 0)
     made = schedule(stream, "async", 3, batch_size=4)
     with pytest.raises(ArgumentError, match="a stream by a plan over slices"):
-        predict(stream, made, machine_of(2, FAST), in_proportion(stream.blueprint.graph))
+        predict(stream, made, machine_of(2, FAST), in_proportion(stream.programs.blueprint.graph))
 
 
 def test_parts_with_nothing_to_do_take_no_time() -> None:

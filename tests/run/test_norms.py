@@ -80,6 +80,6 @@ def test_evaluation_and_what_is_refused():
         placed(model, inputs, norms="slice")
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True))
     images = [torch.randn(2, 3, 6, 6)]
-    assert placed(model, images, k=2).norms == "micro-batch"
+    assert placed(model, images, k=2).programs.norms == "micro-batch"
     with pytest.raises(PlacementError, match=r"^1 updates running statistics by .*instance_norm"):
         placed(model, images, k=2, norms="batch")

@@ -69,7 +69,7 @@ def test_some_tasks_make_what_all_of_them_make_of_the_same_maps() -> None:
         count = graph.layers[at].tasks
         whole = made.share(at, count)
         made.fill(whole)
-        given = {name: one.make(3, CPU).detach() for name, one in whole.programs.operands.items()}
+        given = {name: one.make(3, CPU).detach() for name, one in whole.operands.items()}
         expected = called(whole, given)
         assert expected.shape[1] % count == 0
         for some in {1, count // 2, count - 1}:

@@ -24,7 +24,8 @@ def test_processes_read_their_own_samples_and_learn_what_one_does(tmp_path):
 
 
 def part(needed):
-    placement = SimpleNamespace(samples_needed=lambda rank, sizes: needed(sum(sizes)))
+    programs = SimpleNamespace(samples_needed=lambda rank, sizes: needed(sum(sizes)))
+    placement = SimpleNamespace(programs=programs)
     return SimpleNamespace(placement=placement, connection=SimpleNamespace(rank=0))
 
 
@@ -43,7 +44,7 @@ def test_other_samples_than_a_part_needs_are_refused():
     traced, graph = placements.traced_model(model, [images])
     modelling = Modelling(batch_size=9, slices=3)
     placement = place(model, placements.of_data_parallel(traced, graph, modelling, 3))
-    assert placement.samples_needed(1, (6, 3)) == [2, 3, 7]
+    assert placement.programs.samples_needed(1, (6, 3)) == [2, 3, 7]
     whole, own = (
         placement.divided([given], (9,), part)[0]
         for given, part in ((images, None), (images[3:6], 1))
@@ -56,10 +57,10 @@ def test_other_samples_than_a_part_needs_are_refused():
     with pytest.raises(PlacementError, match=r"accepted are 9 samples$"):
         placement.divided([images[:3]], (9,))
     labels, loss_fn = torch.arange(9) % 5, nn.functional.cross_entropy
-    placement.score(labels[3:6], loss_fn, (9,), 1, alone=True)
+    placement.programs.score(labels[3:6], loss_fn, (9,), 1, alone=True)
     with pytest.raises(
         ArgumentError, match="accepted are 9 or 3 samples in its first dimension, to"
     ):
-        placement.score(labels[:4], loss_fn, (9,), 1, alone=True)
+        placement.programs.score(labels[:4], loss_fn, (9,), 1, alone=True)
     with pytest.raises(ArgumentError, match="accepted are 9 samples in its first dimension, to"):
-        placement.score(labels[3:6], loss_fn, (9,), 1)
+        placement.programs.score(labels[3:6], loss_fn, (9,), 1)
