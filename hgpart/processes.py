@@ -23,39 +23,54 @@ ENDING = 3.0  # seconds from SIGTERM to SIGKILL, and at most as many to be gone 
 BEGIN = "from hgpart.processes import end_with; end_with(int(sys.argv.pop(1)))"
 
 
-def start(code: str, arguments: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
-    """Start Python with some code, in which ``sys.argv[1:]`` are the arguments.
+class OwnProcess(subprocess.Popen[bytes]):
+    """Python with some code, in which ``sys.argv[1:]`` are the arguments.
 
-    Ctrl-C is this process's alone, see `end`: the other one has a session of its own.
+    It ends with this process; on Linux with the thread that starts it, if that ends before.
 
     Parameters
     ----------
     code : str
     arguments : sequence of str
+    apart : bool
+        Whether it has a session of its own, in which the terminal's Ctrl-C does not reach it, and
+        what it starts ends with it.
     options
         Of `subprocess.Popen`.
     """
-    path = f"import sys; sys.path[:] = sys.argv.pop(1).split({os.pathsep!r})"
-    command = [sys.executable, "-c", f"{path}; {BEGIN}; {code}"]
-    command += [os.pathsep.join(sys.path), str(os.getpid()), *arguments]
-    return subprocess.Popen(command, start_new_session=True, **options)
+
+    def __init__(
+        self, code: str, arguments: Sequence[str] = (), *, apart: bool = False, **options: Any
+    ) -> None:
+        path = f"import sys; sys.path[:] = sys.argv.pop(1).split({os.pathsep!r})"
+        command = [sys.executable, "-c", f"{path}; {BEGIN}; {code}"]
+        command += [os.pathsep.join(sys.path), str(os.getpid()), *arguments]
+        self._apart = apart
+        super().__init__(command, start_new_session=apart, **options)
+
+    def signalled(self, number: int) -> None:
+        """Send it a signal, if it has not ended; if it is apart, also to what it started."""
+        with suppress(ProcessLookupError, PermissionError):  # there is none any more
+            if self._apart:
+                os.killpg(self.pid, number)
+            else:
+                self.send_signal(number)
 
 
 def run(code: str, arguments: Sequence[str] = (), **options: Any) -> int:
-    """Wait for a process that is started so; returns its exit status."""
-    process = start(code, arguments, **options)
+    """Wait for an `OwnProcess`, which ends with the wait; returns its exit status."""
+    process = OwnProcess(code, arguments, **options)
     try:
         return process.wait()
     finally:
         end([process])
 
 
-def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End processes that were started so, and those that they started."""
+def end(processes: Sequence[OwnProcess]) -> None:
+    """End processes: by SIGTERM and, if they do not, by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:
-            with suppress(ProcessLookupError, PermissionError):  # there is none any more
-                os.killpg(process.pid, number)
+            process.signalled(number)
         deadline = time.monotonic() + ENDING
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
@@ -63,7 +78,7 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process when its parent ends, even if that is killed, and whatever it is doing."""
+    """End this process when its parent ends, even if that is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -75,7 +90,9 @@ def end_with(parent: int) -> None:
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
-    os.killpg(0, signal.SIGKILL)
+    if os.getpgrp() == os.getpid():  # what it has started is in its group, and nobody else
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 def end_with_starter() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from hgpart import processes
+from hgpart.processes import OwnProcess, end, run
 
 
 def test_what_lies_in_the_present_folder_is_not_imported(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_what_lies_in_the_present_folder_is_not_imported(tmp_path: Path) -> None
         tmp_path.joinpath(name).mkdir()
         tmp_path.joinpath(name, "__init__.py").write_text("raise ImportError('of the folder')")
     code = "import colorsys, hgpart; print(colorsys.__file__, hgpart.__file__, sys.argv[1:])"
-    process = processes.start(code, ["more"], cwd=tmp_path, stdout=subprocess.PIPE)
+    process = OwnProcess(code, ["more"], cwd=tmp_path, stdout=subprocess.PIPE)
     printed = process.communicate()[0].decode()
     assert process.returncode == 0
     assert str(tmp_path) not in printed
@@ -25,8 +25,8 @@ def test_what_lies_in_the_present_folder_is_not_imported(tmp_path: Path) -> None
 
 def test_it_ends_with_a_parent_that_is_killed() -> None:
     sleep = "import time; time.sleep(60)"
-    parent = processes.start(
-        f"from hgpart import processes; child = processes.start({sleep!r}); "
+    parent = OwnProcess(
+        f"from hgpart.processes import OwnProcess; child = OwnProcess({sleep!r}); "
         "print(child.pid, flush=True); child.wait()",
         stdout=subprocess.PIPE,
     )
@@ -38,21 +38,22 @@ def test_it_ends_with_a_parent_that_is_killed() -> None:
 
 
 def test_what_takes_no_notice_of_sigterm_is_killed_and_what_it_started_with_it() -> None:
-    process = processes.start(
+    process = OwnProcess(
         "import signal, subprocess, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)",
+        apart=True,
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
     child = int(process.stdout.readline())
-    processes.end([process])
+    end([process])
     assert process.returncode == -signal.SIGKILL
     assert ends(child)
     process.stdout.close()
 
 
 def test_one_that_is_waited_for_ends_where_the_wait_does() -> None:
-    assert processes.run("sys.exit(7)") == 7
+    assert run("sys.exit(7)") == 7
 
 
 def ends(process: int) -> bool:

@@ -14,6 +14,7 @@ from hgpart.terminal import PlainConsole
 
 if TYPE_CHECKING:
     from hgpart.hypergraph.modelling import Modelling
+    from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.report import Report
 
 FEW = 4  # micro-batches, to begin with
@@ -84,13 +85,14 @@ def of_plan(model: str, plan: Path | str) -> str:
     return f"{named}--plan {quote(str(plan))}"
 
 
-def run_of_plan(model: str, plan: Path | None, modelling: Modelling) -> str:
+def run_of_plan(model: str, plan: Path | None, graph: ChannelGraph, modelling: Modelling) -> str:
     """Command that runs what was divided; where it was not written, what writes it comes first."""
     if plan is None:
         kept = "the same with -o plan.json, then "
         return f"{kept}hgpart run {of_plan(model, 'plan.json')} --backward"
     divided = in_micro_batches(modelling.slices, modelling.batch_size)
-    return f"hgpart run {of_plan(model, plan)} --backward{divided}"
+    may_be = not graph.mixing.of_norms("slice")
+    return f"hgpart run {of_plan(model, plan)} --backward{divided * may_be}"
 
 
 def in_micro_batches(slices: int, batch_size: int) -> str:

@@ -1,10 +1,11 @@
 """Model + Partition -> Placement: submodules for each part, and what travels between them.
 
-One idea a file, in the order in which a placement comes about: `mode_programs`, `modes` and
-`other_forms` (training and evaluation, sizes of inputs), `micro_batches` (what a batch is divided
-into), `held_state` (the tensors), `placement` (the module), `param_groups` (its parameters, for an
-optimizer), `pipeline_stages` (its parts as functions of tensors); `expected` is what its passes
-should send, `rehearsal` and `accounting` are its report.
+One idea a file, in the order in which a placement comes about: `programs` (what parts do in one
+form, and what follows from it), `mode_programs` and `other_forms` (how they are made: of training
+and evaluation, of sizes of inputs), `micro_batches` (what a batch is divided into), `held_state`
+(the tensors), `placement` (the module), `param_groups` (its parameters, for an optimizer),
+`pipeline_stages` (its parts as functions of tensors); `expected` is what its passes should send,
+`rehearsal` and `accounting` are its report.
 
 In `building`: `shipments` (which channels go where, as `execution.transfers`), `blueprint` (all
 that the parts have in common), `order` (of layers, over the shares of a batch), `part_graph`,

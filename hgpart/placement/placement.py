@@ -194,7 +194,7 @@ class Placement(nn.Module):
             has another type or, but for the batch, another shape than was traced. If a norm has one
             value per channel to take its statistics of, or gradients are wanted that a placement
             does not have; in slices of the batch also those of parameters that have hooks, or were
-            frozen when they were placed, and targets that a mean that the model computes ignores.
+            frozen when they were placed.
         """
         self.check_alike((batch_size,))
         self._check_pass(inputs)
@@ -282,7 +282,7 @@ class Placement(nn.Module):
             If the model's forward does not take these inputs, there is anything but tensors where
             it was traced with some, or another flag or number than it was traced with.
         PlacementError
-            As in `check_batch`, and in `for_inputs`.
+            As in `check_batch`, `for_inputs` and `Programs.divided`.
         """
         tensors = self.programs.arguments.tensors_of(inputs, named)
         batch_size = self.programs.batch_size_of(tensors)

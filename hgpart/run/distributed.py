@@ -175,8 +175,8 @@ class DistributedModel(nn.Module):
         inputs, named
             As the model takes them. In place of tensors, a rank that does not read them may have
             None, or tensors on the meta device, or nothing at all; with a batch size, others may
-            have them of their own samples alone: see `Placement.samples_needed` and
-            `Placement.samples_read`.
+            have them of their own samples alone: see `Programs.samples_needed` and
+            `Programs.samples_read`.
         batch_size : int, optional
             Of all ranks' samples. Where no input says it, and where the batch is in slices: inputs
             may be of this rank's own samples alone. A model's own argument of this name is given by
@@ -189,7 +189,7 @@ class DistributedModel(nn.Module):
             mode a loss is computed from it, for `backward`, which comes before the next pass in
             grad mode (over slices, before any other): `loss.backward()` raises a RunError. Where
             the batch is in slices, several ranks may have results, each of its own samples: see
-            `Placement.samples_of_result`.
+            `Programs.samples_of_result`.
 
         Raises
         ------
@@ -287,7 +287,7 @@ class DistributedModel(nn.Module):
             As in `Placement.step`, and in place of tensors as in `forward`.
         targets : tensors in any structure, optional
             Looked at by the ranks that make the result; of the whole batch, or of their own samples
-            alone: see `Placement.samples_needed` and `Placement.samples_of_result`.
+            alone: see `Programs.samples_needed` and `Programs.samples_of_result`.
         loss_fn : callable, optional
             As in `Placement.step`, also called once more for each micro-batch if it returns
             (sum, count); the same on all ranks.

@@ -16,7 +16,7 @@ import torch
 from hgpart.cores import usable_cores
 from hgpart.errors import RunError
 from hgpart.freed_memory import keep_freed_memory
-from hgpart.processes import end, start
+from hgpart.processes import OwnProcess, end
 from hgpart.timing.whole_model import WholeModel
 
 START = "from hgpart.timing.neighbours import work; work(int(sys.argv[1]), int(sys.argv[2]))"
@@ -51,11 +51,11 @@ class Neighbours:
 
     def __init__(self, whole: WholeModel, samples: int, count: int) -> None:
         threads = torch.get_num_threads()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[OwnProcess] = []
         text = whole.to_bytes()
         try:
             for _ in range(count):
-                process = start(
+                process = OwnProcess(
                     START,
                     [str(samples), str(threads)],
                     stdin=subprocess.PIPE,
@@ -94,7 +94,7 @@ class Neighbours:
         for process in self._processes:
             process.communicate()
 
-    def _tell(self, process: subprocess.Popen[bytes], what: bytes) -> None:
+    def _tell(self, process: OwnProcess, what: bytes) -> None:
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # `_hear_all` says so
             process.stdin.write(what)

@@ -360,6 +360,22 @@ def test_a_plan_over_slices_is_verified_and_run_with_samples_for_each(capsys, tm
     assert capsys.readouterr().out.startswith("PASS")
 
 
+def test_micro_batches_are_not_proposed_for_a_model_that_mixes_samples(capsys, tmp_path):
+    """The next command of `partition` was one that is refused."""
+    file, plan = tmp_path / "net.py", tmp_path / "plan.json"
+    file.write_text(
+        "from torch import nn\n"
+        "class Net(nn.Conv2d):\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x) - x.mean()\n"
+        "make = lambda: Net(3, 8, 3)\n"
+    )
+    model = f"{file}:make"
+    hgpart("partition", model, "--k", 2, "--input-shape", "3,8,8", "--batch-size", 8, "-o", plan)
+    then = f"Next: hgpart run {model} --plan {plan} --backward"
+    assert capsys.readouterr().out.splitlines()[-1] == then
+
+
 @pytest.mark.parametrize("width", [pytest.param(None, marks=pytest.mark.full), 60])
 def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -144,7 +144,7 @@ def evaluate(
         layerwise=layerwise,
         seconds=stage.all_seconds(),
     )
-    show_report(report, unit, json, csv, run_of_plan(model, output, report.modelling))
+    show_report(report, unit, json, csv, run_of_plan(model, output, graph, report.modelling))
 
 
 def _read(path: Path, vertices: int, modelling: Modelling, k: int | None) -> Int32:

@@ -289,7 +289,7 @@ def partition(
         from hgpart.report.page.plan import plan_page
 
         write_page(plan_page(report, unit), html)
-    show_report(report, unit, json, csv, run_of_plan(model, output, report.modelling))
+    show_report(report, unit, json, csv, run_of_plan(model, output, graph, report.modelling))
     if timing is not None and chosen is not None:
         timing.tell(chosen)
     if found.interrupted:

@@ -109,7 +109,7 @@ def transform(
         if output is not None and is_plan:
             with stage("plan"):
                 plan = _written_plan(output, after, named, parts, shape)
-            then = run_of_plan(named, output, plan.modelling)
+            then = run_of_plan(named, output, after, plan.modelling)
         elif output is not None:
             _write_model(output, model, found, shape, stages, unequal)
             then = f"hgpart partition {quote(f'{output}:model')} --k {parts}"

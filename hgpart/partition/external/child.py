@@ -1,7 +1,7 @@
 """The process in which KaHyPar or Mt-KaHyPar runs: a hypergraph on stdin, its parts on stdout.
 
-It is run by its path with ``python -I -S`` and imports no numpy, so that it starts in a few
-hundredths of a second. `isolated.py` is its other side.
+It is run by its path with ``python -I -S`` and imports neither hgpart nor numpy, so that it
+starts in a few hundredths of a second. `isolated.py` is its other side.
 
 stdin: one line of JSON (see `main`), then the arrays, packed: pointers (int64), pins, costs,
 weights, capacities (int32). stdout: the part of each vertex (int32), again each time that a
@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import runpy
 import signal
 import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 
@@ -167,9 +169,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it kills this process
     request = json.loads(sys.stdin.buffer.readline())
     sys.path[:] = request["path"]
-    from hgpart.processes import end_with  # not found before; of hgpart there is no more in it
-
-    end_with(request["parent"])  # the partitioners would never look
+    processes = runpy.run_path(str(Path(__file__).parents[2] / "processes.py"))
+    processes["end_with"](request["parent"])  # the partitioners would never look
     # The partitioners print to file descriptor 1: the answer gets one of its own.
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

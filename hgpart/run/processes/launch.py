@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, OutputError, RunError
 from hgpart.freed_memory import keep_freed_memory
-from hgpart.processes import end, start
+from hgpart.processes import OwnProcess, end
 from hgpart.terminal import printable
 
 if TYPE_CHECKING:
@@ -147,9 +147,10 @@ class _Rank:
     def __init__(self, rank: int, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.rank = rank
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
-        self.process = start(
+        self.process = OwnProcess(
             START,
             arguments,
+            apart=True,  # Ctrl-C is the launcher's
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=None if rank == 0 else subprocess.DEVNULL,
