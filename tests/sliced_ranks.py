@@ -116,7 +116,7 @@ def compare(
         for one in (threads, here)
     ]
     wrong: set[str] = set()
-    if make is sharing_layers and not any(one.joined for one in threads.programs.values()):
+    if make is sharing_layers and not any(one.joined for one in threads.programs.parts.values()):
         wrong.add("steps of several shares")
     orders: dict[int, list[Schedule]] = {}
     for step, micro_batches in enumerate((1, 2, 1, 2)):  # the first by a schedule counts gradients

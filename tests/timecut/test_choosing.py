@@ -139,7 +139,7 @@ def test_nothing_is_left_out_for_bytes_that_will_not_travel(lenet: Any) -> None:
 def test_it_is_the_same_again(lenet: Any) -> None:
     machine = machine_of(1e8)
     one, other = chosen(lenet, machine), chosen(lenet, machine)
-    assert (one.programs.partition.parts == other.programs.partition.parts).all()
+    assert (one.partition.parts == other.partition.parts).all()
     assert [way.name for way in one.timed] == [way.name for way in other.timed]
     assert [way.seconds for way in one.timed] == [way.seconds for way in other.timed]
     assert one.left_out == other.left_out
