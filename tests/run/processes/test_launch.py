@@ -17,6 +17,7 @@ import pytest
 
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, OutputError, RunError
+from hgpart.processes import OwnProcess
 from hgpart.run.processes.launch import launch
 
 LAUNCH = """
@@ -229,7 +230,7 @@ def test_no_processes_are_refused():
 
 
 def test_what_has_started_is_ended_when_the_rest_can_not_start(monkeypatch, tmp_path, program):
-    start, started = subprocess.Popen, []
+    start, started = OwnProcess, []
 
     def refuse_the_second(*arguments, **options):
         if started:
@@ -237,7 +238,7 @@ def test_what_has_started_is_ended_when_the_rest_can_not_start(monkeypatch, tmp_
         started.append(start(*arguments, **options))
         return started[0]
 
-    monkeypatch.setattr(subprocess, "Popen", refuse_the_second)
+    monkeypatch.setattr("hgpart.run.processes.launch.OwnProcess", refuse_the_second)
     with pytest.raises(BlockingIOError):
         launch(program, ["wait", str(tmp_path)], 2)
     assert started[0].returncode == -signal.SIGTERM
