@@ -48,13 +48,13 @@ class OwnProcess(subprocess.Popen[bytes]):
         self._apart = apart
         super().__init__(command, start_new_session=apart, **options)
 
-    def signalled(self, number: int) -> None:
-        """Send it a signal, if it has not ended; if it is apart, also to what it started."""
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to it and, if it is apart, to what it started, which may outlive it."""
+        if not self._apart:
+            super().send_signal(sig)
+            return
         with suppress(ProcessLookupError, PermissionError):  # there is none any more
-            if self._apart:
-                os.killpg(self.pid, number)
-            else:
-                self.send_signal(number)
+            os.killpg(self.pid, sig)
 
 
 def run(code: str, arguments: Sequence[str] = (), **options: Any) -> int:
@@ -70,7 +70,7 @@ def end(processes: Sequence[OwnProcess]) -> None:
     """End processes: by SIGTERM and, if they do not, by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:
-            process.signalled(number)
+            process.send_signal(number)
         deadline = time.monotonic() + ENDING
         for process in processes:
             with suppress(subprocess.TimeoutExpired):

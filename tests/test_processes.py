@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
 from pathlib import Path
+
+import pytest
 
 from hgpart.processes import OwnProcess, end, run
 
@@ -52,8 +55,31 @@ def test_what_takes_no_notice_of_sigterm_is_killed_and_what_it_started_with_it()
     process.stdout.close()
 
 
-def test_one_that_is_waited_for_ends_where_the_wait_does() -> None:
+def test_the_exit_status_is_returned() -> None:
     assert run("sys.exit(7)") == 7
+
+
+def test_one_that_is_waited_for_ends_with_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[OwnProcess] = []
+    wait = OwnProcess.wait
+
+    def interrupted_at_first(process: OwnProcess, timeout: float | None = None) -> int:
+        waited.append(process)
+        if timeout is None:
+            raise KeyboardInterrupt
+        return wait(process, timeout)
+
+    monkeypatch.setattr(OwnProcess, "wait", interrupted_at_first)
+    with pytest.raises(KeyboardInterrupt):
+        run("import time; time.sleep(60)")
+    assert waited[0].returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_ctrl_c_reaches_what_is_not_apart(apart: bool) -> None:
+    process = OwnProcess("import os; print(os.getsid(0))", apart=apart, stdout=subprocess.PIPE)
+    session = int(process.communicate()[0])
+    assert session == (process.pid if apart else os.getsid(0))
 
 
 def ends(process: int) -> bool:

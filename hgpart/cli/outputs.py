@@ -90,18 +90,17 @@ def run_of_plan(model: str, plan: Path | None, graph: ChannelGraph, modelling: M
     if plan is None:
         kept = "the same with -o plan.json, then "
         return f"{kept}hgpart run {of_plan(model, 'plan.json')} --backward"
-    divided = in_micro_batches(modelling.slices, modelling.batch_size)
-    may_be = not graph.mixing.of_norms("slice")
-    return f"hgpart run {of_plan(model, plan)} --backward{divided * may_be}"
+    divided = in_micro_batches(graph, modelling.slices, modelling.batch_size)
+    return f"hgpart run {of_plan(model, plan)} --backward{divided}"
 
 
-def in_micro_batches(slices: int, batch_size: int) -> str:
-    """Option of a run in a few micro-batches, if all slices have samples of each; a blank first.
+def in_micro_batches(graph: ChannelGraph, slices: int, batch_size: int) -> str:
+    """Option of a run in a few micro-batches, a blank first; empty where these would be refused.
 
-    >>> in_micro_batches(slices=8, batch_size=32), in_micro_batches(slices=32, batch_size=32)
-    (' --micro-batches 4', '')
+    Each slice has to have samples of each, and the model must not mix samples.
     """
-    return f" --micro-batches {FEW}" if slices * FEW <= batch_size else ""
+    may_be = slices * FEW <= batch_size and not graph.mixing.of_norms("slice")
+    return f" --micro-batches {FEW}" if may_be else ""
 
 
 def plain_console() -> PlainConsole:

@@ -166,7 +166,7 @@ class Placement(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What floating tensors travel in."""
+        """The type that floating tensors travel in."""
         return self.programs.dtype
 
     @property
@@ -282,16 +282,15 @@ class Placement(nn.Module):
             If the model's forward does not take these inputs, there is anything but tensors where
             it was traced with some, or another flag or number than it was traced with.
         PlacementError
-            As in `check_batch`, `for_inputs` and `Programs.divided`.
+            For any of the reasons of `check_batch`, `for_inputs` and `Programs.divided`.
         """
         tensors = self.programs.arguments.tensors_of(inputs, named)
         batch_size = self.programs.batch_size_of(tensors)
         self._for_call(tensors, "forward")
-        self.check_batch(batch_size, tensors)
         programs = self.programs
         if len(programs.shares) > 1:
             self._state.check_not_replaced(programs)
-        (values,) = programs.divided(tensors, (batch_size,))
+        (values,) = self.batches(tensors, (batch_size,))
         self._last = self.form, _gradients_wanted(tensors)
         with programs.batch():
             results = self.runtime.run(values)

@@ -53,7 +53,7 @@ from hgpart.work.figures import Work
 class Programs:
     """What the parts that a process holds do in one form, and what follows from that alone.
 
-    Most of it is of all parts: that of another process is known as well as one's own.
+    `parts`, `slices` and `copies` are of the parts that this process holds, all else of all parts.
 
     Attributes
     ----------
@@ -73,11 +73,11 @@ class Programs:
         to another part, or of which only some belong to this one, which has them besides; of
         buffers what steps of other shares than the first have.
     owners : Blueprint
-        Of a partition by whose parts the model's parameters belong to; see `shares.owners`.
+        Its partition says which part each parameter of the model belongs to; see `shares.owners`.
     statistics : SharedStatistics
-        What travels between shares.
+        The statistics of norms that shares of the batch send each other.
     dtype : torch.dtype
-        What floating tensors travel in.
+        The type that floating tensors travel in.
     """
 
     blueprints: tuple[Blueprint, ...]
@@ -116,7 +116,7 @@ class Programs:
 
     @property
     def work(self) -> Work:
-        """What it divides."""
+        """The work that the partition divides."""
         return self.blueprint.work
 
     @property
@@ -146,9 +146,9 @@ class Programs:
         return {f"{one.prefix}{name}" for one in self.blueprints for name in self.inputs}
 
     def owned_elsewhere(self) -> list[tuple[tuple[int, int], ...]]:
-        """Of each part, whose weights it has copies of, and the bytes of their gradients.
+        """For each part, the owners of weights that it has copies of, and the gradients' bytes.
 
-        By the table; where the batch is in slices.
+        The bytes are those of the table. There are no copies unless the batch is in slices.
         """
         if len(self.shares) == 1:
             return [()] * self.k
@@ -224,7 +224,7 @@ class Programs:
         masks = (mask.to(self.dtype) if mask.is_floating_point() else mask for mask in drawn)
         return dict(zip(self.blueprint.draws.values(), masks, strict=True))
 
-    def check_targets(self, inputs: Sequence[torch.Tensor | None]) -> None:
+    def _check_targets(self, inputs: Sequence[torch.Tensor | None]) -> None:
         """Raise a PlacementError if means that the model takes over targets leave some out."""
         said = dict(zip(self.inputs, self.arguments.names, strict=True))
         given = dict(zip(self.inputs, inputs, strict=True))
@@ -256,7 +256,7 @@ class Programs:
                     f"{batch_size}, other sizes by for_inputs"
                 )
 
-    def check_there(self, inputs: Sequence[torch.Tensor | None], part: int) -> None:
+    def _check_there(self, inputs: Sequence[torch.Tensor | None], part: int) -> None:
         """Raise a PlacementError if a part reads what is not there."""
         read = self._operands_of(part)
         for name, said, value in zip(self.inputs, self.arguments.names, inputs, strict=True):
@@ -410,7 +410,7 @@ class Programs:
         Raises
         ------
         ArgumentError
-            As where it is called.
+            If the inputs are not those that the model is called with.
         """
         return self.arguments.tensors_of(*as_called(inputs))
 
@@ -447,9 +447,9 @@ class Programs:
             is None, or a mean that the model computes leaves out some targets.
         """
         if part is not None:
-            self.check_there(inputs, part)
+            self._check_there(inputs, part)
         if len(sizes) * len(self.shares) > 1:
-            self.check_targets(inputs)
+            self._check_targets(inputs)
         values: dict[str, Any] = {
             name: value
             for name, value in zip(self.inputs, inputs, strict=True)

@@ -248,7 +248,8 @@ def wanted_schedule(
     ArgumentError
         If there are to be backward passes, and the file has none.
     RunError
-        As of `schedule`; and if ranks have files of different orders.
+        If a placement does not hold all parts. On all ranks, if they ask for different schedules,
+        or have files of different orders.
     """
     if wanted.file is None:
         return schedule(

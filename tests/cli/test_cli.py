@@ -361,7 +361,7 @@ def test_a_plan_over_slices_is_verified_and_run_with_samples_for_each(capsys, tm
 
 
 def test_micro_batches_are_not_proposed_for_a_model_that_mixes_samples(capsys, tmp_path):
-    """The next command of `partition` was one that is refused."""
+    """The next command of `partition` and `run` was one that is refused."""
     file, plan = tmp_path / "net.py", tmp_path / "plan.json"
     file.write_text(
         "from torch import nn\n"
@@ -374,6 +374,8 @@ def test_micro_batches_are_not_proposed_for_a_model_that_mixes_samples(capsys, t
     hgpart("partition", model, "--k", 2, "--input-shape", "3,8,8", "--batch-size", 8, "-o", plan)
     then = f"Next: hgpart run {model} --plan {plan} --backward"
     assert capsys.readouterr().out.splitlines()[-1] == then
+    hgpart("run", model, "--plan", plan, "--backward", "--steps", 1, "--one-process")
+    assert "--micro-batches" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("width", [pytest.param(None, marks=pytest.mark.full), 60])

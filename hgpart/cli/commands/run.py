@@ -51,6 +51,7 @@ from hgpart.run.processes.transports import check_transport
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
+    from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.placement import Placement
     from hgpart.report.running import RunReport
     from hgpart.run.processes.connection import Connection
@@ -118,17 +119,19 @@ def run(
         raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")
     wanted = _Run(placing, steps, samples, backward, scheduling, unit, json, html, timeline, plan)
     if one_process:
-        report = wanted.steps_of(placing.here(), None, "threads")
+        placement = placing.here()
+        report = wanted.steps_of(placement, None, "threads")
     elif started_as_rank():
         with placing.connected(transport, timeout) as connection:
-            report = wanted.steps_of(placing.part_of(connection), connection, transport)
+            placement = placing.part_of(connection)
+            report = wanted.steps_of(placement, connection, transport)
     else:
         placing.check_here(transport)
         placing.check_step(scheduling, samples, backward, transport)
         start_ranks(context, loaded.k)
         return
     if report is not None:  # not before the others are done, who would fail with what fails here
-        wanted.show(report)
+        wanted.show(report, placement.programs.blueprint.graph)
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ class _Run:
         """Whether the page has a timeline: clocks of several machines have nothing in common."""
         return self.html is not None and not on_several_machines()
 
-    def show(self, report: RunReport) -> None:
+    def show(self, report: RunReport, graph: ChannelGraph) -> None:
         """Write the file, print, and say whether it was as planned."""
         from hgpart.report.running import print_run, run_json
         from hgpart.report.timeline import write_timeline
@@ -204,18 +207,18 @@ class _Run:
             write_page(run_page(report), self.html)
         if tables_wanted(self.json, run_json(report)):
             print_run(report, plain_console(), self.unit)
-            lead_on(self._then())
+            lead_on(self._then(graph))
         sys.stdout.flush()
         difference = report.difference()
         if difference is not None:
             raise RunError(f"other bytes travelled than the plan says: {difference}")
 
-    def _then(self) -> str:
+    def _then(self, graph: ChannelGraph) -> str:
         """With a backward pass, in micro-batches, and then a training."""
         of = of_plan(self.placing.model, self.plan)
         if not self.backward:
             return f"hgpart run {of} --backward"
-        divided = in_micro_batches(self.placing.plan.modelling.slices, self.batch_size)
+        divided = in_micro_batches(graph, self.placing.plan.modelling.slices, self.batch_size)
         if divided and self.scheduling == Scheduling() and len(self.placing.devices) > 1:
             return f"hgpart run {of} --backward{divided}"
         return f"hgpart train {of}" if self.placing.trains() else ""
