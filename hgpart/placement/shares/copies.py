@@ -194,6 +194,8 @@ class Copies:
                 if given.data_ptr() == there.data_ptr():  # it is where it belongs
                     continue
                 if not if_other or not torch.equal(there, given):
+                    if exchange.owner == exchange.holder:  # it may lie there, and be no number
+                        given = given.clone()
                     put(tensor, copy.places, given)
 
     def memory(self, exchange: Exchange) -> Tensor | None:

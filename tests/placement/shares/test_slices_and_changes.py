@@ -16,7 +16,7 @@ from torch import nn
 from hgpart import Placement, place
 from hgpart.errors import PlacementError
 from hgpart.execution.engine import PartRun
-from hgpart.placement.shares import copies
+from hgpart.placement.shares import copies, exchanges
 from hgpart.run.learner import PlacedModel
 from hgpart.run.scheduling import schedule
 
@@ -229,3 +229,18 @@ def test_a_change_of_every_fifth_element_is_seen():
     assert copies._content(own) == before
     whole.data[1, 0] = 1
     assert copies._content(own) != before
+
+
+def test_what_is_no_number_may_lie_within_its_own_copy():
+    """NaN is never what is there already, and torch refuses to put memory where it lies itself."""
+    copy = torch.full((2, 5), torch.nan)
+    own = copy.detach()[1:, 2:3]
+    elements = exchanges.Elements(
+        *("weight", (2, 5), ("own",), exchanges.EVERY, 1),
+        (exchanges.Copied(("copy",), torch.tensor([7]), exchanges.EVERY),),
+    )
+    one = exchanges.Exchange("layer", 0, 0, (elements,))
+    tensors = {("own",): own, ("copy",): copy}
+    found = copies.Copies(lambda _, key: tensors[key], [0], [one], [], [], [one], {})
+    found.put(one, found.values(one), if_other=True)
+    assert copy.isnan().all()
