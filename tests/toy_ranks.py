@@ -37,8 +37,8 @@ from hgpart.run.processes.connection import connect
 from hgpart.run.processes.post import Post
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
+from hgpart.schedules.mail import mail
 from hgpart.schedules.outline import Chunk, Outline, Sent
-from hgpart.schedules.routes import routes
 from hgpart.schedules.rules import RULES
 from hgpart.tracing.arguments import arguments_of
 
@@ -402,7 +402,7 @@ def message_of_several_tensors(connection):
     outlines = [Outline((*sends,), (everything,)), Outline((everything,), (*returns,))]
     outlines += [nothing] * (connection.k - 2)
     schedule = make_schedule(outlines, "sequential", 1, Costs())
-    post = Post(connection, dict(enumerate(transfers)), routes(schedule, connection.rank), [3])
+    post = Post(connection, dict(enumerate(transfers)), mail(schedule, connection.rank), [3])
     (wire,) = post.wires()
     received = []
     if connection.rank == 0:

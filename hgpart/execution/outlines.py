@@ -1,17 +1,19 @@
-"""PartProgram -> Outline: its chunks, and what each of them awaits, sends and computes."""
+"""PartProgram -> Outline, Uses: what its chunks await, send and compute, and read of weights."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from torch import nn
+
 from hgpart.errors import PlanError
-from hgpart.execution.instructions import Compute, Receive, Send, prepare
+from hgpart.execution.instructions import Compute, Prepared, Receive, Send, prepare
 from hgpart.execution.program import CARRY, PartProgram
 from hgpart.execution.transfers import Transfer
-from hgpart.schedules.outline import Chunk, Outline, Sent
+from hgpart.schedules.outline import Chunk, Line, Outline, Sent, Uses
 from hgpart.schedules.schedule import Schedule, outlines_fingerprint
 
 
@@ -28,6 +30,36 @@ def outline(program: PartProgram, work: Mapping[str, float]) -> Outline:
     forward = tuple(_chunk(program, places, work, False) for places in prepared.forward)
     backward = tuple(_chunk(program, places, work, True) for places in prepared.backward)
     return Outline(forward, backward, _is_serial(program))
+
+
+def uses(program: PartProgram, weights_of: Callable[[nn.Module], Sequence[int]]) -> Uses:
+    """Read off where a program computes with copies of weights.
+
+    Parameters
+    ----------
+    program : PartProgram
+    weights_of : callable
+        Given a step, the numbers of the weights that it has copies of.
+    """
+    alone, joined = prepare(program), prepare(program, joined=True)
+
+    def lines(prepared: Prepared, places: range, backward: bool) -> tuple[Line, ...]:
+        found, at = list[Line](), 0
+        for one in (prepared.instructions[place][0] for place in places):
+            steps = one.modules(program.module) if isinstance(one, Compute) else []
+            numbers = sorted({number for step in steps for number in weights_of(step)})
+            transfers = [one.transfer.number] if isinstance(one, Receive | Send) else []
+            sends = transfers if isinstance(one, Receive if backward else Send) else []
+            end = at + max(1, len(steps))
+            found.append(Line(at, end, tuple(numbers), tuple(sends)))
+            at = end
+        return tuple(found)
+
+    return Uses(
+        tuple(lines(joined, places, False) for places in joined.forward),
+        tuple(lines(joined, places, True) for places in joined.backward),
+        tuple(lines(alone, places, True) for places in alone.backward),
+    )
 
 
 def with_again(outline: Outline, program: PartProgram, chunks: Collection[int]) -> Outline:

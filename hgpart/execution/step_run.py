@@ -175,7 +175,7 @@ class StepRun:
         self._spans.clear()
 
     def _do(self, action: Action, learns: bool) -> None:
-        _, direction, micro_batch, chunk = action
+        _, direction, micro_batch, chunk, _ = action
         if direction is Direction.FORWARD:
             if chunk == 0:
                 self._begin(micro_batch)

@@ -30,7 +30,7 @@ from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.schedules.message_bytes import message_bytes
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.peak import peak
-from hgpart.schedules.schedule import Action, Schedule
+from hgpart.schedules.schedule import Action, Piece, Schedule
 
 if TYPE_CHECKING:
     from hgpart.placement.placement import Placement
@@ -373,7 +373,11 @@ def _bytes_by(
         found.update(zip(own, moments, strict=True))
     held = {action: one.held for action, one in found.items()}
     taken = {action: (one.most, one.held[-1]) for action, one in found.items()}
-    sent = {(action.micro_batch, *piece) for action, one in found.items() for piece in one.sent}
+    sent = {
+        Piece(direction, action.micro_batch, number)
+        for action, one in found.items()
+        for direction, number in one.sent
+    }
     messages = message_bytes(schedule, rehearsal.part, sizes, sent)
     return StepBytes(peak(sequence, held), peak(sequence, taken, messages))
 

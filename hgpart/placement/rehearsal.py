@@ -116,14 +116,14 @@ class Moments:
         Bytes at each moment, as in `hgpart.execution.held_memory`.
     most : int
         The most at a time, with what operators make that is dropped before the action ends.
-    sent : frozenset of (bool, int)
-        Of what it sends, whether it is a gradient and the transfer, where the part holds the same
+    sent : frozenset of (Direction, int)
+        Of what it sends, direction and transfer as of a `Piece`, where the part holds the same
         memory for itself when the action has ended.
     """
 
     held: tuple[int, ...]
     most: int
-    sent: frozenset[tuple[bool, int]]
+    sent: frozenset[tuple[Direction, int]]
 
 
 class StepRehearsal:
@@ -176,7 +176,7 @@ class StepRehearsal:
         versions = Versions(self._program.module, _no_update, stash=True) if updates else None
 
         wire, most = _NoWire(samples), list[int]()
-        held_pieces = list[frozenset[tuple[bool, int]]]()
+        held_pieces = list[frozenset[tuple[Direction, int]]]()
 
         def count(step: StepRun) -> int:
             besides = [*step.weights, *step.scores.values()]
@@ -334,9 +334,9 @@ class _NoWire:
 
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size
-        self._sent: list[tuple[tuple[bool, int], list[Any]]] = []
+        self._sent: list[tuple[tuple[Direction, int], list[Any]]] = []
 
-    def held_pieces(self) -> frozenset[tuple[bool, int]]:
+    def held_pieces(self) -> frozenset[tuple[Direction, int]]:
         """What somebody still holds of what was sent since this was last asked."""
         held = frozenset(
             one for one, memory in self._sent if not all(at.expired() for at in memory)
@@ -347,7 +347,8 @@ class _NoWire:
     def send(self, transfer: Transfer, tensors: Sequence[Tensor], backward: bool = False) -> None:
         """Nobody waits for them."""
         memory = [_WeakStorage(one.untyped_storage()) for one in tensors]
-        self._sent.append(((backward, transfer.number), memory))
+        direction = Direction.BACKWARD if backward else Direction.FORWARD
+        self._sent.append(((direction, transfer.number), memory))
 
     def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
         """Nobody waits for them."""

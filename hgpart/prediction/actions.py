@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from hgpart.prediction.jobs import Job, Journey, Span, Spans
-from hgpart.prediction.weights import NONE, SharedWeights
 from hgpart.schedules.costs import CostModel
-from hgpart.schedules.schedule import Action, Direction, Schedule
+from hgpart.schedules.schedule import Action, Direction, Piece, Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,62 +21,63 @@ class Planned:
         Of each part.
     journeys : sequence of Journey
     order : sequence of Action
-    places : sequence of range
-        Of each action, the places of its jobs among its part's.
+    places : sequence of int
+        Of each action, the place of its job among its part's.
     """
 
     jobs: Sequence[Sequence[Job]]
     journeys: Sequence[Journey]
     order: Sequence[Action]
-    places: Sequence[range]
+    places: Sequence[int]
 
     def times(self, spans: Spans) -> list[Span]:
         """Seconds at which each action of the order begins and ends."""
-        found = []
-        for action, places in zip(self.order, self.places, strict=True):
-            jobs = spans.jobs[action.part]
-            found.append(Span(jobs[places[0]].begin, jobs[places[-1]].end))
-        return found
+        return [
+            spans.jobs[action.part][place]
+            for action, place in zip(self.order, self.places, strict=True)
+        ]
 
 
-def jobs_of(schedule: Schedule, costs: CostModel, weights: SharedWeights = NONE) -> Planned:
+def jobs_of(
+    schedule: Schedule,
+    costs: CostModel,
+    job: Callable[[Action], Job] | None = None,
+    late: Mapping[int, Job] = MappingProxyType({}),
+) -> Planned:
     """Find what each action of a schedule takes, awaits and sends.
 
     Parameters
     ----------
     schedule : Schedule
     costs : CostModel
-    weights : SharedWeights
-        What travels besides.
+    job : callable, optional
+        What an action takes, without what it awaits and sends; the cost model's seconds when left
+        out.
+    late : mapping of int to Job
+        What parts do besides when they have computed all else: in front of the first gradients of
+        weights that they add up, of others or of their own copies.
     """
-    parts = range(schedule.k)
-    jobs = [[*weights.first.get(part, ())] for part in parts]
-    journeys = [*weights.journeys]
-    numbers: dict[tuple[int, bool, int, int], int] = {}  # by what arrives where
-    places = []
+    jobs: list[list[Job]] = [[] for _ in range(schedule.k)]
+    journeys: list[Journey] = []
+    numbers: dict[tuple[int, Piece], int] = {}  # by what arrives where
+    places, left = [], dict(late)
     for action in schedule.order:
-        part, direction, micro_batch, _ = action
-        chunk, backward = schedule.chunk(action), direction is not Direction.FORWARD
-        awaits, sends = dict[int, None](), list[int]()
-        if direction is not Direction.WEIGHTS:
-            for transfer in chunk.awaits:
-                awaits[numbers[part, backward, micro_batch, transfer]] = None
-            for receiver, transfers in chunk.messages.items():
-                for transfer in transfers:
-                    numbers[receiver, backward, micro_batch, transfer] = len(journeys)
-                sends.append(len(journeys))
-                one_way, both_ways = (
-                    costs.travel(action, chunk, receiver, both_ways=both) for both in (False, True)
-                )
-                handling = costs.handling(action, chunk, receiver)
-                journeys.append(Journey(part, receiver, one_way, both_ways, handling))
-        pieces = weights.divided.get(action) or (Job(costs.action(action, chunk)),)
-        begin = len(jobs[part])
-        jobs[part] += pieces
-        jobs[part][begin] = pieces[0]._replace(awaits=(*pieces[0].awaits, *awaits))
-        last = jobs[part][-1]
-        jobs[part][-1] = last._replace(sends=(*last.sends, *sends))
-        places.append(range(begin, len(jobs[part])))
-    for part, behind in weights.last.items():
-        jobs[part] += behind
+        part, chunk = action.part, schedule.chunk(action)
+        if action.direction is Direction.COLLECT and part in left:
+            jobs[part].append(left.pop(part))
+        awaits = dict.fromkeys(numbers[part, piece] for piece in schedule.awaits(action))
+        sends = []
+        for receiver, pieces in schedule.sends(action).items():
+            numbers.update(((receiver, piece), len(journeys)) for piece in pieces)
+            sends.append(len(journeys))
+            one_way, both_ways = (
+                costs.travel(action, chunk, receiver, both_ways=both) for both in (False, True)
+            )
+            handling = costs.handling(action, chunk, receiver)
+            journeys.append(Journey(part, receiver, one_way, both_ways, handling))
+        done = Job(costs.action(action, chunk)) if job is None else job(action)
+        places.append(len(jobs[part]))
+        jobs[part].append(done._replace(awaits=tuple(awaits), sends=tuple(sends)))
+    for part, behind in left.items():
+        jobs[part].append(behind)
     return Planned(jobs, journeys, schedule.order, places)

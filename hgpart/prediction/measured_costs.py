@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hgpart.errors import check_number
 from hgpart.machines.machine import Machine
@@ -14,11 +15,24 @@ from hgpart.schedules.outline import Chunk
 from hgpart.schedules.schedule import Action, Direction
 from hgpart.work.layer_times import LayerTimes, Pass
 
-_Key = tuple[int, Direction, int, int, bool]
 ADDING = {Pass.BACKWARD, Pass.WEIGHTS}  # to gradients of weights
 # Of an update, which reads weights and gradients and writes weights; what is added to gradients is
 # in the caches still.
 OF_UPDATE = 2 / 3
+
+
+class Weights(NamedTuple):
+    """Weights that travel from one part to another, or their gradients.
+
+    Attributes
+    ----------
+    nbytes : int
+    packed : bool
+        Whether they are several tensors in one message.
+    """
+
+    nbytes: int
+    packed: bool
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,8 @@ class MeasuredCosts(CostModel):
     overheads : Overheads
     is_stream : bool
         Whether `sizes` are those of batches of a stream.
+    weights : sequence of Weights or None
+        By their numbers in a lowered schedule; None of those that a part has of itself.
     """
 
     steps: Mapping[int, PartSteps]
@@ -73,9 +89,8 @@ class MeasuredCosts(CostModel):
     machine: Machine
     overheads: Overheads = Overheads()
     is_stream: bool = False
-    _known: dict[tuple[int, Direction, int, int, bool], Job] = field(
-        default_factory=dict, init=False
-    )
+    weights: Sequence[Weights | None] = ()
+    _known: dict[tuple[object, ...], Job] = field(default_factory=dict, init=False)
 
     def action(self, action: Action, chunk: Chunk) -> float:
         """The seconds of all steps of a chunk."""
@@ -83,8 +98,10 @@ class MeasuredCosts(CostModel):
 
     def job(self, action: Action) -> Job:
         """The same, and how much of them is memory-bound."""
-        part, direction, micro_batch, at = action
-        key = part, direction, at, self.sizes[micro_batch], micro_batch > 0
+        if action.is_of_weights:
+            return self._of_weights(action)
+        part, direction, micro_batch, at, piece = action
+        key = part, direction, at, self.sizes[micro_batch], micro_batch > 0, piece
         if key not in self._known:
             if direction is Direction.UPDATE:
                 self._known[key] = Job(self.update(part), memory_bound=1.0)
@@ -99,7 +116,24 @@ class MeasuredCosts(CostModel):
             return ()
         steps = self.steps[action.part]
         forward = action.direction is Direction.FORWARD
-        return (steps.forward if forward else steps.backward)[action.chunk]
+        names = (steps.forward if forward else steps.backward)[action.chunk]
+        if action.piece is None:
+            return names
+        places = (steps.forward_places if forward else steps.backward_places)[action.chunk]
+        begin, end = action.piece
+        pairs = zip(names, places, strict=True)
+        return tuple(name for name, place in pairs if begin <= place < end)
+
+    def _of_weights(self, action: Action) -> Job:
+        """To pack weights, to take them apart, or to add gradients to others."""
+        weights = self.weights[action.chunk]
+        if weights is None:
+            return Job(0.0)
+        direction, nbytes = action.direction, weights.nbytes
+        if direction is Direction.COLLECT:
+            return Job(self.handled(1, nbytes))
+        departs = direction is Direction.REDUCE  # while parts compute
+        return Job(self.handled(departs, nbytes if weights.packed else 0))
 
     def jobs_of_steps(self, action: Action) -> list[Job]:
         """What each step of an action takes, for its micro-batch."""
@@ -143,9 +177,12 @@ class MeasuredCosts(CostModel):
         )
 
     def moved_in(self, action: Action) -> Job:
-        """What an action takes to pack what it sends, and to take apart what has come."""
-        part, direction, micro_batch, at = action
-        if direction is Direction.WEIGHTS:
+        """What an action takes to pack what it sends, and to take apart what has come.
+
+        Of a chunk in pieces, the first has it.
+        """
+        part, direction, micro_batch, at, piece = action
+        if direction is Direction.WEIGHTS or (piece is not None and piece[0]):
             return Job(0.0)
         steps = self.steps[part]
         forward = direction is Direction.FORWARD
@@ -159,11 +196,12 @@ class MeasuredCosts(CostModel):
 
     def again_in(self, action: Action) -> Job:
         """What an action computes again of forward chunks."""
-        part, direction, _, at = action
-        if direction in (Direction.FORWARD, Direction.WEIGHTS):
+        part, direction, _, at, piece = action
+        later = piece is not None and piece[0] > 0
+        if later or direction in (Direction.FORWARD, Direction.WEIGHTS):
             return Job(0.0)
         again = {*self.again[part]} & {*self.steps[part].again[at]}
-        forward = action._replace(direction=Direction.FORWARD)
+        forward = action._replace(direction=Direction.FORWARD, piece=None)
         return together([self.job(forward._replace(chunk=chunk)) for chunk in sorted(again)])
 
     def update(self, part: int) -> float:
@@ -181,6 +219,9 @@ class MeasuredCosts(CostModel):
         return self.machine.handling * self._sent(action, chunk, receiver)
 
     def _sent(self, action: Action, chunk: Chunk, receiver: int) -> float:
+        if action.is_of_weights:
+            weights = self.weights[action.chunk]
+            return 0.0 if weights is None else float(weights.nbytes)
         nbytes = sum(sent.nbytes for sent in chunk.sends if sent.receiver == receiver)
         return self.sizes[action.micro_batch] * nbytes
 

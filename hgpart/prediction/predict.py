@@ -8,18 +8,18 @@ import numpy as np
 
 from hgpart.arrays import Float64, Int64
 from hgpart.errors import ArgumentError, PlanError, RunError
-from hgpart.execution.outlines import check_fits
+from hgpart.execution.outlines import check_fits, uses
 from hgpart.machines.machine import Machine, Slowdown
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_step_bytes
 from hgpart.prediction.actions import Planned, jobs_of
 from hgpart.prediction.jobs import Job, Sharing, Span
-from hgpart.prediction.measured_costs import MeasuredCosts, Overheads
+from hgpart.prediction.measured_costs import MeasuredCosts, Overheads, Weights
 from hgpart.prediction.simulation import simulate
 from hgpart.prediction.steps import part_steps
-from hgpart.prediction.weights import shared_weights
+from hgpart.schedules.lowering import lower
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
-from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.schedule import Schedule, Travel
 from hgpart.work.layer_times import LayerTimes
 
 STEPS = 3  # in a row, by which the period is found: the first one finds all parts idle
@@ -38,9 +38,9 @@ class Prediction:
         less than `seconds` where parts that are done can begin the next one. Of a stream the same.
     batch_size : int
     schedule : Schedule
+        With the weights that travel (see `hgpart.schedules.lowering`).
     spans : tuple of Span
-        When each action of the schedule's order begins and ends, what it waits for in its midst
-        included.
+        When each action of the schedule's order begins and ends.
     busy : float64 array, shape (k,)
         Seconds in which each part computes.
     update_seconds : float
@@ -121,8 +121,7 @@ def predict(
     Raises
     ------
     ArgumentError
-        If the machine has fewer devices, there are fewer samples than micro-batches, or it is a
-        stream by a plan over slices.
+        If the machine has fewer devices, or there are fewer samples than micro-batches.
     PlanError
         If the schedule is for another placement, or the times are of another model, or of inputs
         of other sizes than the placement's present ones.
@@ -153,8 +152,12 @@ def predict(
     sizes = (size,) * count if is_stream else micro_batch_sizes(size, count)
     again = [outline.again for outline in schedule.outlines]
     steps = part_steps(placement)
-    costs = MeasuredCosts(steps, sizes, again, times, machine, overheads or Overheads(), is_stream)
-    planned = jobs_of(schedule, costs, shared_weights(placement, schedule, costs))
+    lowered, weights = with_weights(placement, schedule)
+    facts = sizes, again, times, machine, overheads or Overheads(), is_stream, weights
+    costs = MeasuredCosts(steps, *facts)
+    products = {part: costs.products(part) for part in range(k) if schedule.backward}
+    late = {part: job for part, job in products.items() if job.seconds}
+    planned = jobs_of(lowered, costs, costs.job, late)
     sharing = sharing_of(machine, k, times)
     found = simulate(planned.jobs, planned.journeys, sharing)
     known = known_step_bytes(placement, schedule, size)
@@ -162,7 +165,7 @@ def predict(
         seconds=found.end,
         period=found.end if is_stream else period(planned, sharing),
         batch_size=size,
-        schedule=schedule,
+        schedule=lowered,
         spans=tuple(planned.times(found)),
         busy=np.array([sum(end - begin for begin, end in of_part) for of_part in found.jobs]),
         update_seconds=0.0 if is_stream else max(costs.update(part) for part in range(k)),
@@ -170,6 +173,30 @@ def predict(
         step_bytes=tuple(None if one is None else one.taken for one in known),
         sent_bytes=_sent(placement, sizes, schedule.backward),
     )
+
+
+def with_weights(
+    placement: Placement, schedule: Schedule
+) -> tuple[Schedule, tuple[Weights | None, ...]]:
+    """A schedule with all that travels of weights in its order, and what each of them comes to.
+
+    Parameters
+    ----------
+    placement : Placement
+        All its parts in this process.
+    schedule : Schedule
+        Of a rule.
+    """
+    if len(placement.programs.shares) == 1:
+        return schedule, ()
+    copies = placement.copies
+    travels = [Travel(one.owner, one.holder) for one in copies.weights]
+    of_parts = [uses(placement.programs.parts[part], copies.of_step) for part in range(placement.k)]
+    weights = tuple(
+        None if one.owner == one.holder else Weights(copies.nbytes(one), len(one.elements) > 1)
+        for one in copies.weights
+    )
+    return lower(schedule, travels, copies.backward, of_parts), weights
 
 
 def period(planned: Planned, sharing: Sharing) -> float:

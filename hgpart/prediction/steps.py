@@ -80,6 +80,8 @@ class PartSteps:
     ----------
     forward, backward : tuple of tuple of str
         Of each chunk.
+    forward_places, backward_places : tuple of tuple of int
+        Of each of these steps, the place of its instruction in the chunk.
     forward_moved, backward_moved : tuple of Moved
         Of each chunk.
     again : tuple of tuple of int
@@ -93,6 +95,8 @@ class PartSteps:
 
     forward: tuple[tuple[str, ...], ...]
     backward: tuple[tuple[str, ...], ...]
+    forward_places: tuple[tuple[int, ...], ...]
+    backward_places: tuple[tuple[int, ...], ...]
     forward_moved: tuple[Moved, ...]
     backward_moved: tuple[Moved, ...]
     again: tuple[tuple[int, ...], ...]
@@ -166,6 +170,10 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
         computes = (one for one in instructions if isinstance(one, Compute))
         return tuple(step.name for one in computes for step in one.steps)
 
+    def steps_at(places: range) -> tuple[int, ...]:
+        instructions = (prepared.instructions[at][0] for at in places)
+        return tuple(at for at, one in enumerate(instructions) if isinstance(one, Compute))
+
     def moved(places: range, backward: bool) -> Moved:
         found = (prepared.instructions[at][0] for at in places)
         transfers = (one.transfer for one in found if isinstance(one, Receive | Send))
@@ -176,6 +184,8 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
     return PartSteps(
         forward=tuple(map(names, prepared.forward)),
         backward=tuple(map(names, prepared.backward)),
+        forward_places=tuple(map(steps_at, prepared.forward)),
+        backward_places=tuple(map(steps_at, prepared.backward)),
         forward_moved=tuple(moved(places, False) for places in prepared.forward),
         backward_moved=tuple(moved(places, True) for places in prepared.backward),
         again=tuple(

@@ -54,7 +54,7 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     origin = min((event.begin for step in timeline for event in step), default=0)
     for number, step in enumerate(timeline):
         for action, doing, begin, end in step:
-            part, direction, micro_batch, chunk = action
+            part, direction, micro_batch, chunk, _ = action
             yield {
                 "name": str(action) if doing is Doing.RUN else doing.value,
                 "cat": doing.value,

@@ -12,7 +12,7 @@ from numbers import Integral
 from operator import add
 from time import perf_counter_ns
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +43,8 @@ from hgpart.run.processes.state_post import StatePost
 from hgpart.run.processes.stream_post import StreamPost
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
+from hgpart.schedules.mail import mail
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
-from hgpart.schedules.routes import Routes, routes
 from hgpart.schedules.schedule import Direction, Schedule
 from hgpart.tracing.arguments import Inputs, as_called
 from hgpart.tracing.forms import Sizes, said_of
@@ -132,9 +132,7 @@ class DistributedModel(nn.Module):
         self._going_back: StepRun | None = None  # whose results get their gradients now
         self._is_passing = False
         self._plain: WeakKeyDictionary[PartProgram, Schedule] = WeakKeyDictionary()
-        self._routes: WeakKeyDictionary[PartProgram, WeakKeyDictionary[Schedule, Routes]] = (
-            WeakKeyDictionary()
-        )
+        self._fitting: WeakKeyDictionary[PartProgram, WeakSet[Schedule]] = WeakKeyDictionary()
         self._uses: WeakKeyDictionary[
             PartProgram, WeakKeyDictionary[Schedule, Mapping[nn.Module, int]]
         ] = WeakKeyDictionary()
@@ -717,16 +715,12 @@ class DistributedModel(nn.Module):
         self, schedule: Schedule, sizes: tuple[int, ...], program: PartProgram | None = None
     ) -> Post:
         program = program or self.program
-        there = self._routes_of(schedule, program)
-        return Post(self.connection, program.transfers, there, sizes)
-
-    def _routes_of(self, schedule: Schedule, program: PartProgram) -> Routes:
-        known = self._routes.setdefault(program, WeakKeyDictionary())
-        if schedule not in known:
-            rank = self.connection.rank
+        rank = self.connection.rank
+        fitting = self._fitting.setdefault(program, WeakSet())
+        if schedule not in fitting:
             check_fits(schedule, {rank: program}, self.connection.k)
-            known[schedule] = routes(schedule, rank)
-        return known[schedule]
+            fitting.add(schedule)
+        return Post(self.connection, program.transfers, mail(schedule, rank), sizes)
 
     def _begun(
         self,

@@ -2,8 +2,10 @@
 
 `outline` says what a part does with a batch, `schedule` is what comes out, `needs` is what actions
 need of each other, `costs` what they are estimated to take, `simulation` when they begin and end by
-that, `peak` what micro-batches take at the same time; `rules` order them. `checking` says whether a
-schedule is valid, `drawing` prints it, `schedule_files` keeps it.
+that, `peak` what micro-batches take at the same time; `rules` order them. `lowering` puts the
+weights that several parts have into that order. `mail` says which messages a part has, and
+`message_bytes` what they take. `checking` says whether a schedule is valid, `drawing` prints it,
+`schedule_files` keeps it.
 """
 
 from __future__ import annotations

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import replace
 
-from hgpart.schedules.schedule import Action, Direction, Message, Schedule
+from hgpart.schedules.schedule import Action, Direction, Piece, Schedule
 
 FORWARD = Direction.FORWARD
+Pieces = tuple[Piece, ...]  # of a message
 PASSES = (FORWARD, Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS)
-SILENT = (Direction.WEIGHTS, Direction.UPDATE)  # which await and send nothing
 
 
 def problems(schedule: Schedule) -> list[str]:
-    """Say what is wrong, a line each; nothing if the schedule is valid."""
-    found = [*_incomplete(schedule)]
+    """Say what is wrong, a line each; nothing if the schedule is valid, lowered or not."""
+    computing = _computing(schedule)
+    found = [*_incomplete(computing)]
     if not found:
-        found += _out_of_order(schedule)
+        found += _out_of_order(computing)
         found += _stuck(schedule)
-        found += _kept(schedule)
-        found += _of_others(schedule)
+        found += _kept(computing)
+        found += _of_others(computing)
+        found += _travelled(schedule)
     return found
+
+
+def _computing(schedule: Schedule) -> Schedule:
+    """What is computed, without the weights that travel: the order of the rule."""
+    begun = (one for one in schedule.order if one.piece is None or one.piece[0] == 0)
+    order = (one._replace(piece=None) for one in begun if not one.is_of_weights)
+    return replace(schedule, order=tuple(order), travels=(), departing={})
 
 
 def _incomplete(schedule: Schedule) -> Iterator[str]:
@@ -102,12 +112,13 @@ def _out_of_order(schedule: Schedule) -> Iterator[str]:
 
 def _stuck(schedule: Schedule) -> Iterator[str]:
     """Let the parts run, each by its own sequence; messages of two arrive in order of departure."""
-    channels: dict[tuple[int, int], deque[Message]] = {}
-    there: set[tuple[int, int, bool, int]] = set()  # receiver, micro-batch, gradient, transfer
+    channels: dict[tuple[int, int], deque[Pieces]] = {}
+    there: set[tuple[int, Piece]] = set()  # receiver, and what has come
     todo = [deque(sequence) for sequence in schedule.sequences]
-    expected = {ends: deque[Message]() for ends in {m[2:4] for m in schedule.messages}}
+    expected: dict[tuple[int, int], deque[Pieces]] = {}
     for message in schedule.messages:
-        expected[message.sender, message.receiver].append(message)
+        ends = message.sender, message.receiver
+        expected.setdefault(ends, deque()).append(message.pieces)
     moved = True
     while moved:
         moved = False
@@ -115,12 +126,8 @@ def _stuck(schedule: Schedule) -> Iterator[str]:
             while actions and _arrived(schedule, actions[0], channels, there, expected):
                 action = actions.popleft()
                 moved = True
-                if action.direction in SILENT:
-                    continue
-                for receiver, transfers in schedule.chunk(action).messages.items():
-                    backward = action.direction is not FORWARD
-                    facts = action.micro_batch, part, receiver, backward, transfers
-                    channels.setdefault((part, receiver), deque()).append(Message(0, *facts))
+                for receiver, pieces in schedule.sends(action).items():
+                    channels.setdefault((part, receiver), deque()).append(pieces)
     for part, actions in enumerate(todo):
         if actions:
             yield f"part {part} waits for ever to do {actions[0]}"
@@ -132,27 +139,18 @@ def _stuck(schedule: Schedule) -> Iterator[str]:
 def _arrived(
     schedule: Schedule,
     action: Action,
-    channels: dict[tuple[int, int], deque[Message]],
-    there: set[tuple[int, int, bool, int]],
-    expected: dict[tuple[int, int], deque[Message]],
+    channels: dict[tuple[int, int], deque[Pieces]],
+    there: set[tuple[int, Piece]],
+    expected: dict[tuple[int, int], deque[Pieces]],
 ) -> bool:
     """Whether all that an action awaits is there; takes what has come, if it is what should."""
     for (sender, receiver), messages in channels.items():
         while receiver == action.part and messages:
-            message, wanted = messages.popleft(), expected[sender, receiver].popleft()
-            if message[1:] != wanted[1:]:
+            pieces = messages.popleft()
+            if pieces != expected[sender, receiver].popleft():
                 return False
-            there |= {
-                (receiver, message.micro_batch, message.backward, transfer)
-                for transfer in message.transfers
-            }
-    if action.direction in SILENT:
-        return True
-    backward = action.direction is not FORWARD
-    return all(
-        (action.part, action.micro_batch, backward, transfer) in there
-        for transfer in schedule.chunk(action).awaits
-    )
+            there |= {(receiver, piece) for piece in pieces}
+    return all((action.part, piece) in there for piece in schedule.awaits(action))
 
 
 def _of_others(schedule: Schedule) -> Iterator[str]:
@@ -182,3 +180,20 @@ def _kept(schedule: Schedule) -> Iterator[str]:
             yield f"part {part} keeps {most} micro-batches, not {schedule.alive[part]}"
         if schedule.in_flight is not None and most > schedule.in_flight:
             yield f"part {part} has {most} batches in flight, accepted are {schedule.in_flight}"
+
+
+def _travelled(schedule: Schedule) -> Iterator[str]:
+    """Whether weights travel there and back once: in a stream once for each batch.
+
+    The weights that the first batch of a stream begins with are there.
+    """
+    is_stream, batches = schedule.in_flight is not None, schedule.micro_batches
+    counts = Counter((one.part, one.direction, one.chunk) for one in schedule.order)
+    for number, (owner, holder) in enumerate(schedule.travels):
+        there, back = (batches - 1, batches) if is_stream else (1, 1)
+        wanted = {(holder, Direction.GATHER): there, (owner, Direction.COLLECT): back}
+        if owner != holder:
+            wanted |= {(owner, Direction.SPREAD): there, (holder, Direction.REDUCE): back}
+        for (part, direction), count in wanted.items():
+            if (found := counts[part, direction, number]) != count:
+                yield f"part {part} does {direction.value} of {number} {found} times, not {count}"

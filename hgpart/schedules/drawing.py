@@ -19,7 +19,7 @@ def draw_schedule(schedule: Schedule, costs: CostModel) -> str:
     """A row for each part: digits are forward, letters backward, capitals the weights' half of it.
 
     Below it the same as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0, ``U0.0`` the update
-    of the part's weights by batch 0.
+    of the part's weights by batch 0. What travels of weights is in neither.
     """
     when = times(schedule.outlines, schedule.order, costs)
     idle = bubble(schedule, costs)
@@ -42,7 +42,8 @@ def draw_times(schedule: Schedule, when: Sequence[tuple[float, float]], said: st
     for action, (begin, until) in zip(schedule.order, when, strict=True):
         if end:
             columns = range(int(begin / end * WIDTH), max(1, round(until / end * WIDTH)))
-            for column in columns if until > begin else ():
+            computes = until > begin and not action.is_of_weights
+            for column in columns if computes else ():
                 rows[action.part][column] = _letter(action)
     count = f"{schedule.micro_batches} micro-batch{'es' * (schedule.micro_batches > 1)}"
     if schedule.in_flight is not None:
@@ -67,7 +68,8 @@ def _letter(action: Action) -> str:
 def _runs(sequence: tuple[Action, ...]) -> list[str]:
     """Chunks that follow each other as one."""
     found = []
-    numbered = enumerate(sequence)
+    begun = (one for one in sequence if one.piece is None or one.piece[0] == 0)
+    numbered = enumerate(one for one in begun if not one.is_of_weights)
     for (_, direction, micro_batch), several in groupby(
         numbered, lambda item: (item[1].chunk - item[0], *item[1][1:3])
     ):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from hgpart.schedules.routes import AHEAD, Piece, routes
-from hgpart.schedules.schedule import Direction, Message, Schedule
+from hgpart.schedules.mail import Mailbox, mail
+from hgpart.schedules.schedule import Direction, Message, Piece, Schedule
 
 
 class InMemory(NamedTuple):
@@ -49,77 +48,59 @@ def message_bytes(
     """
     memory, found = _Memory(schedule, part, sizes), list[InMemory]()
     for action in schedule.sequences[part]:
-        if action.direction in (Direction.WEIGHTS, Direction.UPDATE):
-            found.append(InMemory(memory.total, memory.total))
-            continue
-        micro_batch, backward = action.micro_batch, action.direction is not Direction.FORWARD
-        chunk = schedule.chunk(action)
-        for number in chunk.awaits:
-            memory.take((micro_batch, backward, number))
+        for piece in schedule.awaits(action):
+            memory.take(piece)
         during = memory.total
-        for numbers in chunk.messages.values():
-            first = micro_batch, backward, numbers[0]
-            memory.depart(first, takes_memory=len(numbers) > 1 or first not in held)
+        for pieces in schedule.sends(action).values():
+            memory.depart(pieces[0], takes_memory=len(pieces) > 1 or pieces[0] not in held)
         found.append(InMemory(during, memory.total))
     return found
 
 
-class _Memory:
-    """What lies in a part's memory, as `hgpart.run.processes.post.Post` has it."""
+class _Memory(Mailbox):
+    """What lies in a part's memory."""
 
     def __init__(self, schedule: Schedule, part: int, sizes: Sequence[int]) -> None:
-        self._routes, self._sizes = routes(schedule, part), sizes
+        self._sizes = sizes
         self._nbytes = {
-            (backward, sent.transfer): sent.nbytes
+            (direction, sent.transfer): sent.nbytes
             for outline in schedule.outlines
-            for backward, chunks in ((False, outline.forward), (True, outline.backward))
+            for direction, chunks in (
+                (Direction.FORWARD, outline.forward),
+                (Direction.BACKWARD, outline.backward),
+            )
             for chunk in chunks
             for sent in chunk.sends
         }
-        self._to_post = deque(self._routes.incoming)
-        self._posted: dict[int, int] = {}  # by message
         self._arrived: dict[Piece, int] = {}
-        self._sent: dict[int, tuple[Message, int]] = {}
-        self.total = 0  # bytes of all of these
-        self._post(AHEAD)
+        self._going: dict[int, int] = {}  # by message
+        self.total = 0  # bytes of all that is posted, has arrived or is on its way
+        super().__init__(mail(schedule, part))
 
     def take(self, piece: Piece) -> None:
         """Open the message with a piece, if that is closed; the piece is the part's from now on."""
         if piece not in self._arrived:
-            message = self._routes.arriving[piece]
-            while message.number not in self._posted:
-                self._post(1)
-            del self._posted[message.number]
-            self._post(AHEAD - len(self._posted))
-            for number in self._routes.settled.get(message.number, ()):
-                self._settle(number)
+            message = self.opened(piece)
+            self.came(message)
             self._arrived |= self._pieces(message)
         self.total -= self._arrived.pop(piece)
 
     def depart(self, piece: Piece, takes_memory: bool) -> None:
         """Send the message with a piece, with or without memory of its own."""
-        ended = piece[0] - self._routes.under_way
-        while self._sent and (oldest := next(iter(self._sent.values()))[0]).micro_batch <= ended:
-            self._settle(oldest.number)
-        message = self._routes.departing[piece]
+        message = self.leaving(piece)
         size = takes_memory * sum(self._pieces(message).values())
-        self._sent[message.number] = message, size
+        self._going[message.number] = size
         self.total += size
+        self.left(message)
 
-    def _settle(self, number: int) -> None:
-        if number in self._sent:
-            self.total -= self._sent.pop(number)[1]
+    def settle(self, message: Message) -> None:
+        """Its memory is free."""
+        self.total -= self._going.pop(message.number)
 
-    def _post(self, count: int) -> None:
-        for _ in range(min(count, len(self._to_post))):
-            message = self._to_post.popleft()
-            size = sum(self._pieces(message).values())
-            self._posted[message.number] = size
-            self.total += size
+    def post(self, message: Message) -> None:
+        """Memory for it is taken."""
+        self.total += sum(self._pieces(message).values())
 
     def _pieces(self, message: Message) -> dict[Piece, int]:
-        of, backward = message.micro_batch, message.backward
-        return {
-            (of, backward, number): self._sizes[of] * self._nbytes[backward, number]
-            for number in message.transfers
-        }
+        size = self._sizes[message.micro_batch]
+        return {one: size * self._nbytes[one.direction, one.number] for one in message.pieces}

@@ -91,7 +91,7 @@ class Needs:
 
     def before(self, action: Action) -> Iterator[Action]:
         """What an action needs."""
-        part, direction, micro_batch, at = action
+        part, direction, micro_batch, at, _ = action
         if direction is WEIGHTS:
             yield Action(part, MAPS, micro_batch, at)
             if at:  # one order for layers that share their weights
@@ -124,7 +124,7 @@ class Needs:
         one = replace(self, micro_batches=1)
         graph = {action: tuple(one.before(action)) for action in one.actions()}
         order = TopologicalSorter(graph).static_order()
-        return {(part, way, chunk): at for at, (part, way, _, chunk) in enumerate(order)}
+        return {(part, way, chunk): at for at, (part, way, _, chunk, _) in enumerate(order)}
 
     def rank(self, action: Action) -> int:
         """The place of an action among those of its micro-batch."""

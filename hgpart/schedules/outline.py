@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -88,3 +89,43 @@ class Outline:
         """The same, where nothing is computed again."""
         backward = tuple(replace(chunk, again=0.0) for chunk in self.backward)
         return replace(self, backward=backward, again=())
+
+
+class Line(NamedTuple):
+    """What is computed at once in a chunk: one instruction, or several with one autograd graph.
+
+    Attributes
+    ----------
+    place, end : int
+        Of the first instruction in the chunk, and of the one behind the last.
+    weights : tuple of int
+        Numbers of the weights (see `Schedule.travels`) that it reads copies of; backward it adds to
+        their gradients.
+    sends : tuple of int
+        Transfers that it lets depart, or whose gradients it sends back.
+    """
+
+    place: int
+    end: int
+    weights: tuple[int, ...]
+    sends: tuple[int, ...]
+
+
+Lines = Sequence[Sequence[Line]]  # of each chunk
+
+
+@dataclass(frozen=True, eq=False)
+class Uses:
+    """What a part reads copies of.
+
+    Attributes
+    ----------
+    forward, backward : sequence of sequence of Line
+        Of each chunk.
+    in_halves : sequence of sequence of Line
+        Of each chunk of a backward pass in halves, where each instruction has a graph of its own.
+    """
+
+    forward: Lines
+    backward: Lines
+    in_halves: Lines

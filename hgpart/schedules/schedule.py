@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from hashlib import sha256
@@ -20,26 +20,82 @@ class Direction(str, Enum):
     MAPS = "M"  # backward as far as maps need it, which are then sent back
     WEIGHTS = "W"  # the rest of it
     UPDATE = "U"  # of the part's weights, by the gradients of one batch: asynchronous training
+    # What `lower` adds, where parts have copies of each other's weights; the chunk is the number
+    # of what travels. A part that has both what it is of and the copy sends nothing.
+    SPREAD = "S"  # send weights to who has copies of them
+    GATHER = "G"  # wait for weights, and put them into the copies
+    REDUCE = "R"  # send the gradients of copies to whom the weights belong to
+    COLLECT = "C"  # wait for these, and add them to those of the weights
 
 
+MAPS_AWAITED = (Direction.FORWARD, Direction.BACKWARD, Direction.MAPS)  # by the chunks of these
+OF_FORWARD = (Direction.FORWARD, Direction.SPREAD, Direction.GATHER)
+OF_BACKWARD = (Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS, Direction.UPDATE)
+OF_WEIGHTS = (Direction.SPREAD, Direction.GATHER, Direction.REDUCE, Direction.COLLECT)
 UPDATING = Chunk((), ())  # what an update awaits and sends
 
 
 class Action(NamedTuple):
-    """One chunk of one micro-batch in a part."""
+    """One chunk of one micro-batch in a part, or some of its instructions; or what travels.
+
+    Attributes
+    ----------
+    part : int
+    direction : Direction
+    micro_batch : int
+        Of weights that travel in a stream, how many updates they have; of their gradients, the
+        batch.
+    chunk : int
+        Of weights that travel, their number: see `Schedule.travels`.
+    piece : (int, int) or None
+        From which of the chunk's instructions on, and up to which, if it is not all of them.
+    """
 
     part: int
     direction: Direction
     micro_batch: int
     chunk: int
+    piece: tuple[int, int] | None = None
+
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether nothing is computed, but weights or their gradients travel."""
+        return self.direction in OF_WEIGHTS
 
     def __str__(self) -> str:
         """Without the part.
 
-        >>> str(Action(0, Direction.FORWARD, 2, 5))
-        'F2.5'
+        >>> str(Action(0, Direction.FORWARD, 2, 5, (3, 9)))
+        'F2.5[3:9]'
         """
-        return f"{self.direction.value}{self.micro_batch}.{self.chunk}"
+        piece = "" if self.piece is None else f"[{self.piece[0]}:{self.piece[1]}]"
+        return f"{self.direction.value}{self.micro_batch}.{self.chunk}{piece}"
+
+
+class Piece(NamedTuple):
+    """What travels by itself, or with others in a message.
+
+    Attributes
+    ----------
+    direction : Direction
+        FORWARD are maps, BACKWARD their gradients, whatever half of a backward pass sends them;
+        SPREAD are weights, REDUCE their gradients.
+    micro_batch : int
+        As of the action that sends it.
+    number : int
+        Of the transfer, or of the weights.
+    """
+
+    direction: Direction
+    micro_batch: int
+    number: int
+
+
+class Travel(NamedTuple):
+    """Weights that belong to one part and of which another has copies, or the same one."""
+
+    owner: int
+    holder: int
 
 
 class Message(NamedTuple):
@@ -49,18 +105,30 @@ class Message(NamedTuple):
     ----------
     number : int
         Its place in the global order of a step's messages.
-    micro_batch, sender, receiver : int
-    backward : bool
-        Whether it is gradients.
-    transfers : tuple of int
+    sender, receiver : int
+    pieces : tuple of Piece
+        All of one direction and micro-batch.
     """
 
     number: int
-    micro_batch: int
     sender: int
     receiver: int
-    backward: bool
-    transfers: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def direction(self) -> Direction:
+        """Of its pieces."""
+        return self.pieces[0].direction
+
+    @property
+    def micro_batch(self) -> int:
+        """Of its pieces."""
+        return self.pieces[0].micro_batch
+
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether it is weights, or gradients of weights."""
+        return self.direction in OF_WEIGHTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +148,11 @@ class Schedule:
     in_flight : int or None
         How many batches of a stream each part may have begun at a time, where it updates its
         weights behind each; None for a step, which leaves that to its caller.
+    travels : tuple of Travel
+        Of a schedule that was lowered (see `hgpart.schedules.lowering`): the weights that travel,
+        which its order says when.
+    departing : mapping of Action to tuple of int
+        Of pieces of chunks, the parts that messages depart for.
     """
 
     rule: str
@@ -87,6 +160,8 @@ class Schedule:
     outlines: tuple[Outline, ...]
     order: tuple[Action, ...]
     in_flight: int | None = None
+    travels: tuple[Travel, ...] = ()
+    departing: Mapping[Action, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def k(self) -> int:
@@ -104,20 +179,20 @@ class Schedule:
     @cached_property
     def backward(self) -> bool:
         """Whether there are backward passes."""
-        return any(action.direction is not Direction.FORWARD for action in self.order)
+        return any(action.direction in OF_BACKWARD for action in self.order)
 
     @cached_property
     def forward_only(self) -> Schedule:
-        """The same without backward passes."""
+        """The same without backward passes; with the weights that these would begin with."""
         if not self.backward:
             return self
-        order = (action for action in self.order if action.direction is Direction.FORWARD)
+        order = (action for action in self.order if action.direction in OF_FORWARD)
         return replace(self, order=tuple(order))
 
     @cached_property
     def backward_only(self) -> Schedule:
-        """The same without forward passes."""
-        order = (action for action in self.order if action.direction is not Direction.FORWARD)
+        """The rest of it."""
+        order = (action for action in self.order if action.direction not in OF_FORWARD)
         return replace(self, order=tuple(order))
 
     def keeping(self, parts: Collection[int]) -> Schedule:
@@ -139,25 +214,51 @@ class Schedule:
         """All that travels in a step, in the order of departure."""
         found: list[Message] = []
         for action in self.order:
-            if action.direction not in (Direction.WEIGHTS, Direction.UPDATE):
-                backward = action.direction is not Direction.FORWARD
-                for receiver, transfers in self.chunk(action).messages.items():
-                    facts = action.micro_batch, action.part, receiver, backward, transfers
-                    found.append(Message(len(found), *facts))
+            for receiver, pieces in self.sends(action).items():
+                found.append(Message(len(found), action.part, receiver, pieces))
         return tuple(found)
 
     def chunk(self, action: Action) -> Chunk:
         """The chunk of an action."""
-        if action.direction is Direction.UPDATE:
+        if action.direction is Direction.UPDATE or action.is_of_weights:
             return UPDATING
         outline = self.outlines[action.part]
         forward = action.direction is Direction.FORWARD
         return (outline.forward if forward else outline.backward)[action.chunk]
 
+    def awaits(self, action: Action) -> tuple[Piece, ...]:
+        """What has to have come before an action."""
+        part, direction, micro_batch, at, piece = action
+        if direction in MAPS_AWAITED and (piece is None or piece[0] == 0):
+            kind = _kind(direction)
+            return tuple(Piece(kind, micro_batch, one) for one in self.chunk(action).awaits)
+        if direction is Direction.GATHER and self.travels[at].owner != part:
+            return (Piece(Direction.SPREAD, micro_batch, at),)
+        if direction is Direction.COLLECT and self.travels[at].holder != part:
+            return (Piece(Direction.REDUCE, micro_batch, at),)
+        return ()
+
+    def sends(self, action: Action) -> Mapping[int, tuple[Piece, ...]]:
+        """What departs at the end of an action, by receiver: a message for each."""
+        part, direction, micro_batch, at, piece = action
+        if direction in MAPS_AWAITED:
+            kind, messages = _kind(direction), self.chunk(action).messages
+            return {
+                receiver: tuple(Piece(kind, micro_batch, one) for one in numbers)
+                for receiver, numbers in messages.items()
+                if piece is None or receiver in self.departing[action]
+            }
+        if direction in (Direction.SPREAD, Direction.REDUCE):
+            owner, holder = self.travels[at]
+            receiver = holder if direction is Direction.SPREAD else owner
+            if receiver != part:
+                return {receiver: (Piece(direction, micro_batch, at),)}
+        return {}
+
     @cached_property
     def alive(self) -> tuple[int, ...]:
         """The most micro-batches of which each part keeps maps at the same time."""
-        return tuple(_most_alive(sequence) for sequence in self.sequences)
+        return tuple(map(_most_alive, self.sequences))
 
     @cached_property
     def under_way(self) -> int:
@@ -179,7 +280,7 @@ class Schedule:
         """
         updates = [0] * self.k
         found: list[dict[int, int]] = [{} for _ in self.outlines]
-        for part, direction, batch, chunk in self.order:
+        for part, direction, batch, chunk, _ in self.order:
             if direction is Direction.UPDATE:
                 updates[part] += 1
             elif direction is Direction.FORWARD and chunk == 0:
@@ -188,7 +289,12 @@ class Schedule:
         return tuple(tuple(stale for _, stale in sorted(one.items())) for one in found)
 
 
-def _most_alive(sequence: Sequence[Action]) -> int:
+def _kind(direction: Direction) -> Direction:
+    return Direction.FORWARD if direction is Direction.FORWARD else Direction.BACKWARD
+
+
+def _most_alive(actions: Sequence[Action]) -> int:
+    sequence = [action for action in actions if not action.is_of_weights]
     last: Mapping[int, int] = {action.micro_batch: at for at, action in enumerate(sequence)}
     alive, most = set[int](), 0
     for at, action in enumerate(sequence):

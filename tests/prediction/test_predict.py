@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from hgpart.prediction.simulation import simulate
 from hgpart.run.scheduling import outlines_here, schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+from hgpart.schedules.schedule import Direction
 from hgpart.schedules.simulation import times
 from hgpart.work.layer_times import LayerTimes
 
@@ -180,10 +182,36 @@ def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
     some = placed(*model_of("residual"), parts=[0]).train()
     with pytest.raises(RunError, match="holds 1 of 3 parts"):
         predict(some, made, machine_of(3, FAST), layer_times)
-    stream = sliced("residual", 2, 2, 0)
-    made = schedule(stream, "async", 3, batch_size=4)
-    with pytest.raises(ArgumentError, match="a stream by a plan over slices"):
-        predict(stream, made, machine_of(2, FAST), in_proportion(stream.programs.blueprint.graph))
+
+
+@pytest.mark.full
+@given(st.sampled_from(NAMES), *(st.integers(2, 3), st.integers(2, 3), st.integers(0, 99)))
+def test_a_stream_over_slices_sends_weights_once_a_batch_and_back(
+    name: str, slices: int, k: int, seed: int
+) -> None:
+    """All that its messages come to is the table's; but the first weights are there."""
+    placement = sliced(name, slices, k, seed)
+    made = schedule(placement, "async", 4, batch_size=6)
+    found = predict(
+        *(placement, made, machine_of(k, FAST), in_proportion(placement.programs.blueprint.graph)),
+        batch_size=6,
+    )
+    assert 0 < found.seconds == found.period
+    journeys = [
+        (piece.direction, action.part, receiver, piece.number)
+        for action in found.schedule.order
+        for receiver, pieces in found.schedule.sends(action).items()
+        for piece in pieces
+        if action.is_of_weights
+    ]
+    copies = placement.copies.weights
+    wanted = Counter[tuple[Direction, int, int, int]]()
+    for number, one in enumerate(copies):
+        if one.owner != one.holder:
+            wanted[Direction.SPREAD, one.owner, one.holder, number] = 3
+            wanted[Direction.REDUCE, one.holder, one.owner, number] = 4
+    assert Counter(journeys) == wanted
+    assert found.sent_bytes.sum() > 0
 
 
 def test_parts_with_nothing_to_do_take_no_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -14,10 +15,10 @@ from toy_times import in_proportion
 from hgpart.machines.machine import Device, Link, Machine
 from hgpart.prediction.actions import jobs_of
 from hgpart.prediction.measured_costs import MeasuredCosts, Overheads
+from hgpart.prediction.predict import with_weights
 from hgpart.prediction.steps import part_steps
-from hgpart.prediction.weights import shared_weights
 from hgpart.run.scheduling import schedule
-from hgpart.schedules.schedule import Direction
+from hgpart.schedules.schedule import Action, Direction
 
 
 @pytest.mark.full
@@ -34,35 +35,42 @@ def test_weights_and_their_gradients_travel_once(
     machine = Machine("toy", (Device("cpu"),) * k, (k,), link)
     times = in_proportion(placement.programs.blueprint.graph)
     sizes = (12 // micro_batches,) * micro_batches
+    lowered, weights = with_weights(placement, made)
     costs = MeasuredCosts(
-        part_steps(placement), sizes, [()] * k, times, machine, Overheads(transfer=0.0, byte=0.0)
+        *(part_steps(placement), sizes, [()] * k, times, machine),
+        Overheads(transfer=0.0, byte=0.0),
+        weights=weights,
     )
-    found = shared_weights(placement, made, costs)
-    planned = jobs_of(made, costs, found)
+    planned = jobs_of(lowered, costs, costs.job)
     sent = [one for jobs in planned.jobs for job in jobs for one in job.sends]
     assert sorted(sent) == [*range(len(planned.journeys))]
     awaited = [one for jobs in planned.jobs for job in jobs for one in job.awaits]
-    for number, journey in enumerate(found.journeys):
-        assert awaited.count(number) == 1
+    there, back = list[int](), list[int]()
+    for number, message in enumerate(lowered.messages):
+        journey = planned.journeys[number]
+        assert awaited.count(number) >= 1
         assert any(number in job.awaits for job in planned.jobs[journey.receiver])
         assert any(number in job.sends for job in planned.jobs[journey.sender])
+        if message.is_of_weights:
+            (there if message.direction is Direction.SPREAD else back).append(number)
     traffic = placement.programs.expected_traffic(sizes, backward=True)
     maps = placement.programs.expected_traffic(sizes, backward=False).forward_bytes
-    weights = (traffic.forward_bytes - maps).sum()
-    half = len(found.journeys) // 2
-    for journeys in (found.journeys[:half], found.journeys[half:]):
-        nbytes = sum((journey.seconds - 1e-6) * 1e9 for journey in journeys)
-        assert round(nbytes) == weights
+    wanted = (traffic.forward_bytes - maps).sum()
+    for numbers in (there, back):
+        nbytes = sum((planned.journeys[number].seconds - 1e-6) * 1e9 for number in numbers)
+        assert round(nbytes) == wanted
     # Pieces of an action take together what it takes.
-    for action in made.order:
-        pieces = found.divided[action]
-        assert abs(sum(job.seconds for job in pieces) - costs.job(action).seconds) < 1e-12
-        if action.direction is Direction.FORWARD and len(pieces) > 1:
-            assert not any(job.sends for job in pieces)
+    pieces = Counter[Action]()
+    for action in lowered.order:
+        if not action.is_of_weights:
+            pieces[action._replace(piece=None)] += costs.job(action).seconds
+    assert pieces.keys() == {*made.order}
+    for action, seconds in pieces.items():
+        assert abs(seconds - costs.job(action).seconds) < 1e-12
     # What is packed costs both ends, and so does a gradient that is added to another one its owner;
     # maps are counted by the sample, of which slices may have one more or less.
     handled = replace(costs, overheads=Overheads(transfer=0.0, byte=1e-9))
-    dearer = jobs_of(made, handled, shared_weights(placement, made, handled))
+    dearer = jobs_of(lowered, handled, handled.job)
     gradients = traffic.backward_bytes - (traffic.forward_bytes - maps).T
     copies = placement.copies
     travelling = [one for one in copies.weights if one.owner != one.holder]
@@ -77,7 +85,7 @@ def test_weights_and_their_gradients_travel_once(
         assert math.isclose(more, 1e-9 * nbytes, rel_tol=0.01)
     # Each message of gradients costs both ends, be it short.
     slow = replace(costs, overheads=Overheads(transfer=1.0, byte=0.0))
-    late = jobs_of(made, slow, shared_weights(placement, made, slow))
+    late = jobs_of(lowered, slow, slow.job)
     of_maps = placement.programs.expected_traffic(sizes, backward=False).forward_messages
     for part in range(k):
         more = sum(job.seconds for job in late.jobs[part])

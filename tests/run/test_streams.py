@@ -204,7 +204,7 @@ def by_hand(cut, order, batches, stash, rate):
     ]
     weights = {at: pair for one in weights for at, pair in one.items()}
     kept, maps, back, gradients, losses = {}, {}, {}, {}, []
-    for part, direction, batch, chunk in order.order:
+    for part, direction, batch, chunk, _ in order.order:
         layers = (0, 1) if part == 0 else (2,)
         x, target = batches[batch]
         if direction is Direction.FORWARD and chunk == len(order.outlines[part].forward) - 1:

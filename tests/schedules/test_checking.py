@@ -84,7 +84,7 @@ def test_updates_are_behind_their_gradients_in_order_and_of_few_batches() -> Non
     assert "part 0 does U1.0 in front of B1.0 of part 1" in problems(early)
     early = moved(shared, Action(1, F, 3, 0), Action(0, U, 1, 0))
     assert "part 1 does F3.0 in front of U1.0 of part 0" in problems(early)
-    without = replace(made, order=tuple(one for one in made.order if one != (1, U, 3, 0)))
+    without = replace(made, order=tuple(one for one in made.order if one != Action(1, U, 3, 0)))
     assert problems(without) == ["part 1 does not do U3.0"]
     step = make_schedule(pipeline(2), "greedy", 2, EVEN)
     extra = replace(step, order=(*step.order, Action(0, U, 0, 0)))

@@ -9,16 +9,16 @@ from toy_programs import Cut, cuts
 from hgpart.execution.outlines import outline
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
-from hgpart.schedules.routes import routes
+from hgpart.schedules.mail import mail
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule import Direction
 
 
 @given(cuts(), st.sampled_from([*RULES, "async"]), st.integers(1, 3))
-def test_routes(cut: Cut, rule: str, micro_batches: int) -> None:
+def test_mail(cut: Cut, rule: str, micro_batches: int) -> None:
     outlines = [outline(cut.placed.programs[part], {}) for part in range(cut.k)]
     made = make_schedule(outlines, rule, micro_batches, Costs(message=1.0))
-    found = [routes(made, part) for part in range(cut.k)]
+    found = [mail(made, part) for part in range(cut.k)]
     comes = [number for one in found for number in one.incoming]
     assert sorted(comes) == list(made.messages)  # each has one receiver
     leaves = {message for one in found for message in one.departing.values()}
@@ -49,14 +49,26 @@ def under_way(made):
     return most
 
 
+def facts(action):
+    """Of the maps, or gradients of maps, that an action sends or awaits."""
+    forward = action.direction is Direction.FORWARD
+    return Direction.FORWARD if forward else Direction.BACKWARD, action.micro_batch
+
+
+def carried(message):
+    """The same of a message, and the numbers of its transfers."""
+    (kind,) = {piece[:2] for piece in message.pieces}
+    return kind, tuple(piece.number for piece in message.pieces)
+
+
 def departure(made, message):
     """Where in the sender's sequence a message leaves."""
+    kind, numbers = carried(message)
     for at, action in enumerate(made.sequences[message.sender]):
-        backward = action.direction is not Direction.FORWARD
         if (
             action.direction not in (Direction.WEIGHTS, Direction.UPDATE)
-            and (action.micro_batch, backward) == (message.micro_batch, message.backward)
-            and made.chunk(action).messages.get(message.receiver) == message.transfers
+            and facts(action) == kind
+            and made.chunk(action).messages.get(message.receiver) == numbers
         ):
             return at
     raise AssertionError(message)
@@ -64,12 +76,12 @@ def departure(made, message):
 
 def first_await(made, message):
     """Where in the receiver's sequence a message has to be there."""
+    kind, numbers = carried(message)
     for at, action in enumerate(made.sequences[message.receiver]):
-        backward = action.direction is not Direction.FORWARD
         if (
             action.direction not in (Direction.WEIGHTS, Direction.UPDATE)
-            and (action.micro_batch, backward) == (message.micro_batch, message.backward)
-            and {*made.chunk(action).awaits} & {*message.transfers}
+            and facts(action) == kind
+            and {*made.chunk(action).awaits} & {*numbers}
         ):
             return at
     raise AssertionError(message)

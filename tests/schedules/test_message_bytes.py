@@ -11,11 +11,11 @@ from hgpart.execution.outlines import outline
 from hgpart.run.processes.post import Post
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
+from hgpart.schedules.mail import mail
 from hgpart.schedules.message_bytes import message_bytes
 from hgpart.schedules.outline import Chunk, Outline, Sent
-from hgpart.schedules.routes import routes
 from hgpart.schedules.rules import RULES
-from hgpart.schedules.schedule import Direction
+from hgpart.schedules.schedule import Direction, Piece
 
 
 def test_a_cut_by_hand() -> None:
@@ -26,7 +26,7 @@ def test_a_cut_by_hand() -> None:
     # Both gradients are waited for from the start; the first one says that both maps have come.
     assert message_bytes(made, 0, (2, 1)) == [(300, 500), (500, 600), (100, 100), (0, 0)]
     # The first map is kept for backward anyway.
-    kept = message_bytes(made, 0, (2, 1), held={(0, False, 0)})
+    kept = message_bytes(made, 0, (2, 1), held={Piece(Direction.FORWARD, 0, 0)})
     assert kept == [(300, 300), (300, 400), (100, 100), (0, 0)]
     # Nothing tells the second part that a gradient has come.
     assert message_bytes(made, 1, (2, 1)) == [(100, 100), (0, 0), (0, 200), (200, 300)]
@@ -51,14 +51,15 @@ def test_it_is_what_a_post_holds(cut: Cut, rule: str, micro_batches: int, sample
     sizes = [samples] * micro_batches
     for part in range(cut.k):
         transfers = cut.placed.programs[part].transfers
-        post = Post(Nowhere(), transfers, routes(made, part), sizes)  # type: ignore[arg-type]
+        post = Post(Nowhere(), transfers, mail(made, part), sizes)  # type: ignore[arg-type]
         found = message_bytes(made, part, sizes)
         for action, (during, after) in zip(made.sequences[part], found, strict=True):
-            micro_batch, backward = action.micro_batch, action.direction is not Direction.FORWARD
+            forward = action.direction is Direction.FORWARD
+            kind = Direction.FORWARD if forward else Direction.BACKWARD
             chunk = made.chunk(action)
             if action.direction is not Direction.WEIGHTS:
                 for number in chunk.awaits:
-                    post.receive(micro_batch, backward, transfers[number])
+                    post.receive(Piece(kind, action.micro_batch, number))
             assert lying(post) == during
             if action.direction is not Direction.WEIGHTS:
                 for number in (sent.transfer for sent in chunk.sends):
@@ -66,13 +67,13 @@ def test_it_is_what_a_post_holds(cut: Cut, rule: str, micro_batches: int, sample
                         torch.zeros(one.shape(samples), dtype=one.dtype)
                         for one in transfers[number].tensors
                     ]
-                    post.send(micro_batch, backward, transfers[number], tensors)
+                    post.send(Piece(kind, action.micro_batch, number), tensors)
             assert lying(post) == after
 
 
 def lying(post: Post) -> int:
     """Bytes of all messages that a post has."""
-    bodies = [body for body, _ in post._posted.values()]
+    bodies = [body for body, _ in post._coming.values()]
     bodies += [piece for pieces in post._arrived.values() for piece in pieces]
-    bodies += [body for _, body, _ in post._sent.values()]
+    bodies += [body for body, _ in post._going.values()]
     return sum(body.nbytes for body in bodies)

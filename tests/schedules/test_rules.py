@@ -202,13 +202,9 @@ def test_messages_are_all_that_a_chunk_sends_to_a_part() -> None:
     quiet = Outline((Chunk((4, 5, 6), ()),), (Chunk((), ()),))
     speaks = Outline((Chunk((), sent),), (Chunk((), ()),))
     made = make_schedule([speaks, quiet], "sequential", 2, EVEN, backward=False)
-    assert [message[:4] for message in made.messages] == [
-        (0, 0, 0, 2),
-        (1, 0, 0, 1),
-        (2, 1, 0, 2),
-        (3, 1, 0, 1),
-    ]
-    assert made.messages[0].transfers == (4, 6)
+    found = [(one.number, one.micro_batch, one.sender, one.receiver) for one in made.messages]
+    assert found == [(0, 0, 0, 2), (1, 0, 0, 1), (2, 1, 0, 2), (3, 1, 0, 1)]
+    assert [piece.number for piece in made.messages[0].pieces] == [4, 6]
     assert str(Action(0, Direction.MAPS, 3, 1)) == "M3.1"
 
 

@@ -17,6 +17,10 @@ LOOKS = {
     Direction.MAPS: ("backward, gradients of maps", 0.6),
     Direction.WEIGHTS: ("backward, gradients of weights", 0.85),
     Direction.UPDATE: ("update", -0.6),
+    Direction.SPREAD: ("sends weights", 0.92),
+    Direction.GATHER: ("takes weights in", 0.92),
+    Direction.REDUCE: ("sends gradients of weights", 0.75),
+    Direction.COLLECT: ("adds up gradients of weights", 0.75),
 }
 SHORTEST = 0.002  # of a step, that a wait or a gap is drawn as
 PART_HEIGHT, BOTH_HEIGHT = 34, 56  # of a row in pixels; with two in it
@@ -124,8 +128,10 @@ def boxes(events: Sequence[Event], least: float = 0.0) -> list[Box]:
         waits.setdefault(wait.action.part, []).append(wait)
     runs = (event for event in events if event.doing is Doing.RUN)
     for event in sorted(runs, key=lambda one: (one.action.part, one.begin, one.end)):
-        action = event.action
+        action = event.action._replace(piece=None)
         for begin, end in between(event, waits.get(action.part, [])):
+            if end <= begin:
+                continue
             box = Box(action, action.chunk, (begin - origin) / 1e6, (end - origin) / 1e6)
             before = found[-1] if found else None
             if (
@@ -137,7 +143,7 @@ def boxes(events: Sequence[Event], least: float = 0.0) -> list[Box]:
                 found[-1] = before._replace(last_chunk=action.chunk, end=box.end)
             else:
                 found.append(box)
-    return [box for box in found if box.end > box.begin]
+    return found
 
 
 def long_waits(events: Sequence[Event], least: float) -> list[Event]:
