@@ -56,7 +56,7 @@ def uses(program: PartProgram, weights_of: Callable[[nn.Module], Sequence[int]])
         return tuple(found)
 
     return Uses(
-        tuple(lines(joined, places, False) for places in joined.forward),
+        tuple(lines(alone, places, False) for places in alone.forward),  # each step waits
         tuple(lines(joined, places, True) for places in joined.backward),
         tuple(lines(alone, places, True) for places in alone.backward),
     )

@@ -132,7 +132,7 @@ class MeasuredCosts(CostModel):
         direction, nbytes = action.direction, weights.nbytes
         if direction is Direction.COLLECT:
             return Job(self.handled(1, nbytes))
-        departs = direction is Direction.REDUCE  # while parts compute
+        departs = direction is Direction.REDUCE  # a message sent while its part would compute
         return Job(self.handled(departs, nbytes if weights.packed else 0))
 
     def jobs_of_steps(self, action: Action) -> list[Job]:
@@ -179,13 +179,16 @@ class MeasuredCosts(CostModel):
     def moved_in(self, action: Action) -> Job:
         """What an action takes to pack what it sends, and to take apart what has come.
 
-        Of a chunk in pieces, the first has it.
+        Of a chunk in pieces, the one with its last step has it.
         """
         part, direction, micro_batch, at, piece = action
-        if direction is Direction.WEIGHTS or (piece is not None and piece[0]):
+        if direction is Direction.WEIGHTS:
             return Job(0.0)
         steps = self.steps[part]
         forward = direction is Direction.FORWARD
+        places = (steps.forward_places if forward else steps.backward_places)[at]
+        if piece is not None and not piece[0] <= max(places) < piece[1]:
+            return Job(0.0)
         transfers, nbytes = (steps.forward_moved if forward else steps.backward_moved)[at]
         return Job(self.handled(transfers, self.sizes[micro_batch] * nbytes))
 

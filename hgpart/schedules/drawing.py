@@ -19,7 +19,7 @@ def draw_schedule(schedule: Schedule, costs: CostModel) -> str:
     """A row for each part: digits are forward, letters backward, capitals the weights' half of it.
 
     Below it the same as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0, ``U0.0`` the update
-    of the part's weights by batch 0. What travels of weights is in neither.
+    of the part's weights by batch 0. The schedule is a rule's, without weights that travel.
     """
     when = times(schedule.outlines, schedule.order, costs)
     idle = bubble(schedule, costs)
@@ -28,6 +28,8 @@ def draw_schedule(schedule: Schedule, costs: CostModel) -> str:
 
 def draw_times(schedule: Schedule, when: Sequence[tuple[float, float]], said: str) -> str:
     """The same where it is known when each action of the order begins and ends.
+
+    Updates, and weights that travel, are in no row.
 
     Parameters
     ----------
@@ -42,8 +44,8 @@ def draw_times(schedule: Schedule, when: Sequence[tuple[float, float]], said: st
     for action, (begin, until) in zip(schedule.order, when, strict=True):
         if end:
             columns = range(int(begin / end * WIDTH), max(1, round(until / end * WIDTH)))
-            computes = until > begin and not action.is_of_weights
-            for column in columns if computes else ():
+            shown = action.direction in FIRST or action.direction is Direction.WEIGHTS
+            for column in columns if shown and until > begin else ():
                 rows[action.part][column] = _letter(action)
     count = f"{schedule.micro_batches} micro-batch{'es' * (schedule.micro_batches > 1)}"
     if schedule.in_flight is not None:

@@ -4,8 +4,8 @@ Rules order what is computed. Here weights that several parts compute with becom
 order: their owners send them as soon as they have them; a part waits for copies of them in front of
 the first action that reads them, lets the gradients of copies depart behind the last one that adds
 to them, and adds up those of its own at the end, or in front of its update. Where that is in the
-midst of a chunk, the chunk is cut into pieces. Each action still stands behind what it needs: so
-this can come to a stop as little as the rule's order can.
+midst of a chunk, the chunk is cut into pieces. Each action still stands behind what it needs: so it
+can't deadlock unless the rule's order does.
 
 As `torch.distributed.pipelining` does with its UNSHARD and REDUCE_GRAD.
 """
@@ -158,9 +158,10 @@ class _Step:
         }
         for begin, end in pairwise([0, *inner, _end(lines)]):
             piece = action._replace(piece=(begin, end))
-            self.departing[piece] = tuple(
-                receiver for receiver, place in departs.items() if begin <= place < end
-            )
+            if action.direction is not WEIGHTS:
+                self.departing[piece] = tuple(
+                    receiver for receiver, place in departs.items() if begin <= place < end
+                )
             yield piece
 
 

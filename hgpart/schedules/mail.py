@@ -41,7 +41,7 @@ class Mail:
 
 
 def mail(schedule: Schedule, part: int) -> Mail:
-    """Find a part's messages, the first time only."""
+    """Find a part's messages of a rule's schedule, the first time only."""
     known = _known.setdefault(schedule, {})
     if part not in known:
         incoming = tuple(one for one in schedule.messages if one.receiver == part)

@@ -149,10 +149,10 @@ class Schedule:
         How many batches of a stream each part may have begun at a time, where it updates its
         weights behind each; None for a step, which leaves that to its caller.
     travels : tuple of Travel
-        Of a schedule that was lowered (see `hgpart.schedules.lowering`): the weights that travel,
-        which its order says when.
+        Of a schedule that was lowered (see `hgpart.schedules.lowering`): the weights that travel;
+        `order` says when.
     departing : mapping of Action to tuple of int
-        Of pieces of chunks, the parts that messages depart for.
+        For each piece of a chunk, the receivers whose message departs at its end.
     """
 
     rule: str

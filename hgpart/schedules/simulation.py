@@ -12,7 +12,7 @@ from hgpart.schedules.schedule import Action, Piece, Schedule
 def times(
     outlines: Sequence[Outline], order: Sequence[Action], costs: CostModel
 ) -> list[tuple[float, float]]:
-    """Seconds at which each action of the order begins, as soon as it can, and ends."""
+    """Seconds at which each action of a rule's order begins, as soon as it can, and ends."""
     free = [0.0] * len(outlines)
     arrival: dict[tuple[int, Piece], float] = {}
     schedule = Schedule("", 1, tuple(outlines), tuple(order))

@@ -17,6 +17,7 @@ from hgpart.run.scheduling import costs_of, outlines_here, schedule
 from hgpart.schedules import make_schedule
 from hgpart.schedules.checking import problems
 from hgpart.schedules.costs import Costs
+from hgpart.schedules.drawing import draw_times
 from hgpart.schedules.outline import Chunk, Outline, Sent
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule import Action, Direction, Schedule
@@ -215,3 +216,10 @@ def test_arguments() -> None:
         make_schedule(pipeline(2), "zigzag", 2, EVEN)
     with pytest.raises(ArgumentError, match="0 micro-batches: accepted is 1 or more"):
         make_schedule(pipeline(2), "greedy", 0, EVEN)
+
+
+def test_an_update_that_takes_time_is_drawn_in_no_row() -> None:
+    made = make_schedule(pipeline(2), "async", 2, EVEN)
+    drawn = draw_times(made, [(float(at), at + 1.0) for at in range(len(made.order))], "by hand")
+    assert "U1.0" in drawn
+    assert "\n0 |000000" in drawn

@@ -130,7 +130,7 @@ def boxes(events: Sequence[Event], least: float = 0.0) -> list[Box]:
     for event in sorted(runs, key=lambda one: (one.action.part, one.begin, one.end)):
         action = event.action._replace(piece=None)
         for begin, end in between(event, waits.get(action.part, [])):
-            if end <= begin:
+            if action.is_of_weights and end <= begin:
                 continue
             box = Box(action, action.chunk, (begin - origin) / 1e6, (end - origin) / 1e6)
             before = found[-1] if found else None
@@ -143,7 +143,7 @@ def boxes(events: Sequence[Event], least: float = 0.0) -> list[Box]:
                 found[-1] = before._replace(last_chunk=action.chunk, end=box.end)
             else:
                 found.append(box)
-    return found
+    return [box for box in found if box.end > box.begin]
 
 
 def long_waits(events: Sequence[Event], least: float) -> list[Event]:
