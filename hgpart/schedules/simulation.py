@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.outline import Outline
-from hgpart.schedules.schedule import Action, Piece, Schedule
+from hgpart.schedules.schedule import Action, Direction, Schedule
 
 
 def times(
@@ -14,18 +14,26 @@ def times(
 ) -> list[tuple[float, float]]:
     """Seconds at which each action of a rule's order begins, as soon as it can, and ends."""
     free = [0.0] * len(outlines)
-    arrival: dict[tuple[int, Piece], float] = {}
-    schedule = Schedule("", 1, tuple(outlines), tuple(order))
+    arrival: dict[tuple[int, bool, int, int], float] = {}
     found = []
     for action in order:
-        part = action.part
-        begin = max([free[part], *(arrival[part, piece] for piece in schedule.awaits(action))])
-        chunk = schedule.chunk(action)
+        part, direction, micro_batch, at, _ = action
+        if direction is Direction.UPDATE:
+            found.append((free[part], free[part]))
+            continue
+        backward = direction is not Direction.FORWARD
+        chunk = (outlines[part].backward if backward else outlines[part].forward)[at]
+        begin = free[part]
+        if direction is not Direction.WEIGHTS:
+            for transfer in chunk.awaits:
+                begin = max(begin, arrival[part, backward, micro_batch, transfer])
         free[part] = end = begin + costs.action(action, chunk)
         found.append((begin, end))
-        for receiver, pieces in schedule.sends(action).items():
-            there = end + costs.travel(action, chunk, receiver)
-            arrival.update(((receiver, piece), there) for piece in pieces)
+        if direction is not Direction.WEIGHTS:
+            for receiver, transfers in chunk.messages.items():
+                there = end + costs.travel(action, chunk, receiver)
+                for transfer in transfers:
+                    arrival[receiver, backward, micro_batch, transfer] = there
     return found
 
 
