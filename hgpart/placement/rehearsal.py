@@ -117,8 +117,8 @@ class Moments:
     most : int
         The most at a time, with what operators make that is dropped before the action ends.
     sent : frozenset of (Direction, int)
-        Of what it sends, direction and transfer as of a `Piece`, where the part holds the same
-        memory for itself when the action has ended.
+        Direction (as in a `Piece`) and transfer of what it sends and still holds, in the same
+        memory, when the action has ended.
     """
 
     held: tuple[int, ...]

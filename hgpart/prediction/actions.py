@@ -22,7 +22,7 @@ class Planned:
     journeys : sequence of Journey
     order : sequence of Action
     places : sequence of int
-        Of each action, the place of its job among its part's.
+        Where the job of each action stands among the jobs of its part.
     """
 
     jobs: Sequence[Sequence[Job]]
@@ -51,11 +51,11 @@ def jobs_of(
     schedule : Schedule
     costs : CostModel
     job : callable, optional
-        What an action takes, without what it awaits and sends; the cost model's seconds when left
-        out.
+        Says what an action takes, and how much of that is memory-bound. When left out, the seconds
+        are the cost model's, and none of them is.
     late : mapping of int to Job
-        What parts do besides when they have computed all else: in front of the first gradients of
-        weights that they add up, of others or of their own copies.
+        What each part has still to compute behind its actions: it does so before it adds up
+        gradients of copies.
     """
     jobs: list[list[Job]] = [[] for _ in range(schedule.k)]
     journeys: list[Journey] = []

@@ -79,7 +79,8 @@ class MeasuredCosts(CostModel):
     is_stream : bool
         Whether `sizes` are those of batches of a stream.
     weights : sequence of Weights or None
-        By their numbers in a lowered schedule; None of those that a part has of itself.
+        What the weights of each number come to in a lowered schedule; None where a part has a copy
+        of its own, so that nothing travels.
     """
 
     steps: Mapping[int, PartSteps]
@@ -179,7 +180,7 @@ class MeasuredCosts(CostModel):
     def moved_in(self, action: Action) -> Job:
         """What an action takes to pack what it sends, and to take apart what has come.
 
-        Of a chunk in pieces, the one with its last step has it.
+        Where a chunk is in pieces, all of it is counted in the piece with the last step.
         """
         part, direction, micro_batch, at, piece = action
         if direction is Direction.WEIGHTS:

@@ -185,7 +185,7 @@ def with_weights(
     placement : Placement
         All its parts in this process.
     schedule : Schedule
-        Of a rule.
+        As a rule makes it.
     """
     if len(placement.programs.shares) == 1:
         return schedule, ()

@@ -81,7 +81,7 @@ class PartSteps:
     forward, backward : tuple of tuple of str
         Of each chunk.
     forward_places, backward_places : tuple of tuple of int
-        Of each of these steps, the place of its instruction in the chunk.
+        Where the instruction of each of these steps stands in its chunk.
     forward_moved, backward_moved : tuple of Moved
         Of each chunk.
     again : tuple of tuple of int

@@ -33,13 +33,13 @@ def lower(
     Parameters
     ----------
     schedule : Schedule
-        Of a rule.
+        As a rule makes it.
     travels : sequence of Travel
-        By their numbers.
+        The place of each of them is its number.
     back : sequence of int
         These numbers, in the order in which gradients are added up.
     uses : sequence of Uses
-        Of each part.
+        What each part reads copies of.
 
     Returns
     -------

@@ -1,19 +1,20 @@
 """Schedule + part -> Mail: the messages that come to a part and leave it, and when memory is free.
 
-What processes do with real messages, and what is foretold of the memory that these take, goes by
-the same rules.
+Processes, which send and receive them, and the forecast of the memory that they take go by one
+`Mailbox`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from hgpart.schedules.schedule import OF_WEIGHTS, Message, Piece, Schedule
+from hgpart.schedules.schedule import Message, Piece, Schedule
 
-AHEAD = 8  # receives of maps posted before they are needed; more only takes memory earlier
+AHEAD = 8  # receives that are posted before they are needed; more only takes memory earlier
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +26,10 @@ class Mail:
     incoming : tuple of Message
         In the order in which all senders together let them depart.
     arriving, departing : mapping
-        By what they carry.
+        The message that carries a piece, by that piece.
     settled : mapping of int to tuple of int
-        By number of an incoming message, those that left for its sender and that it must have
-        received before it let this one depart.
+        The messages that the sender of an incoming message must have received before it let that
+        one depart, by the number of that one.
     under_way : int
         `Schedule.under_way` of a stream; all that a step has.
     """
@@ -85,38 +86,35 @@ def _settled(schedule: Schedule, part: int) -> dict[int, tuple[int, ...]]:
     return found
 
 
-class Mailbox:
+class Mailbox(ABC):
     """What of a part's messages is posted, and what is on its way, at present.
 
     Receives are posted, and messages between two parts depart, in the order of the schedule, as
-    NCCL tells messages apart by nothing else. Weights and their gradients are posted with what
-    comes before them, however many they are: they arrive where they belong.
+    NCCL tells messages apart by nothing else.
     """
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
         self._to_post = deque(mail.incoming)
-        self._posted: dict[int, Message] = {}
+        self._posted: set[int] = set()
         self._sent: dict[int, Message] = {}
-        self._maps = 0  # posted messages that are no weights
         self._post(AHEAD)
 
+    @abstractmethod
     def post(self, message: Message) -> None:
         """Let a message arrive."""
-        raise NotImplementedError
 
+    @abstractmethod
     def settle(self, message: Message) -> None:
-        """Forget a message that has departed, or wait until it has."""
-        raise NotImplementedError
+        """Let go of a message that is on its way, when it has departed."""
 
     def opened(self, piece: Piece) -> Message:
         """The message that a piece comes in, which nobody has opened before."""
         message = self._mail.arriving[piece]
         while message.number not in self._posted:
-            self._post(self._maps + 1)
-        del self._posted[message.number]
-        self._maps -= not message.is_of_weights
-        self._post(AHEAD)
+            self._post(1)
+        self._posted.remove(message.number)
+        self._post(AHEAD - len(self._posted))
         return message
 
     def came(self, message: Message) -> None:
@@ -125,16 +123,14 @@ class Mailbox:
             self._settle(number)
 
     def leaving(self, piece: Piece) -> Message:
-        """The message that a piece departs in; others of batches that have ended are settled.
+        """The message that a piece departs in; those of batches that have ended are settled first.
 
         A part of a stream is not ahead of the others by more than in the schedule's order, with all
         that it has sent.
         """
         ended = piece.micro_batch - self._mail.under_way
-        if ended >= 0 and piece.direction not in OF_WEIGHTS:
-            for one in [*self._sent.values()]:
-                if not one.is_of_weights and one.micro_batch <= ended:
-                    self._settle(one.number)
+        while self._sent and (oldest := next(iter(self._sent.values()))).micro_batch <= ended:
+            self._settle(oldest.number)
         return self._mail.departing[piece]
 
     def left(self, message: Message) -> None:
@@ -142,7 +138,7 @@ class Mailbox:
         self._sent[message.number] = message
 
     def settle_all(self) -> None:
-        """Settle all that has departed."""
+        """Settle all that is on its way."""
         for number in [*self._sent]:
             self._settle(number)
 
@@ -150,10 +146,8 @@ class Mailbox:
         if number in self._sent:
             self.settle(self._sent.pop(number))
 
-    def _post(self, maps: int) -> None:
-        """Post on until so many maps are posted, and what comes then is another one."""
-        while self._to_post and (self._maps < maps or self._to_post[0].is_of_weights):
+    def _post(self, count: int) -> None:
+        for _ in range(min(count, len(self._to_post))):
             message = self._to_post.popleft()
-            self._posted[message.number] = message
-            self._maps += not message.is_of_weights
+            self._posted.add(message.number)
             self.post(message)

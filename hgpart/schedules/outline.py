@@ -97,7 +97,7 @@ class Line(NamedTuple):
     Attributes
     ----------
     place, end : int
-        Of the first instruction in the chunk, and of the one behind the last.
+        Where its first instruction stands in the chunk, and where the one behind its last does.
     weights : tuple of int
         Numbers of the weights (see `Schedule.travels`) that it reads copies of; backward it adds to
         their gradients.

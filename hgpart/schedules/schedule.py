@@ -20,17 +20,15 @@ class Direction(str, Enum):
     MAPS = "M"  # backward as far as maps need it, which are then sent back
     WEIGHTS = "W"  # the rest of it
     UPDATE = "U"  # of the part's weights, by the gradients of one batch: asynchronous training
-    # What `lower` adds, where parts have copies of each other's weights; the chunk is the number
-    # of what travels. A part that has both what it is of and the copy sends nothing.
-    SPREAD = "S"  # send weights to who has copies of them
-    GATHER = "G"  # wait for weights, and put them into the copies
-    REDUCE = "R"  # send the gradients of copies to whom the weights belong to
-    COLLECT = "C"  # wait for these, and add them to those of the weights
+    # These four are added by `lower`, where a part has copies of weights that belong to another
+    # part, or to itself (then nothing is sent). The action's chunk is the number of the weights.
+    SPREAD = "S"  # the owner sends its weights to the part that has the copy
+    GATHER = "G"  # that part waits for them, and puts them into its copy
+    REDUCE = "R"  # it sends the gradients of its copy to the owner
+    COLLECT = "C"  # the owner waits for these, and adds them to its own
 
 
-MAPS_AWAITED = (Direction.FORWARD, Direction.BACKWARD, Direction.MAPS)  # by the chunks of these
-OF_FORWARD = (Direction.FORWARD, Direction.SPREAD, Direction.GATHER)
-OF_BACKWARD = (Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS, Direction.UPDATE)
+MOVE_MAPS = (Direction.FORWARD, Direction.BACKWARD, Direction.MAPS)  # or gradients of maps
 OF_WEIGHTS = (Direction.SPREAD, Direction.GATHER, Direction.REDUCE, Direction.COLLECT)
 UPDATING = Chunk((), ())  # what an update awaits and sends
 
@@ -43,12 +41,13 @@ class Action(NamedTuple):
     part : int
     direction : Direction
     micro_batch : int
-        Of weights that travel in a stream, how many updates they have; of their gradients, the
-        batch.
+        Where weights travel in a stream, how many updates they have had; where their gradients do,
+        the batch. In a step both are 0.
     chunk : int
-        Of weights that travel, their number: see `Schedule.travels`.
+        Where weights travel, their number in `Schedule.travels`.
     piece : (int, int) or None
-        From which of the chunk's instructions on, and up to which, if it is not all of them.
+        The first of the chunk's instructions that it does, and the one behind the last; None if it
+        does all.
     """
 
     part: int
@@ -125,11 +124,6 @@ class Message(NamedTuple):
         """Of its pieces."""
         return self.pieces[0].micro_batch
 
-    @property
-    def is_of_weights(self) -> bool:
-        """Whether it is weights, or gradients of weights."""
-        return self.direction in OF_WEIGHTS
-
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
@@ -179,20 +173,20 @@ class Schedule:
     @cached_property
     def backward(self) -> bool:
         """Whether there are backward passes."""
-        return any(action.direction in OF_BACKWARD for action in self.order)
+        return any(action.direction is not Direction.FORWARD for action in self.order)
 
     @cached_property
     def forward_only(self) -> Schedule:
-        """The same without backward passes; with the weights that these would begin with."""
+        """The same without backward passes."""
         if not self.backward:
             return self
-        order = (action for action in self.order if action.direction in OF_FORWARD)
+        order = (action for action in self.order if action.direction is Direction.FORWARD)
         return replace(self, order=tuple(order))
 
     @cached_property
     def backward_only(self) -> Schedule:
-        """The rest of it."""
-        order = (action for action in self.order if action.direction not in OF_FORWARD)
+        """The same without forward passes."""
+        order = (action for action in self.order if action.direction is not Direction.FORWARD)
         return replace(self, order=tuple(order))
 
     def keeping(self, parts: Collection[int]) -> Schedule:
@@ -229,7 +223,7 @@ class Schedule:
     def awaits(self, action: Action) -> tuple[Piece, ...]:
         """What has to have come before an action."""
         part, direction, micro_batch, at, piece = action
-        if direction in MAPS_AWAITED and (piece is None or piece[0] == 0):
+        if direction in MOVE_MAPS and (piece is None or piece[0] == 0):
             kind = _kind(direction)
             return tuple(Piece(kind, micro_batch, one) for one in self.chunk(action).awaits)
         if direction is Direction.GATHER and self.travels[at].owner != part:
@@ -241,7 +235,7 @@ class Schedule:
     def sends(self, action: Action) -> Mapping[int, tuple[Piece, ...]]:
         """What departs at the end of an action, by receiver: a message for each."""
         part, direction, micro_batch, at, piece = action
-        if direction in MAPS_AWAITED:
+        if direction in MOVE_MAPS:
             kind, messages = _kind(direction), self.chunk(action).messages
             return {
                 receiver: tuple(Piece(kind, micro_batch, one) for one in numbers)

@@ -18,7 +18,7 @@ from hgpart.prediction.measured_costs import MeasuredCosts, Overheads
 from hgpart.prediction.predict import with_weights
 from hgpart.prediction.steps import part_steps
 from hgpart.run.scheduling import schedule
-from hgpart.schedules.schedule import Action, Direction
+from hgpart.schedules.schedule import OF_WEIGHTS, Action, Direction
 
 
 @pytest.mark.full
@@ -51,7 +51,7 @@ def test_weights_and_their_gradients_travel_once(
         assert awaited.count(number) >= 1
         assert any(number in job.awaits for job in planned.jobs[journey.receiver])
         assert any(number in job.sends for job in planned.jobs[journey.sender])
-        if message.is_of_weights:
+        if message.direction in OF_WEIGHTS:
             (there if message.direction is Direction.SPREAD else back).append(number)
     traffic = placement.programs.expected_traffic(sizes, backward=True)
     maps = placement.programs.expected_traffic(sizes, backward=False).forward_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -16,7 +17,7 @@ from hgpart.schedules.checking import problems
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.lowering import lower
 from hgpart.schedules.rules import RULES
-from hgpart.schedules.schedule import Action, Direction, Schedule, Travel
+from hgpart.schedules.schedule import OF_WEIGHTS, Action, Direction, Schedule, Travel
 
 ADDING = (Direction.BACKWARD, Direction.WEIGHTS)
 
@@ -106,7 +107,7 @@ def assert_whole(cut: Cut, made: Schedule, lowered: Schedule) -> None:
             assert (several[0][0], several[-1][1]) == (0, len(chunks[action.chunk]))
             assert all(one[1] == other[0] < other[1] for one, other in pairwise(several))
     sent = Counter(piece for one in made.messages for piece in one.pieces)
-    found = (one for one in lowered.messages if not one.is_of_weights)
+    found = (one for one in lowered.messages if one.direction not in OF_WEIGHTS)
     assert Counter(piece for one in found for piece in one.pieces) == sent
 
 
@@ -114,10 +115,15 @@ def assert_whole(cut: Cut, made: Schedule, lowered: Schedule) -> None:
 def test_a_stream(cut: Cut, in_flight: int, batches: int, data: st.DataObject) -> None:
     """A batch begins with the weights that the one order says, and ends before their update."""
     travels, of_steps = data.draw(shared(cut))
-    outlines = [outline(cut.placed.programs[part], {}) for part in range(cut.k)]
+    outlines = []
+    for part in range(cut.k):  # the rule knows whose weights a part has copies of
+        owners = {owner: 1 for owner, holder in travels if holder == part != owner}
+        own = outline(cut.placed.programs[part], {})
+        outlines.append(replace(own, owners=tuple(owners.items())))
     made = make_schedule(outlines, "async", batches, Costs(message=1.0), in_flight=in_flight)
     back = range(len(travels))
     lowered = lower(made, travels, back, of_parts(cut, of_steps))
+    assert problems(lowered) == []
     order = [one for one in lowered.order if not one.is_of_weights]
     assert order == [*made.order]
     for number, (owner, holder) in enumerate(travels):

@@ -63,25 +63,25 @@ def carried(message):
 
 def departure(made, message):
     """Where in the sender's sequence a message leaves."""
-    kind, numbers = carried(message)
-    for at, action in enumerate(made.sequences[message.sender]):
-        if (
-            action.direction not in (Direction.WEIGHTS, Direction.UPDATE)
-            and facts(action) == kind
-            and made.chunk(action).messages.get(message.receiver) == numbers
-        ):
-            return at
-    raise AssertionError(message)
+    receiver = message.receiver
+    return first_of(
+        *(made, message.sender, message),
+        lambda chunk, numbers: chunk.messages.get(receiver) == numbers,
+    )
 
 
 def first_await(made, message):
     """Where in the receiver's sequence a message has to be there."""
+    return first_of(
+        *(made, message.receiver, message), lambda chunk, numbers: {*chunk.awaits} & {*numbers}
+    )
+
+
+def first_of(made, part, message, has_to_do):
+    """Where a part first does something that has to do with a message."""
     kind, numbers = carried(message)
-    for at, action in enumerate(made.sequences[message.receiver]):
-        if (
-            action.direction not in (Direction.WEIGHTS, Direction.UPDATE)
-            and facts(action) == kind
-            and {*made.chunk(action).awaits} & {*numbers}
-        ):
+    for at, action in enumerate(made.sequences[part]):
+        moves = action.direction not in (Direction.WEIGHTS, Direction.UPDATE)
+        if moves and facts(action) == kind and has_to_do(made.chunk(action), numbers):
             return at
     raise AssertionError(message)

@@ -194,7 +194,8 @@ class Copies:
                 if given.data_ptr() == there.data_ptr():  # it is where it belongs
                     continue
                 if not if_other or not torch.equal(there, given):
-                    if exchange.owner == exchange.holder:  # it may lie there, and be no number
+                    if exchange.owner == exchange.holder:
+                        # The weights may lie within the copy, and NaN never equals itself.
                         given = given.clone()
                     put(tensor, copy.places, given)
 
