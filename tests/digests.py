@@ -145,7 +145,7 @@ class _Training:
 
     def _note_traffic(self) -> None:
         run = self.run
-        sent = run.runtime.last.traffic if isinstance(run, Placement) else run.traffic
+        sent = run.runtime.last.traffic if isinstance(run, Placement) else run.last.traffic
         if self.connection is not None:
             first, *others = self.connection.gather(sent)
             sent = sum(others, first)
@@ -195,10 +195,19 @@ class _Training:
                 for part in self.parts:
                     self._update(part)
             if step == STEPS // 2:
-                self.run.eval()
-                with torch.no_grad():
-                    self._note(*self._results(self.run(*inputs, **self.options)))
-                self.run.train()
+                self._evaluate(inputs)
+
+    def _evaluate(self, inputs: Sequence[Tensor]) -> None:
+        """Where it is not refused: a process may have too little of the model for it."""
+        said = ""
+        try:
+            self.run.eval()
+        except HgpartError as error:
+            said = str(error)
+        if not any([said] if self.connection is None else self.connection.gather(said)):
+            with torch.no_grad():
+                self._note(*self._results(self.run(*inputs, **self.options)))
+        self.run.train()
 
     def _call(self, inputs: Sequence[Tensor]) -> None:
         results = self._results(self.run(*inputs, **self.options))

@@ -25,7 +25,7 @@ class Toy:
     devices: tuple[torch.device, ...]
     programs: dict[int, PartProgram]
     output_parts: tuple[int, ...]
-    begin_copies: None = None
+    copies: None = None
 
 
 def transfer(number: int, sender: int, receiver: int, **others: Any) -> Transfer:

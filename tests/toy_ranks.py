@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from contextlib import nullcontext
+from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from traces import assert_covers, assert_sent_before_received
 from hgpart.errors import HgpartError
 from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram, receive, send
+from hgpart.execution.runtime import Placed
 from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import WHOLE, Transfer, TransferredTensor
 from hgpart.placement import Placement
@@ -100,6 +102,13 @@ class Toy(nn.Module):
     @property
     def programs(self):
         return self
+
+    @cached_property
+    def placed(self):
+        return Placed(self.k, (), self.parts, self.output_parts)
+
+    def copies_in_flight(self):
+        return nullcontext()  # there are none
 
     def takes(self, batch_size):
         return True
@@ -216,7 +225,7 @@ def agree(connection, seed):
     expected.square().sum().backward()
     torch.set_rng_state(state)
     result = placed(x) if placed.reads_inputs else placed(None, batch_size=batch)
-    traffic = placed.traffic
+    traffic = placed.last.traffic
     with torch.no_grad():  # which is a pass of its own
         placed(x)
     if connection.rank == 0:
@@ -225,7 +234,7 @@ def agree(connection, seed):
     else:
         assert result is None
         placed.backward(None)
-    assert placed.traffic is traffic
+    assert placed.last.traffic is traffic
     held = 0
     for name, share in placed.placement.module.named_children():
         layer = int(name.removeprefix("share_"))
@@ -236,7 +245,7 @@ def agree(connection, seed):
             held += getattr(share, kind).numel()
     assert sum(connection.gather(held)) == sum(p.numel() for p in model.parameters())
 
-    traffic = sum(connection.gather(placed.traffic), Traffic.none(connection.k))
+    traffic = sum(connection.gather(placed.last.traffic), Traffic.none(connection.k))
     forward = torch.zeros(connection.k, connection.k, dtype=torch.int64)
     backward = torch.zeros_like(forward)
     for transfer in placed.placement.programs.transfers:
@@ -246,7 +255,7 @@ def agree(connection, seed):
             backward[transfer.receiver, transfer.sender] += size
     assert traffic.forward_bytes.tolist() == forward.tolist()
     assert traffic.backward_bytes.tolist() == backward.tolist()
-    timings = connection.gather(placed.timing)
+    timings = connection.gather(placed.last.timing[0])
     assert len(timings) == connection.k
     assert all(isinstance(timing, Timing) and timing.forward_busy > 0 for timing in timings)
 
@@ -291,8 +300,8 @@ def agree_in_micro_batches(connection, seed, rule, micro_batches):
         schedule,
         batch_size=batch,
     )
-    assert_covers(placed.events, schedule, connection.rank, waits_last=True)
-    assert_sent_before_received([*chain(*connection.gather(placed.events))], schedule)
+    assert_covers(placed.last.events, schedule, connection.rank, waits_last=True)
+    assert_sent_before_received([*chain(*connection.gather(placed.last.events))], schedule)
     assert (loss is None) == (connection.rank > 0)
     if loss is not None:
         torch.testing.assert_close(loss, expected.detach(), rtol=1e-12, atol=0)

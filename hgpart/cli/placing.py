@@ -127,7 +127,7 @@ class Placing:
             together = sliced and self.plan.modelling.norms == "batch"
             check_norms_of_stream("batch" if together else self.norms)
             if sliced:
-                check_slices_of_stream(stash=scheduling.stash, nccl=transport == "nccl")
+                check_slices_of_stream(stash=scheduling.stash)
         sizes = scheduling.sizes(batch_size)
         fewest = min(sizes) // self.plan.modelling.slices
         norms = training and (fewest < 2 or self.norms == "batch")

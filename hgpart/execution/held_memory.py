@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 from torch.utils import _pytree as pytree
 
-from hgpart.execution.instructions import Graph
-from hgpart.execution.transfers import Transfer, Wire
+from hgpart.execution.part.instructions import Graph
+from hgpart.execution.transport import Wires
 from hgpart.execution.weights.gradients import Product, WeightGradient
+from hgpart.schedules.schedule import Piece
 
 
 class Holder(Protocol):
@@ -58,20 +59,16 @@ def is_memory_counted() -> bool:
     return _wanted.get()
 
 
-class CopyingWire:
+class CopyingWires:
     """Gives what arrives memory of its own: a message has one for all that travels in it."""
 
-    def __init__(self, wire: Wire) -> None:
-        self.send, self.send_gradient = wire.send, wire.send_gradient
-        self._wire = wire
+    def __init__(self, wires: Wires) -> None:
+        self.send, self.settle, self.stop = wires.send, wires.settle, wires.stop
+        self._wires = wires
 
-    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for what the sender sent."""
-        return [tensor.clone() for tensor in self._wire.receive(transfer)]
-
-    def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for the receiver's gradient."""
-        return [tensor.clone() for tensor in self._wire.receive_gradient(transfer)]
+    def receive(self, piece: Piece) -> Sequence[Tensor]:
+        """Wait for what was sent."""
+        return [tensor.clone() for tensor in self._wires.receive(piece)]
 
 
 def copied(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 
 from torch import nn
 
 from hgpart.errors import PlanError
-from hgpart.execution.instructions import Compute, Prepared, Receive, Send, prepare
+from hgpart.execution.part.instructions import (
+    Compute,
+    Instruction,
+    Prepared,
+    Receive,
+    Send,
+    prepare,
+)
 from hgpart.execution.program import CARRY, PartProgram
 from hgpart.execution.transfers import Transfer
 from hgpart.schedules.outline import Chunk, Line, Outline, Sent, Uses
@@ -43,23 +50,24 @@ def uses(program: PartProgram, weights_of: Callable[[nn.Module], Sequence[int]])
     """
     alone, joined = prepare(program), prepare(program, joined=True)
 
-    def lines(prepared: Prepared, places: range, backward: bool) -> tuple[Line, ...]:
-        found, at = list[Line](), 0
-        for one in (prepared.instructions[place][0] for place in places):
-            steps = one.modules(program.module) if isinstance(one, Compute) else []
-            numbers = sorted({number for step in steps for number in weights_of(step)})
-            transfers = [one.transfer.number] if isinstance(one, Receive | Send) else []
-            sends = transfers if isinstance(one, Receive if backward else Send) else []
-            end = at + max(1, len(steps))
-            found.append(Line(at, end, tuple(numbers), tuple(sends)))
-            at = end
-        return tuple(found)
+    def lines(prepared: Prepared, back: bool) -> tuple[tuple[Line, ...], ...]:
+        chunks = prepared.backward if back else prepared.forward
+        places = prepared.backward_places if back else prepared.forward_places
+        return tuple(
+            tuple(
+                line(prepared.instructions[at][0], *ends, back)
+                for at, ends in zip(chunk, pairwise(places_of_it), strict=True)
+            )
+            for chunk, places_of_it in zip(chunks, places, strict=True)
+        )
 
-    return Uses(
-        tuple(lines(alone, places, False) for places in alone.forward),  # each step waits
-        tuple(lines(joined, places, True) for places in joined.backward),
-        tuple(lines(alone, places, True) for places in alone.backward),
-    )
+    def line(one: Instruction, begin: int, end: int, back: bool) -> Line:
+        steps = one.modules(program.module) if isinstance(one, Compute) else []
+        numbers = sorted({number for step in steps for number in weights_of(step)})
+        sends = (one.transfer.number,) if isinstance(one, Receive if back else Send) else ()
+        return Line(begin, end, tuple(numbers), sends)
+
+    return Uses(lines(joined, False), lines(joined, True), lines(alone, True))
 
 
 def with_again(outline: Outline, program: PartProgram, chunks: Collection[int]) -> Outline:

@@ -1,14 +1,11 @@
-"""What travels between parts: one transfer per layer, sender and receiver; and the wire."""
+"""What travels between parts: one transfer per layer, sender and receiver."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
-from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -118,23 +115,3 @@ class Transfer:
                 for tensor in self.tensors
             ),
         )
-
-
-class Wire(Protocol):
-    """One part's ends of all its transfers, for one batch.
-
-    Every method is called once per transfer. A gradient has one tensor for each tensor that was
-    sent, of the same shape and dtype.
-    """
-
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Let tensors depart, at once; they are not changed afterwards."""
-
-    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for what the sender sent; returns it on this part's device."""
-
-    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Let the gradient depart for the sender, at once; it is not changed afterwards."""
-
-    def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for the receiver's gradient; returns it on this part's device."""

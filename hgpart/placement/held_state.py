@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from hgpart.errors import PlacementError
+from hgpart.execution.weights.exchanges import Key
 from hgpart.placement.building.blueprint import OWN
 from hgpart.placement.cutting.slices import Slice, overlap
 from hgpart.placement.mode_programs import make_on
 from hgpart.placement.programs import Programs
-from hgpart.placement.shares.exchanges import Holding, Key, window
+from hgpart.placement.shares.exchanges import Holding, window
 from hgpart.placement.state.original_state import Original
 
 _Key = tuple[int, Key]  # part, Slice.key; of a constant the form as well

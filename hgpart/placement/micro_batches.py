@@ -16,7 +16,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, PlacementError
-from hgpart.execution.step_run import Score
+from hgpart.execution.part.step_run import Score
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.loss_counts import class_loss, is_sum
 from hgpart.placement.state.original_state import has_hooks
@@ -330,17 +330,12 @@ def check_modules_of_stream(modules: Iterable[fx.GraphModule]) -> None:
                 )
 
 
-def check_slices_of_stream(*, stash: bool, nccl: bool = False) -> None:
+def check_slices_of_stream(*, stash: bool) -> None:
     """Raise an ArgumentError for what can't be where parts have copies of weights."""
     if not stash:
         raise ArgumentError(
             "batches in flight without stash by a plan over slices, whose parts have copies of "
             "weights: accepted is with stash"
-        )
-    if nccl:
-        raise ArgumentError(
-            "batches in flight by a plan over slices over nccl, which knows messages by their "
-            "order alone: accepted is gloo"
         )
 
 

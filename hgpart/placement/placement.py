@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict, deque
+from collections import ChainMap, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,10 +18,11 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import PlacementError, check_whole
-from hgpart.execution.step_run import Score
-from hgpart.execution.threads.local import LocalRuntime, Placed
-from hgpart.execution.threads.local_wires import LocalWires
-from hgpart.execution.totals import Traffic
+from hgpart.execution.part.step_run import Score
+from hgpart.execution.runtime import Gather, Placed
+from hgpart.execution.threads.crew import Crew
+from hgpart.execution.threads.local import LocalRuntime
+from hgpart.execution.weights.copies import Copies
 from hgpart.partition.partition import MB
 from hgpart.placement.as_module.original_modules import (
     REGISTRIES,
@@ -63,10 +64,7 @@ from hgpart.placement.mode_programs import (
 from hgpart.placement.other_forms import does_the_same, programs_of, retraced
 from hgpart.placement.parts import Parts
 from hgpart.placement.programs import Programs
-from hgpart.placement.shares.copies import Copies
-from hgpart.placement.shares.copies_by_form import CopiesByForm
 from hgpart.placement.shares.exchanges import Holding, exchanges
-from hgpart.placement.shares.in_flight import CopiesInFlight
 from hgpart.placement.shares.messages import buckets_of
 from hgpart.placement.state.original_state import compared_names, has_hooks, hooked, original_state
 from hgpart.placement.state.traced_values import check_values
@@ -140,8 +138,10 @@ class Placement(nn.Module):
         self.placed_for = self.form = traced.form  # all else is of the present form
         self._forms = {self.form: with_unused(programs, self._state.original, unused)}
         self._alike: dict[Form, Form] = {}  # forms in which a model does what it does in another
-        self._runtimes: dict[tuple[Form, bool], LocalRuntime] = {}
-        self.copies_by_form = CopiesByForm()
+        self._crew = Crew(devices)
+        self._placed: dict[tuple[Form, bool], Placed] = {}
+        self._runtimes: dict[Placed, LocalRuntime] = {}
+        self._copies: dict[Form, Copies] = {}  # what parts have of each other's state
         self._last = (self.form, False)  # form and whether gradients of inputs were wanted
         self._hooked = self._hooked_then = tuple(hooked(model))
         # Floats of one type alone can be called with.
@@ -353,7 +353,7 @@ class Placement(nn.Module):
         tensors = self.programs.tensors_of(inputs)
         batch_size = self.programs.batch_size_of(tensors)
         self._for_call(tensors, "step")
-        schedule = schedule_for_mode(schedule or self.programs.plain_schedule, loss_fn is not None)
+        schedule = schedule_for_mode(schedule or self.runtime.whole_batch, loss_fn is not None)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
         batches = self.divided(tensors, sizes)
         self._last = self.form, False
@@ -434,7 +434,9 @@ class Placement(nn.Module):
         losses: list[torch.Tensor] = []
         telling = Lock()
 
-        def tell(part: int, loss: torch.Tensor) -> None:
+        def tell(part: int, loss: torch.Tensor | None) -> None:
+            if loss is None:
+                return
             with telling:  # each part in its own thread
                 waiting[part].append(loss)
                 if all(waiting.values()):
@@ -448,34 +450,16 @@ class Placement(nn.Module):
             return values, partial(self.programs.score, targets, loss_fn, sizes)
 
         source = StreamedBatches(batches, schedule.micro_batches, begun, len(waiting))
-        runtime, runs = self.runtime, (schedule, source.values(), source.score, update, tell, stash)
-        if len(self.programs.shares) == 1:
-            runtime.stream(*runs)
-            return losses
-        copies = self.copies
-        wires = LocalWires(self.devices, range(len(copies.weights)))
-        shared = [
-            CopiesInFlight(copies, part, schedule, wires, Traffic.none(self.k))
-            for part in range(self.k)
-        ]
         with self.copies_in_flight():
-            runtime.stream(*runs, shared, wires)
+            self.runtime.stream(schedule, source.values(), source.score, update, tell, stash)
         return losses
 
-    def check_stream(self, schedule: Schedule, stash: bool, nccl: bool = False) -> None:
-        """Raise an ArgumentError unless a stream can go by a schedule: all processes find the same.
-
-        Parameters
-        ----------
-        schedule : Schedule
-        stash : bool
-        nccl : bool
-            Whether that is how parts send.
-        """
+    def check_stream(self, schedule: Schedule, stash: bool) -> None:
+        """Raise an ArgumentError unless a stream can go by a schedule, as all processes find."""
         check_norms_of_stream("batch" if self.programs.has_norms_of_batch else self.programs.norms)
         check_buffers_of_stream(self.programs.blueprint)
         if len(self.programs.shares) > 1:
-            check_slices_of_stream(stash=stash, nccl=nccl)
+            check_slices_of_stream(stash=stash)
         check_stream(schedule, stash)
 
     @contextmanager
@@ -487,6 +471,9 @@ class Placement(nn.Module):
         PlacementError
             At its end, if what does not learn was changed meanwhile.
         """
+        if len(self.programs.shares) == 1:
+            yield
+            return
         try:
             yield
         except BaseException:
@@ -529,43 +516,49 @@ class Placement(nn.Module):
     @property
     def runtime(self) -> LocalRuntime:
         """Ran all parts in this process; its `last` says what travelled, and who waited."""
-        if self._last not in self._runtimes:
+        placed = self.placed
+        if placed not in self._runtimes:
+            self._runtimes[placed] = LocalRuntime(placed, self._crew)
+        return self._runtimes[placed]
+
+    @property
+    def placed(self) -> Placed:
+        """What a runtime needs to know of the parts here, in the present form."""
+        if self._last not in self._placed:
             form, input_gradients = self._last
             programs = self._forms[form]
             if input_gradients:
                 programs = with_input_gradients(programs)
-            begin = self._begin_copies if len(programs.shares) > 1 else None
-            placed = Placed(self.k, self.devices, programs.parts, programs.output_parts, begin)
-            self._runtimes[self._last] = LocalRuntime(placed)
-        return self._runtimes[self._last]
-
-    def _begin_copies(self, sent: Sequence[Traffic]) -> Copies:
-        """Begin a pass in the present form and grad mode; adds to what each part sent."""
-        copies = self.copies
-        copies.begin(self.copies_by_form.due(self.form), sent)
-        return copies
+            copies = self.shared_state if len(programs.shares) > 1 else None
+            facts = self.devices, programs.parts, programs.output_parts, copies
+            self._placed[self._last] = Placed(self.k, *facts)
+        return self._placed[self._last]
 
     @property
     def copies(self) -> Copies:
-        """What parts have of each other's state in the present form; see `share_state`."""
-        if self._has_all and not self.shares_state:
-            self.share_state({part: self.holding(part) for part in self.programs.parts})
-        return self.copies_by_form[self.form]
+        """What parts have of each other's state in the present form, where all parts are here."""
+        return self.shared_state(self._crew.gather)
 
     @property
     def shares_state(self) -> bool:
         """Whether it is known what parts have of each other's state in the present form."""
-        return self.form in self.copies_by_form
+        return self.form in self._copies
+
+    def shared_state(self, gather: Gather) -> Copies:
+        """What parts have of each other's state in the present form.
+
+        The first time all processes ask for it, and gather what each of them holds.
+        """
+        if self.form not in self._copies:
+            here = {part: self.holding(part) for part in self._held}
+            self._copies[self.form] = self._copies_of(ChainMap(*gather(here)))
+        return self._copies[self.form]
 
     def holding(self, part: int) -> Holding:
         """What a part holds of the model's state in the present form: its own, and copies."""
         return self._state.holding(self.programs, part)
 
-    def share_state(self, holdings: Mapping[int, Holding]) -> None:
-        """Find what parts have of each other's state, from what all parts hold.
-
-        Parts in this process that hold all do it by themselves.
-        """
+    def _copies_of(self, holdings: Mapping[int, Holding]) -> Copies:
         blueprint = self.programs.blueprint
         layers = buckets_of(blueprint.graph, blueprint.parameter_shapes, blueprint.trainable)
         every = dict.fromkeys(
@@ -575,7 +568,7 @@ class Placement(nn.Module):
         passing = {*layers, *(traced.buffers[name] for name in traced.updated)}
         fixed = {name: state for name, state in every.items() if name not in passing}
         beside = {name: state for name, state in every.items() if name not in layers}
-        self.copies_by_form[self.form] = Copies(
+        return Copies(
             self._state.tensor,
             self._held,
             weights=exchanges(holdings, layers),
@@ -583,6 +576,8 @@ class Placement(nn.Module):
             beside=exchanges(holdings, beside),
             state=exchanges(holdings, every),
             steps=self._state.copies_of_steps(self.programs),
+            training=self.form.training,
+            every=self._copies,
         )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -837,9 +832,12 @@ class Placement(nn.Module):
         if dtype != self.dtype:
             for form, programs in self._forms.items():
                 self._forms[form] = in_dtype(programs, dtype)
-        self.devices = devices
+        self.devices, self._crew = devices, Crew(devices)
+        self._placed.clear()
         self._runtimes.clear()
-        self.copies_by_form.moved()
+        for copies in self._copies.values():
+            copies.moved = True
+        self._copies.clear()
         for programs in self._forms.values():
             self._state.fill(programs, devices, {})
         self._show()
@@ -1097,7 +1095,8 @@ class Placement(nn.Module):
             for name in values.keys() & state_dict.keys():  # which the other mode is traced with
                 values[name].copy_(state_dict[name])
             self._state.load(state_dict)
-        self.copies_by_form.changed()
+        for copies in self._copies.values():
+            copies.alike = False
         return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
 
     def _load_from_state_dict(

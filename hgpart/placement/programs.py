@@ -14,9 +14,8 @@ import torch
 from torch import fx
 
 from hgpart.errors import PlacementError, check_whole
-from hgpart.execution.outlines import outline
+from hgpart.execution.part.step_run import Score
 from hgpart.execution.program import PartProgram
-from hgpart.execution.step_run import Score
 from hgpart.execution.totals import Traffic
 from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
@@ -42,9 +41,6 @@ from hgpart.placement.micro_batches import (
 from hgpart.placement.shares.batch_shares import joined, sizes_of
 from hgpart.placement.shares.statistics import SharedStatistics
 from hgpart.placement.state.batch_statistics import batch_of
-from hgpart.schedules import make_schedule
-from hgpart.schedules.costs import Costs
-from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Arguments, Inputs, as_called
 from hgpart.work.figures import Work
 
@@ -422,12 +418,6 @@ class Programs:
                 "no input has samples: accepted are inputs with a batch among them"
             )
         return size
-
-    @cached_property
-    def plain_schedule(self) -> Schedule:
-        """What a step goes by where none is asked for: the whole batch at once."""
-        outlines = [outline(self.parts[part], {}) for part in sorted(self.parts)]
-        return make_schedule(outlines, "sequential", 1, Costs())
 
     def divided(
         self,

@@ -18,19 +18,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from hgpart.errors import PlacementError, first_line
-from hgpart.execution.again import without_statistics
-from hgpart.execution.engine import PartRun
 from hgpart.execution.held_memory import of_weights, storages
-from hgpart.execution.instructions import prepare
+from hgpart.execution.part.again import without_statistics
+from hgpart.execution.part.engine import PartRun
+from hgpart.execution.part.instructions import prepare
+from hgpart.execution.part.step_run import StepRun
 from hgpart.execution.program import PartProgram
-from hgpart.execution.step_run import StepRun
 from hgpart.execution.totals import Traffic
-from hgpart.execution.transfers import Transfer
 from hgpart.execution.weights.versions import Versions
 from hgpart.operators.calls import argument_of
 from hgpart.operators.table import record_of
 from hgpart.placement.mode_programs import make_on
-from hgpart.schedules.schedule import Action, Direction
+from hgpart.schedules.schedule import GO_BACK, Action, Direction, Piece
 
 META = torch.device("meta")
 
@@ -84,7 +83,10 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
             kept: Any = module(*(here[name] for name in _placeholders(module)))
         else:
             run = PartRun(
-                PartProgram(program.part, module, program.transfers), _NoWire(batch_size), META, k
+                PartProgram(program.part, module, program.transfers),
+                NoWires(program, batch_size),
+                META,
+                k,
             )
             sent, kept = run.traffic, (run, run.forward(here))
         del here
@@ -171,35 +173,31 @@ class StepRehearsal:
         if key in self._known:
             return self._known[key]
         watch = _Watch()
-        learns = any(action.direction is not Direction.FORWARD for action in actions)
+        learns = any(action.direction in GO_BACK for action in actions)
         updates = any(action.direction is Direction.UPDATE for action in actions)
         versions = Versions(self._program.module, _no_update, stash=True) if updates else None
 
-        wire, most = _NoWire(samples), list[int]()
+        wires, most = NoWires(self._program, samples), list[int]()
         held_pieces = list[frozenset[tuple[Direction, int]]]()
 
         def count(step: StepRun) -> int:
             besides = [*step.weights, *step.scores.values()]
             weights = {_WeakStorage(one.untyped_storage()) for one in besides}
             most.append(watch.most_bytes(weights))
-            held_pieces.append(wire.held_pieces())
+            held_pieces.append(wires.held_pieces())
             return watch.held_bytes(weights)
 
         refused, learning = _refused(self.part), torch.set_grad_enabled(learns)
         with refused, learning, without_statistics(), watch:
-            wires, batches = [wire] * (1 + others), map(_here, [values])
             step = _OneOfMany(
-                self._program,
-                META,
-                self._k,
-                wires,
-                batches,
+                *(self._program, META, self._k, map(_here, [values])),
                 score=_sum,
                 again=again,
                 count=count,
                 versions=versions,
             )
-            step.run(actions)
+            step.others = others
+            step.run(actions, wires)
         found, at = [], 0
         for counts in step.counts:
             until = at + len(counts)
@@ -215,7 +213,7 @@ class StepRehearsal:
         Each memory counts once, whatever chunks hold it, at the end of the forward pass: chunk by
         chunk, it is computed again if that leaves less.
         """
-        run = PartRun(self._program, _NoWire(samples), META, self._k)
+        run = PartRun(self._program, NoWires(self._program, samples), META, self._k)
         alive, reads, keeps = [], list[dict[int, int]](), list[dict[int, int]]()
         with _refused(self.part), torch.enable_grad(), without_statistics(), _Watch():
             run.begin(_here(values))
@@ -232,8 +230,13 @@ class StepRehearsal:
 class _OneOfMany(StepRun):
     """What is left for the end of a step stays, as after any micro-batch but the last."""
 
+    others = 0  # micro-batches that the step has besides
+
     def _add_products(self) -> None:
         pass
+
+    def _is_of_several(self, micro_batches: int) -> bool:
+        return super()._is_of_several(micro_batches + self.others)
 
 
 def _least(
@@ -329,11 +332,11 @@ class _Watch(TorchDispatchMode):
         return max(accumulate(changes, initial=before))
 
 
-class _NoWire:
-    """Delivers tensors of the right shapes."""
+class NoWires:
+    """Delivers tensors of the right shapes, without memory."""
 
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size = batch_size
+    def __init__(self, program: PartProgram, samples: int) -> None:
+        self._transfers, self._samples = program.transfers, samples
         self._sent: list[tuple[tuple[Direction, int], list[Any]]] = []
 
     def held_pieces(self) -> frozenset[tuple[Direction, int]]:
@@ -344,23 +347,24 @@ class _NoWire:
         self._sent.clear()
         return held
 
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor], backward: bool = False) -> None:
+    def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
         """Nobody waits for them."""
         memory = [_WeakStorage(one.untyped_storage()) for one in tensors]
-        direction = Direction.BACKWARD if backward else Direction.FORWARD
-        self._sent.append(((direction, transfer.number), memory))
+        self._sent.append(((piece.direction, piece.number), memory))
 
-    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Nobody waits for them."""
-        self.send(transfer, tensors, backward=True)
-
-    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
+    def receive(self, piece: Piece) -> Sequence[Tensor]:
+        """Make them."""
         return [
-            torch.empty(one.shape(self.batch_size), dtype=one.dtype, device=META)
-            for one in transfer.tensors
+            torch.empty(one.shape(self._samples), dtype=one.dtype, device=META)
+            for one in self._transfers[piece.number].tensors
         ]
 
-    receive_gradient = receive
+    def settle(self) -> bool:
+        """Nothing departs."""
+        return False
+
+    def stop(self) -> None:
+        """Nobody waits."""
 
 
 def _without_memory(module: fx.GraphModule) -> fx.GraphModule:

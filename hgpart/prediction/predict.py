@@ -8,7 +8,8 @@ import numpy as np
 
 from hgpart.arrays import Float64, Int64
 from hgpart.errors import ArgumentError, PlanError, RunError
-from hgpart.execution.outlines import check_fits, uses
+from hgpart.execution.outlines import check_fits
+from hgpart.execution.weights.copies import Travelling
 from hgpart.machines.machine import Machine, Slowdown
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_step_bytes
@@ -17,9 +18,8 @@ from hgpart.prediction.jobs import Job, Sharing, Span
 from hgpart.prediction.measured_costs import MeasuredCosts, Overheads, Weights
 from hgpart.prediction.simulation import simulate
 from hgpart.prediction.steps import part_steps
-from hgpart.schedules.lowering import lower
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
-from hgpart.schedules.schedule import Schedule, Travel
+from hgpart.schedules.schedule import Schedule
 from hgpart.work.layer_times import LayerTimes
 
 STEPS = 3  # in a row, by which the period is found: the first one finds all parts idle
@@ -190,13 +190,12 @@ def with_weights(
     if len(placement.programs.shares) == 1:
         return schedule, ()
     copies = placement.copies
-    travels = [Travel(one.owner, one.holder) for one in copies.weights]
-    of_parts = [uses(placement.programs.parts[part], copies.of_step) for part in range(placement.k)]
     weights = tuple(
         None if one.owner == one.holder else Weights(copies.nbytes(one), len(one.elements) > 1)
         for one in copies.weights
     )
-    return lower(schedule, travels, copies.backward, of_parts), weights
+    travelling = Travelling(copies, copies.weights)
+    return placement.runtime.lowered(schedule, travelling), weights
 
 
 def period(planned: Planned, sharing: Sharing) -> float:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain
 from numbers import Integral
 from operator import add
-from time import perf_counter_ns
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from hgpart.errors import ArgumentError, PlacementError, RunError
-from hgpart.execution.events import Doing, Event
-from hgpart.execution.instructions import uses_of_steps
-from hgpart.execution.outlines import check_fits, outline
+from hgpart.execution.part.step_run import Score
 from hgpart.execution.program import PartProgram
-from hgpart.execution.step_run import Score, StepRun
-from hgpart.execution.totals import Timing, Traffic
-from hgpart.execution.weights.versions import Versions
+from hgpart.execution.runtime import Pass, Placed, RunRecord, Runtime
 from hgpart.placement import Placement
 from hgpart.placement.loss_counts import class_loss
 from hgpart.placement.micro_batches import (
@@ -34,48 +29,31 @@ from hgpart.placement.micro_batches import (
     check_modules_of_stream,
     schedule_for_mode,
 )
-from hgpart.placement.shares.in_flight import CopiesInFlight
 from hgpart.run.pass_results import guarded
 from hgpart.run.processes.agreement import Agreement, Batch
 from hgpart.run.processes.connection import Connection
-from hgpart.run.processes.post import MicroBatchWire, Post
-from hgpart.run.processes.state_post import StatePost
-from hgpart.run.processes.stream_post import StreamPost
-from hgpart.schedules import make_schedule
-from hgpart.schedules.costs import Costs
-from hgpart.schedules.mail import mail
+from hgpart.run.processes.rank import Rank
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
-from hgpart.schedules.schedule import Direction, Schedule
+from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Inputs, as_called
 from hgpart.tracing.forms import Sizes, said_of
 
 
 @dataclass(frozen=True, eq=False)
-class _Pass:
+class _Begun:
     """A forward pass, of which a backward pass is to go on.
 
     Attributes
     ----------
-    step : StepRun
-    wires : list of MicroBatchWire
-        The part's, a new post for each way.
-    schedule : Schedule
-        Of the backward pass.
-    batch_size : int
-    state : StatePost or None
-        Of the copies that it has begun with, if there are some.
-    program : PartProgram
-        Of the mode that it has begun in, as what follows.
+    forward : Pass
+    results : tuple of Tensor
+        What a loss is computed from, if they are here.
     result_ranks : tuple of int
         Those that make results.
     """
 
-    step: StepRun
-    wires: list[MicroBatchWire]
-    schedule: Schedule
-    batch_size: int
-    state: StatePost | None
-    program: PartProgram
+    forward: Pass
+    results: tuple[Tensor, ...]
     result_ranks: tuple[int, ...]
 
 
@@ -100,15 +78,8 @@ class DistributedModel(nn.Module):
 
     Attributes
     ----------
-    traffic : Traffic
-        What this rank sent in the last run, forward and backward.
-    timing : Timing
-        Of the last run.
-    events : list of Event
-        What this rank did when in the last run.
-    peak_bytes : tuple of int
-        The most that this rank held in the last `step`, if it was
-        `hgpart.execution.held_memory.memory_counted`.
+    last : RunRecord
+        Of this rank, in the last run, forward and backward.
     """
 
     def __init__(self, placement: Placement, connection: Connection) -> None:
@@ -124,18 +95,12 @@ class DistributedModel(nn.Module):
 
     def _begin(self, placement: Placement, connection: Connection) -> None:
         self.placement, self.connection = placement, connection
-        self._agreement = Agreement(connection)
-        self.traffic, self.timing = Traffic.none(connection.k), Timing()
-        self.events: list[Event] = []
-        self.peak_bytes: tuple[int, ...] = ()
-        self._pass: _Pass | None = None  # the last one in grad mode, until its backward
-        self._going_back: StepRun | None = None  # whose results get their gradients now
+        self._agreement, self._transport = Agreement(connection), Rank(connection)
+        self.last = RunRecord.none(1, connection.k)
+        self._pass: _Begun | None = None  # the last one in grad mode, until its backward
+        self._going_back: Sequence[Tensor] = ()  # results that get their gradients now
         self._is_passing = False
-        self._plain: WeakKeyDictionary[PartProgram, Schedule] = WeakKeyDictionary()
-        self._fitting: WeakKeyDictionary[PartProgram, WeakSet[Schedule]] = WeakKeyDictionary()
-        self._uses: WeakKeyDictionary[
-            PartProgram, WeakKeyDictionary[Schedule, Mapping[nn.Module, int]]
-        ] = WeakKeyDictionary()
+        self._runtimes: WeakKeyDictionary[Placed, Runtime] = WeakKeyDictionary()
         self._failed = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedModel:
@@ -146,6 +111,14 @@ class DistributedModel(nn.Module):
         copied._begin(copy.deepcopy(self.placement, memo), self.connection)
         copied.training = self.training
         return copied
+
+    @property
+    def runtime(self) -> Runtime:
+        """Runs this rank's part, in the present form."""
+        placed = self.placement.placed
+        if placed not in self._runtimes:
+            self._runtimes[placed] = Runtime(placed, self._transport)
+        return self._runtimes[placed]
 
     @property
     def program(self) -> PartProgram:
@@ -204,25 +177,20 @@ class DistributedModel(nn.Module):
         self.for_batch(batch)
         here = self._here(given)
         self.placement.check_alike((batch,))
-        schedule = self._whole_batch()
-        there = schedule.forward_only
+        learns = torch.is_grad_enabled()
         with self._whole_pass():
-            batches = self.placement.batches(here, (batch,), rank)
-            state = self._begun_state()
-            post = self._post(there, (batch,))
-            wires = post.wires()
-            step = self._begun(wires, batches, state=state)
+            (values,) = self.placement.batches(here, (batch,), rank)
             with self.placement.programs.batch():
-                step.run(there.sequences[rank])
-            self._finish(post, "forward", None if state is None else state.finish)
-        if torch.is_grad_enabled():
-            result_ranks = (*sorted({*self.placement.programs.output_parts}),)
-            self._pass = _Pass(
-                step, wires, schedule.backward_only, batch, state, self.program, result_ranks
-            )
+                begun = self.runtime.forward(values, batch, learns)
+            self._ended()
+        (step,) = begun.runs.values()
+        results = step.results.pop(0, ())
+        if learns:
+            makers = (*sorted({*self.placement.programs.output_parts}),)
+            self._pass = _Begun(begun, results, makers)
         if not self.makes_result:
             return None
-        return self._own_result(guarded(step.results[0], partial(self._check_gradient, step)))
+        return self._own_result(guarded(results, partial(self._check_gradient, results)))
 
     def backward(self, loss: Tensor | None = None) -> None:
         """Add to the gradients of this rank's parameters; all ranks call it.
@@ -256,17 +224,12 @@ class DistributedModel(nn.Module):
                     f"rank {rank} got {'no' if loss is None else 'a'} loss: accepted is one on "
                     f"{said}, where results are, and None on the others"
                 )
-            self._note(begun.step)
-            if begun.state is not None:
-                begun.state.begin_backward(self._uses_of(begun.schedule, begun.program))
-            post = self._post(begun.schedule, (begun.batch_size,), begun.program)
-            for wire in begun.wires:
-                wire.post = post
             if loss is not None:
-                self._begin_backward(loss, begun.step)
-            begun.step.run(begun.schedule.sequences[rank])
-            end = None if begun.state is None else begun.state.end_backward
-            self._finish(post, "backward", end)
+                self._begin_backward(loss, begun.results)
+            gradients = {rank: [result.grad for result in begun.results]}
+            begun.forward.backward(gradients if rank in makers else {})
+            self.last = begun.forward.record
+            self._agreement.settle()
 
     def step(
         self,
@@ -319,36 +282,27 @@ class DistributedModel(nn.Module):
         batch = self._agreed_size(given, batch_size, own)
         self.for_batch(batch)
         if schedule is None:
-            schedule = schedule_for_mode(self._whole_batch(), loss_fn is not None)
+            schedule = schedule_for_mode(self.runtime.whole_batch, loss_fn is not None)
         sizes = micro_batch_sizes(batch, micro_batches)
         here = self._here(given)
         self.placement.check_alike(sizes)
+        programs = self.placement.programs
         with self._whole_pass():
-            batches, score = self.placement.divided(here, sizes, rank), None
-            if self.makes_result:
-                score = self.placement.programs.score(
-                    targets, loss_fn, sizes, rank, alone=True, total=self._total
-                )
+            batches = self.placement.divided(here, sizes, rank)
+            made: dict[int, Score] = {}
+            if self.makes_result:  # now, as all that processes do together has one order
+                asked = targets, loss_fn, sizes, rank
+                made[rank] = programs.score(*asked, alone=True, total=self._total)
             elif own.counts_classes:
                 self._total((0.0, 0.0))
-            state, end = self._begun_state(), None
-            if state is not None and schedule.backward:
-                state.begin_backward(self._uses_of(schedule, self.program))
-            post = self._post(schedule, sizes)
-            again = schedule.outlines[self.connection.rank].again
-            step = self._begun(post.wires(), batches, score, again, state=state)
-            with self.placement.programs.batch():
-                step.run(schedule.sequences[self.connection.rank])
-            self.peak_bytes = step.peak_bytes
-            if state is not None:
-                end = state.end_backward if schedule.backward else state.finish
-            self._finish(post, "backward" if schedule.backward else "forward", end)
+            with programs.batch():
+                scores = self.runtime.step(schedule, batches, made.__getitem__, sizes)
+            self._ended()
         if not self.makes_result:
             return None
-        scores = [step.scores[micro_batch] for micro_batch in range(len(sizes))]
         if loss_fn is None:
-            return [self.placement.programs.whole_result(by_share) for by_share in scores]
-        return reduce(add, scores)
+            return [programs.whole_result(by_share) for by_share in scores[rank]]
+        return reduce(add, scores[rank])
 
     def gathered_state_dict(self) -> dict[str, Tensor] | None:
         """The model's own state_dict, whole, on the CPU of the first process; all call it.
@@ -388,23 +342,23 @@ class DistributedModel(nn.Module):
         if torch.is_grad_enabled() or len(self.placement.programs.shares) > 1:
             self._pass = None
 
-    def _begin_backward(self, loss: Tensor, step: StepRun) -> None:
+    def _begin_backward(self, loss: Tensor, results: Sequence[Tensor]) -> None:
         """Give the results of a forward pass their gradients."""
-        learns = any(result.requires_grad for result in step.results[0])
+        learns = any(result.requires_grad for result in results)
         check_loss(loss, learns)
-        self._going_back = step
+        self._going_back = results
         try:
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
         finally:
-            self._going_back = None
+            self._going_back = ()
 
-    def _check_gradient(self, step: StepRun) -> None:
+    def _check_gradient(self, results: Sequence[Tensor]) -> None:
         """Raise a RunError if a forward pass's results get gradients that others know nothing of.
 
         They go on to the other ranks in its own backward alone, of which there is one.
         """
-        if step is self._going_back:
+        if results is self._going_back:
             return
         if self._is_passing:
             raise RunError(
@@ -425,29 +379,6 @@ class DistributedModel(nn.Module):
         by_share = [results[at * each : (at + 1) * each] for at in range(here)]
         return self.placement.programs.whole_result(by_share)
 
-    def _begun_state(self) -> StatePost | None:
-        """Begin a pass: copies of the model's state are to be like it, if there are some."""
-        if len(self.placement.programs.shares) == 1:
-            return None
-        placement, connection = self.placement, self.connection
-        if not placement.shares_state:
-            holdings = connection.gather(placement.holding(connection.rank))
-            placement.share_state(dict(enumerate(holdings)))
-        sent = Traffic.none(connection.k)
-        state = StatePost(connection, placement.copies, sent)
-        state.begin(placement.copies_by_form.due(placement.form))
-        return state
-
-    def _uses_of(self, schedule: Schedule, program: PartProgram) -> Mapping[nn.Module, int]:
-        """How often steps of this rank add to gradients."""
-        known = self._uses.setdefault(program, WeakKeyDictionary())
-        if schedule not in known:
-            later = (Direction.BACKWARD, Direction.WEIGHTS)
-            actions = schedule.sequences[self.connection.rank]
-            chunks = (action.chunk for action in actions if action.direction in later)
-            known[schedule] = uses_of_steps(program, chunks)
-        return known[schedule]
-
     @contextmanager
     def _whole_pass(self) -> Iterator[None]:
         """Between begin and end of what all ranks take part in, which has to come to its end.
@@ -465,8 +396,6 @@ class DistributedModel(nn.Module):
             yield
         except BaseException as error:
             self._failed = True
-            if len(self.placement.programs.shares) > 1 and self.placement.shares_state:
-                self.placement.copies.clear()
             self.connection.fail(error)
             raise
         finally:
@@ -512,20 +441,19 @@ class DistributedModel(nn.Module):
         RunError
             If another rank is gone.
         ArgumentError, PlanError, PlacementError
-            As `Placement.stream`; and if a batch is of another size, or by a plan over slices the
-            transport is nccl.
+            As `Placement.stream`; and if a batch is of another size.
         """
         self._forget_pass()
         placement = self.placement
         several = len(placement.programs.shares) > 1
-        placement.check_stream(schedule, stash, self.connection.nccl)
+        placement.check_stream(schedule, stash)
         _check_size(batch_size)
         with self._whole_pass():
             self._check_same(batch_size, self._beginning(schedule.micro_batches, learns=True))
         self.for_batch(batch_size)
         losses: list[Tensor] = []
 
-        def tell(loss: Tensor | None) -> None:
+        def tell(_: int, loss: Tensor | None) -> None:
             if loss is not None:
                 losses.append(loss)
             on_loss(loss)
@@ -543,32 +471,11 @@ class DistributedModel(nn.Module):
 
         rank, makes_result = self.connection.rank, self.makes_result
         source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
-        with self._whole_pass(), ExitStack() as copies:
+        with self._whole_pass(), placement.copies_in_flight():
             check_modules_of_stream([self.program.module])
-            shared: CopiesInFlight | None = None
-            wire: StreamPost | None = None
-            if several:
-                state = self._begun_state()
-                assert state is not None
-                state.finish()
-                wire = StreamPost(self.connection, placement.copies, schedule)
-                shared = CopiesInFlight(placement.copies, rank, schedule, wire, state.sent)
-                copies.enter_context(placement.copies_in_flight())
-            post = self._post(schedule, (batch_size,) * schedule.micro_batches)
-            step = self._begun(
-                *(post.wires(), source.values(), source.score(rank) if makes_result else None),
-                schedule.outlines[rank].again,
-                versions=Versions(self.program.module, partial(update, rank), stash, shared),
-                on_update=tell,
-            )
-            if shared is not None:
-                step.traffic = self.traffic = shared.sent
-            step.run(schedule.sequences[rank])
-            self.peak_bytes = step.peak_bytes
-            self._finish(post, "backward")
-            if shared is not None and wire is not None:
-                shared.finish()
-                wire.finish()
+            runs = schedule, source.values(), source.score, update, tell, stash
+            self.runtime.stream(*runs, batch_size)
+            self._ended()
         return losses if makes_result else None
 
     def for_inputs(self, inputs: Inputs = ()) -> DistributedModel:
@@ -703,53 +610,6 @@ class DistributedModel(nn.Module):
         reads = self.reads_inputs
         return [None if not reads or value is None or value.is_meta else value for value in inputs]
 
-    def _whole_batch(self) -> Schedule:
-        """What all ranks do with a batch at once, in the present mode."""
-        program = self.program
-        if program not in self._plain:
-            outlines = self.connection.gather(outline(program, {}))
-            self._plain[program] = make_schedule(outlines, "sequential", 1, Costs())
-        return self._plain[program]
-
-    def _post(
-        self, schedule: Schedule, sizes: tuple[int, ...], program: PartProgram | None = None
-    ) -> Post:
-        program = program or self.program
-        rank = self.connection.rank
-        fitting = self._fitting.setdefault(program, WeakSet())
-        if schedule not in fitting:
-            check_fits(schedule, {rank: program}, self.connection.k)
-            fitting.add(schedule)
-        return Post(self.connection, program.transfers, mail(schedule, rank), sizes)
-
-    def _begun(
-        self,
-        wires: Sequence[MicroBatchWire],
-        batches: Iterable[Mapping[str, Any]],
-        score: Score | None = None,
-        again: Sequence[int] = (),
-        versions: Versions | None = None,
-        on_update: Callable[[Any], None] = lambda score: None,
-        state: StatePost | None = None,
-    ) -> StepRun:
-        connection = self.connection
-        step = StepRun(
-            self.program,
-            connection.device,
-            connection.k,
-            wires,
-            batches,
-            score=score,
-            again=again,
-            versions=versions,
-            on_update=on_update,
-        )
-        if state is not None:
-            step.traffic, step.before_step = state.sent, state.arrive
-            step.on_used = partial(state.used, complete=step.complete)
-        self._note(step)
-        return step
-
     def _total(self, counts: Counts) -> Counts:
         """Add up what targets count on all ranks, where several have some."""
         if len({*self.placement.programs.output_parts}) == 1:
@@ -757,22 +617,10 @@ class DistributedModel(nn.Module):
         first, second = zip(*self.connection.numbers(counts, torch.float64), strict=True)
         return sum(first), sum(second)
 
-    def _note(self, step: StepRun) -> None:
-        """Have the figures of the last run be those of this one."""
-        self.traffic, self.timing, self.events = step.traffic, step.timing, step.events
-
-    def _finish(
-        self, post: Post, direction: str, end_copies: Callable[[], None] | None = None
-    ) -> None:
-        begin = perf_counter_ns()
-        post.finish()
+    def _ended(self) -> None:
+        """Have the record of the last run be of the one that has now ended."""
         self._agreement.settle()
-        if end_copies is not None:
-            end_copies()
-        end = perf_counter_ns()
-        self.events.append(Event(self.events[-1].action, Doing.WAIT, begin, end))
-        seconds = (end - begin) / 1e9
-        self.timing.add(direction, seconds, seconds)
+        self.last = self.runtime.last
 
 
 def _check_size(batch_size: object) -> None:

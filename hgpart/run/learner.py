@@ -495,10 +495,10 @@ class RankModel(_Scheduled):
     @property
     def events(self) -> Sequence[Event]:
         """What was done here when in the last step."""
-        return self.model.events
+        return self.model.last.events
 
     def _count(self) -> None:
-        self._done = self._done + Totals((self.model.timing,), self.model.traffic)
+        self._done = self._done + self.model.last.totals
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """What the part holds."""
@@ -537,7 +537,7 @@ class RankModel(_Scheduled):
 
     def counted_peak(self) -> tuple[int, ...]:
         """The same, counted in the last step, if that was to be."""
-        return tuple(chain.from_iterable(self.gather(self.model.peak_bytes)))
+        return tuple(chain.from_iterable(self.gather(self.model.last.peak_bytes)))
 
 
 def timeline_of(learner: Learner, events: Sequence[Sequence[Event]]) -> Timeline:

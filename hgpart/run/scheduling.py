@@ -14,6 +14,7 @@ import numpy as np
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, RunError, check_whole
 from hgpart.execution.outlines import outline, with_again
+from hgpart.execution.runtime import Gather
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
 from hgpart.placement.accounting import peaks_by, worth_again
@@ -104,9 +105,6 @@ def schedule(
     said = {**options, "recompute": recompute, "batch_size": batch_size}
     again = divided if recompute and backward else None
     return _made(placement, gather, make, said, again, batch_size, costs)
-
-
-Gather = Callable[[Any], list[Any]]  # what all processes have, in their order
 
 
 def _among(

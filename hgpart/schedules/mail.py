@@ -32,6 +32,9 @@ class Mail:
         one depart, by the number of that one.
     under_way : int
         `Schedule.under_way` of a stream; all that a step has.
+    ahead : frozenset of int
+        Numbers of the incoming messages of which few are posted ahead. In a step those of weights
+        are not among them, which arrive where they belong.
     """
 
     incoming: tuple[Message, ...]
@@ -39,6 +42,7 @@ class Mail:
     departing: Mapping[Piece, Message]
     settled: Mapping[int, tuple[int, ...]]
     under_way: int
+    ahead: frozenset[int]
 
 
 def mail(schedule: Schedule, part: int) -> Mail:
@@ -47,12 +51,14 @@ def mail(schedule: Schedule, part: int) -> Mail:
     if part not in known:
         incoming = tuple(one for one in schedule.messages if one.receiver == part)
         outgoing = [one for one in schedule.messages if one.sender == part]
+        is_step = schedule.in_flight is None
         known[part] = Mail(
             incoming,
             {piece: one for one in incoming for piece in one.pieces},
             {piece: one for one in outgoing for piece in one.pieces},
             _settled(schedule, part),
-            schedule.micro_batches if schedule.in_flight is None else schedule.under_way,
+            schedule.micro_batches if is_step else schedule.under_way,
+            frozenset(one.number for one in incoming if not (is_step and one.is_of_weights)),
         )
     return known[part]
 
@@ -97,24 +103,26 @@ class Mailbox(ABC):
         self._mail = mail
         self._to_post = deque(mail.incoming)
         self._posted: set[int] = set()
+        self._ahead = 0
         self._sent: dict[int, Message] = {}
-        self._post(AHEAD)
+        self._post_ahead()
 
     @abstractmethod
     def post(self, message: Message) -> None:
         """Let a message arrive."""
 
     @abstractmethod
-    def settle(self, message: Message) -> None:
+    def departed(self, message: Message) -> None:
         """Let go of a message that is on its way, when it has departed."""
 
     def opened(self, piece: Piece) -> Message:
         """The message that a piece comes in, which nobody has opened before."""
         message = self._mail.arriving[piece]
         while message.number not in self._posted:
-            self._post(1)
+            self._post()
         self._posted.remove(message.number)
-        self._post(AHEAD - len(self._posted))
+        self._ahead -= message.number in self._mail.ahead
+        self._post_ahead()
         return message
 
     def came(self, message: Message) -> None:
@@ -126,12 +134,15 @@ class Mailbox(ABC):
         """The message that a piece departs in; those of batches that have ended are settled first.
 
         A part of a stream is not ahead of the others by more than in the schedule's order, with all
-        that it has sent.
+        maps that it has sent. Weights are known to have come when their holder sends something.
         """
+        message = self._mail.departing[piece]
         ended = piece.micro_batch - self._mail.under_way
-        while self._sent and (oldest := next(iter(self._sent.values()))).micro_batch <= ended:
-            self._settle(oldest.number)
-        return self._mail.departing[piece]
+        if ended >= 0 and not message.is_of_weights:
+            for one in [*self._sent.values()]:
+                if not one.is_of_weights and one.micro_batch <= ended:
+                    self._settle(one.number)
+        return message
 
     def left(self, message: Message) -> None:
         """Note that a message is on its way."""
@@ -144,10 +155,15 @@ class Mailbox(ABC):
 
     def _settle(self, number: int) -> None:
         if number in self._sent:
-            self.settle(self._sent.pop(number))
+            self.departed(self._sent.pop(number))
 
-    def _post(self, count: int) -> None:
-        for _ in range(min(count, len(self._to_post))):
-            message = self._to_post.popleft()
-            self._posted.add(message.number)
-            self.post(message)
+    def _post_ahead(self) -> None:
+        ahead = self._mail.ahead
+        while self._to_post and (self._ahead < AHEAD or self._to_post[0].number not in ahead):
+            self._post()
+
+    def _post(self) -> None:
+        message = self._to_post.popleft()
+        self._posted.add(message.number)
+        self._ahead += message.number in self._mail.ahead
+        self.post(message)

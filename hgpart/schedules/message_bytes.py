@@ -93,7 +93,7 @@ class _Memory(Mailbox):
         self.total += size
         self.left(message)
 
-    def settle(self, message: Message) -> None:
+    def departed(self, message: Message) -> None:
         """Its memory is free."""
         self.total -= self._going.pop(message.number)
 

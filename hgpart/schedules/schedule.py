@@ -29,6 +29,8 @@ class Direction(str, Enum):
 
 
 MOVE_MAPS = (Direction.FORWARD, Direction.BACKWARD, Direction.MAPS)  # or gradients of maps
+GO_BACK = (Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS)
+GO_FORWARD = (Direction.FORWARD, Direction.SPREAD, Direction.GATHER)
 OF_WEIGHTS = (Direction.SPREAD, Direction.GATHER, Direction.REDUCE, Direction.COLLECT)
 UPDATING = Chunk((), ())  # what an update awaits and sends
 
@@ -60,6 +62,11 @@ class Action(NamedTuple):
     def is_of_weights(self) -> bool:
         """Whether nothing is computed, but weights or their gradients travel."""
         return self.direction in OF_WEIGHTS
+
+    @property
+    def is_begin(self) -> bool:
+        """Whether a part begins a pass with it."""
+        return self.chunk == 0 and (self.piece is None or self.piece[0] == 0)
 
     def __str__(self) -> str:
         """Without the part.
@@ -124,6 +131,11 @@ class Message(NamedTuple):
         """Of its pieces."""
         return self.pieces[0].micro_batch
 
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether it is weights, or gradients of them."""
+        return self.pieces[0].direction in OF_WEIGHTS
+
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
@@ -173,20 +185,20 @@ class Schedule:
     @cached_property
     def backward(self) -> bool:
         """Whether there are backward passes."""
-        return any(action.direction is not Direction.FORWARD for action in self.order)
+        return any(action.direction in GO_BACK for action in self.order)
 
     @cached_property
     def forward_only(self) -> Schedule:
-        """The same without backward passes."""
+        """The same without backward passes, and gradients of weights."""
         if not self.backward:
             return self
-        order = (action for action in self.order if action.direction is Direction.FORWARD)
+        order = (action for action in self.order if action.direction in GO_FORWARD)
         return replace(self, order=tuple(order))
 
     @cached_property
     def backward_only(self) -> Schedule:
-        """The same without forward passes."""
-        order = (action for action in self.order if action.direction is not Direction.FORWARD)
+        """The same without forward passes, and weights."""
+        order = (action for action in self.order if action.direction not in GO_FORWARD)
         return replace(self, order=tuple(order))
 
     def keeping(self, parts: Collection[int]) -> Schedule:

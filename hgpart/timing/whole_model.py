@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from hgpart.arrays import Float64
-from hgpart.execution.engine import PartRun
-from hgpart.execution.instructions import Compute, Instruction, prepare
+from hgpart.execution.part.engine import PartRun
+from hgpart.execution.part.instructions import Compute, Instruction, prepare
 from hgpart.execution.program import PartProgram
 from hgpart.execution.threads.local_wires import LocalWires
 from hgpart.layers.channel_graph import ChannelGraph
@@ -79,7 +79,7 @@ class WholeModel:
         steps = [one for one, _ in prepared.instructions]
         rows = [self._layers(one) for one in steps]
         found = np.zeros((max(self.layers.values()) + 1, 3))
-        run = PartRun(self.program, LocalWires([self.device], ()), self.device, 1, not apart)
+        run = PartRun(self.program, LocalWires([self.device]), self.device, 1, not apart)
         with torch.enable_grad():
             run.begin(self.batches[samples])
             for layers, (step, finished) in zip(rows, prepared.instructions, strict=True):
@@ -170,7 +170,7 @@ def whole_model(
     left = memory_left(device) - GRADIENTS * nbytes
     fitting = []
     for size in samples:
-        (peak,) = known_peak_bytes(placement, placement.programs.plain_schedule, size)
+        (peak,) = known_peak_bytes(placement, placement.runtime.whole_batch, size)
         if peak is not None and peak <= left:
             fitting.append(size)
     if not fitting:

@@ -266,22 +266,19 @@ class Clock:
 
 def test_working_and_waiting_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    for module in ("engine", "threads.local"):
-        monkeypatch.setattr(f"hgpart.execution.{module}.perf_counter", clock)
-    nanoseconds = "hgpart.execution.part_state.perf_counter_ns"
-    monkeypatch.setattr(nanoseconds, lambda: round(clock() * 10**9))
+    for module in ("part.step_run", "part.part_state"):
+        nanoseconds = f"hgpart.execution.{module}.perf_counter_ns"
+        monkeypatch.setattr(nanoseconds, lambda: round(clock() * 10**9))
 
     class Slow(torch.autograd.Function):
         @staticmethod
         def forward(ctx: object, x: Tensor) -> Tensor:
-            clock.work(
-                3, after=8
-            )  # the pass, a chunk and its send, the start of the next and its wait
+            clock.work(3, after=6)  # a chunk and its send, the start of the next and its wait
             return x * 2
 
         @staticmethod
         def backward(ctx: object, gradient: Tensor) -> Tensor:
-            clock.work(5, after=20)
+            clock.work(5, after=15)
             return gradient * 2
 
     runtime = there_and_back(Call(Slow.apply))
@@ -455,7 +452,7 @@ def test_threads_are_named_kept_and_ended() -> None:
     assert part_threads() == ["hgpart part 0", "hgpart part 1"]
     assert [thread.name for thread in seen] == ["hgpart part 1", "hgpart part 0"] * 2
     assert seen[0] is seen[2]
-    runtime.close()
+    runtime.crew.close()
     await_end_of_threads()
     runtime.run({"x": example()})
     assert len(part_threads()) == 2

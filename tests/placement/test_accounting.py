@@ -15,9 +15,9 @@ from placed_models import model_of, placed
 from torch import nn
 
 from hgpart.errors import ArgumentError
-from hgpart.execution.engine import PartRun
-from hgpart.execution.instructions import Graph
-from hgpart.execution.step_run import StepRun
+from hgpart.execution.part.engine import PartRun
+from hgpart.execution.part.instructions import Graph
+from hgpart.execution.part.step_run import StepRun
 from hgpart.placement.accounting import (
     OPTIMIZER_STATES,
     account,
@@ -81,11 +81,11 @@ class Queues:
     def __init__(self, placement):
         self.queues = {transfer.number: SimpleQueue() for transfer in placement.programs.transfers}
 
-    def send(self, transfer, tensors):
-        self.queues[transfer.number].put([tensor.clone() for tensor in tensors])
+    def send(self, piece, receiver, tensors):
+        self.queues[piece.number].put([tensor.clone() for tensor in tensors])
 
-    def receive(self, transfer):
-        return self.queues[transfer.number].get()
+    def receive(self, piece):
+        return self.queues[piece.number].get()
 
 
 def really_kept(placement, part, values, wires):
@@ -331,16 +331,18 @@ def test_what_operators_make_and_drop_and_messages_by_hand():
 class Zeros:
     """Delivers zeros, and nobody waits for what is sent."""
 
-    def __init__(self, samples):
-        self.samples = samples
+    def __init__(self, program, samples):
+        self.transfers, self.samples = program.transfers, samples
 
-    def send(self, transfer, tensors):
+    def send(self, piece, receiver, tensors):
         pass
 
-    def receive(self, transfer):
-        return [torch.zeros(one.shape(self.samples)) for one in transfer.tensors]
+    def receive(self, piece):
+        tensors = self.transfers[piece.number].tensors
+        return [torch.zeros(one.shape(self.samples)) for one in tensors]
 
-    send_gradient, receive_gradient = send, receive
+    def settle(self):
+        return False
 
 
 @pytest.mark.full
@@ -354,16 +356,15 @@ def test_a_part_takes_what_torchs_allocator_gives_out(again):
     placement = placed(nn.Sequential(*layers), [torch.zeros(samples, 3, size, size)], "layers", k=2)
     order = schedule(placement, "gpipe", 1, recompute=again, batch_size=samples)
     for part, program in placement.programs.parts.items():
-        wire = Zeros(samples)
         actions, chunks = order.sequences[part], order.outlines[part].again
         step = StepRun(
-            *(program, torch.device("cpu"), 2, [wire]),
+            *(program, torch.device("cpu"), 2),
             ({name: torch.zeros(samples, 3, size, size)} for name in placement.programs.inputs),
             score=lambda _, results: results[0].sum() if results else torch.zeros(()),
             again=chunks,
         )
         with torch.profiler.profile(profile_memory=True) as profile:
-            step.run(actions)
+            step.run(actions, Zeros(program, samples))
         events = profile.profiler.kineto_results.events()
         given_out = [one for one in events if one.name() == "[memory]"]
         given_out.sort(key=lambda one: one.start_ns())

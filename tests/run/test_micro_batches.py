@@ -12,7 +12,7 @@ from placed_models import Twice, batch_of, compiled_once, model_of, placed
 from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError, PlanError
-from hgpart.execution.step_run import StepRun
+from hgpart.execution.part.step_run import StepRun
 from hgpart.run.scheduling import load_schedule, outlines_here, schedule
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling
@@ -131,10 +131,10 @@ def test_forward_passes_keep_few_micro_batches(rule, monkeypatch):
     assert max(schedule(placement, "gpipe", 24).alive) == 24
     kept, finish = {}, StepRun._finish_forward
 
-    def count(step, micro_batch, learns):
+    def count(step, micro_batch):
         part = step._program.part
         kept[part] = max(kept.get(part, 0), len(step._runs))
-        finish(step, micro_batch, learns)
+        finish(step, micro_batch)
 
     monkeypatch.setattr(StepRun, "_finish_forward", count)
     with torch.no_grad():

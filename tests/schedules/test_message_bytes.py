@@ -67,7 +67,8 @@ def test_it_is_what_a_post_holds(cut: Cut, rule: str, micro_batches: int, sample
                         torch.zeros(one.shape(samples), dtype=one.dtype)
                         for one in transfers[number].tensors
                     ]
-                    post.send(Piece(kind, action.micro_batch, number), tensors)
+                    receiver = transfers[number].receiver
+                    post.send(Piece(kind, action.micro_batch, number), receiver, tensors)
             assert lying(post) == after
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hgpart.execution.transfers import Transfer
+from hgpart.schedules.schedule import Piece
 
 
 class StoppedError(Exception):
@@ -18,59 +18,50 @@ class StoppedError(Exception):
 
 
 class LocalWires:
-    """All transfers of one batch between the threads of one process: a `Wire` for each of them.
+    """All that travels in one pass between the threads of one process: `Wires` of all parts.
 
     Parameters
     ----------
     devices : sequence of torch.device
         Of each part.
-    numbers : collection of int
-        Of the transfers.
     """
 
-    def __init__(self, devices: Sequence[torch.device], numbers: Collection[int]) -> None:
+    def __init__(self, devices: Sequence[torch.device]) -> None:
         self._devices = devices
-        self._maps: dict[int, SimpleQueue[Any]] = {number: SimpleQueue() for number in numbers}
-        self._gradients: dict[int, SimpleQueue[Any]] = {number: SimpleQueue() for number in numbers}
-        self._stopped = False
+        self._queues: dict[Piece, SimpleQueue[Any]] = {}
+        self._changing = Lock()
+        self._is_stopped = False
 
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
+    def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
         """Let tensors depart."""
-        self._put(self._maps[transfer.number], tensors, self._devices[transfer.receiver])
+        tensors = [tensor.contiguous() for tensor in tensors]  # as they arrive in processes
+        device = self._devices[receiver]
+        if device.type != "cpu":  # a copy to a CPU waits, so whoever needs it makes it
+            tensors = [tensor.to(device, non_blocking=True) for tensor in tensors]
+        self._queue(piece).put(tensors)
 
-    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for what the sender sent."""
-        return self._get(self._maps[transfer.number], self._devices[transfer.receiver])
+    def receive(self, piece: Piece) -> Sequence[Tensor]:
+        """Wait for what was sent."""
+        found: Sequence[Tensor] | None = self._queue(piece).get()
+        if found is None:
+            raise StoppedError
+        with self._changing:
+            del self._queues[piece]
+        return found
 
-    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Let a gradient depart for the sender."""
-        self._put(self._gradients[transfer.number], tensors, self._devices[transfer.sender])
-
-    def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for the receiver's gradient."""
-        return self._get(self._gradients[transfer.number], self._devices[transfer.sender])
+    def settle(self) -> bool:
+        """What was sent is there."""
+        return False
 
     def stop(self) -> None:
         """Wake all that wait and let none wait again."""
-        self._stopped = True
-        for queue in chain(self._maps.values(), self._gradients.values()):
-            queue.put(None)
+        with self._changing:
+            self._is_stopped = True
+            for queue in self._queues.values():
+                queue.put(None)
 
-    def _put(
-        self, queue: SimpleQueue[Any], tensors: Sequence[Tensor], device: torch.device
-    ) -> None:
-        self._check()
-        tensors = [tensor.contiguous() for tensor in tensors]  # as they arrive in processes
-        if device.type != "cpu":  # a copy to a CPU waits, so whoever needs it makes it
-            tensors = [tensor.to(device, non_blocking=True) for tensor in tensors]
-        queue.put(tensors)
-
-    def _get(self, queue: SimpleQueue[Any], device: torch.device) -> Sequence[Tensor]:
-        self._check()
-        tensors = queue.get()
-        self._check()
-        return [tensor.to(device) for tensor in tensors]
-
-    def _check(self) -> None:
-        if self._stopped:
-            raise StoppedError
+    def _queue(self, piece: Piece) -> SimpleQueue[Any]:
+        with self._changing:
+            if self._is_stopped:
+                raise StoppedError
+            return self._queues.setdefault(piece, SimpleQueue())

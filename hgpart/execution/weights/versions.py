@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
 
-
-class SharedWeights(Protocol):
-    """What a part has in common with others: copies of their weights, and they of its own.
-
-    Attributes
-    ----------
-    tensors : sequence of Tensor
-        The copies, each once.
-    versions : sequence of int
-        By batch, how many updates its weights have in all parts that compute with them.
-    spans : list
-        To which it adds when it has waited.
-    """
-
-    tensors: Sequence[Tensor]
-    versions: Sequence[int]
-    spans: list[Any]
-
-    def arrive(self, batch: int, *, apart: bool) -> None:
-        """Let copies be what a batch is to compute with; `apart` from what they were."""
-
-    def depart(self, leaves: Mapping[Tensor, Tensor]) -> None:
-        """Send the gradients of copies, which are those of leaves."""
-
-    def collect(self, leaves: Mapping[Tensor, Tensor]) -> None:
-        """Add the gradients of all copies of the part's weights to theirs."""
-
-    def spread(self) -> None:
-        """Send the weights, which are new."""
+from hgpart.execution.weights.copies import Leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +27,7 @@ class Weights:
         How many had been done.
     """
 
-    leaves: Mapping[Tensor, Tensor]
+    leaves: Leaves
     of_step: Mapping[nn.Module, Mapping[str, Tensor]]
     updates: int
 
@@ -77,8 +48,11 @@ class Versions:
         Whether batches in flight keep the weights that they began with. If not, an update changes
         these under them, so that the gradients of a batch, whose forward pass was with others, are
         those of no weights at all.
-    shared : SharedWeights, optional
-        Then batches may begin with older weights than the newest, as those of other parts do.
+    copies : sequence of Tensor
+        Of other parts' weights, each once: batches have the same values of them as those parts.
+    begins : sequence of int, optional
+        Where there are copies, by batch, how many updates its weights have. They may be older than
+        the newest, as those of other parts are.
     """
 
     def __init__(
@@ -86,10 +60,10 @@ class Versions:
         module: fx.GraphModule,
         update: Callable[[], object],
         stash: bool,
-        shared: SharedWeights | None = None,
+        copies: Sequence[Tensor] = (),
+        begins: Sequence[int] | None = None,
     ) -> None:
-        self._update, self._stash, self._shared = update, stash, shared
-        copies = () if shared is None else shared.tensors
+        self._update, self._stash, self._begins = update, stash, begins
         known = {id(one) for one in copies}
         self._names = {
             step: {
@@ -109,6 +83,7 @@ class Versions:
         )
         self._in_flight: dict[int, Weights] = {}
         self._kept: dict[int, Mapping[Tensor, Tensor]] = {}  # older ones that batches begin with
+        self._collected: Leaves = {}  # of the batch whose update is next
         self._updates, self._next = 0, 0
 
     @property
@@ -117,19 +92,16 @@ class Versions:
         leaves = [leaf for one in self._in_flight.values() for leaf in one.leaves.values()]
         return [*leaves, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
-    def note_waiting(self, spans: list[Any]) -> None:
-        """Let it be known there when others were waited for."""
-        if self._shared is not None:
-            self._shared.spans = spans
-
-    def arrive(self, batch: int) -> None:
-        """Wait for what a batch is to compute with of other parts."""
-        if self._shared is not None:
-            self._shared.arrive(batch, apart=bool(self._in_flight))
+    def let_go(self, copies: Iterable[Tensor]) -> None:
+        """Let batches in flight go on with what copies were, as these get other values."""
+        for copy in copies:
+            leaves = (one.leaves[copy] for one in self._in_flight.values())
+            if any(leaf.data_ptr() == copy.data_ptr() for leaf in leaves):
+                copy.data = copy.data.clone(memory_format=torch.preserve_format)
 
     def begin(self, batch: int) -> Weights:
         """What a batch is to compute with from now on."""
-        updates = self._updates if self._shared is None else self._shared.versions[batch]
+        updates = self._updates if self._begins is None else self._begins[batch]
         kept = self._kept.get(updates, {})
         # Not by `detach`: autograd would see the next update in what it has saved.
         leaves: dict[Tensor, Tensor] = {
@@ -147,25 +119,28 @@ class Versions:
 
     def _is_due(self, updates: int) -> bool:
         """Whether a batch may yet begin with the weights of so many updates."""
-        if self._shared is None or self._next == len(self._shared.versions):
+        if self._begins is None or self._next == len(self._begins):
             return False
-        return self._shared.versions[self._next] <= updates
+        return self._begins[self._next] <= updates
 
-    def depart(self, batch: int) -> None:
-        """Let others have what the gradients of a batch, which are complete, are to them."""
-        if self._shared is not None:
-            self._shared.depart(self._in_flight[batch].leaves)
+    def leaves(self, batch: int) -> Leaves:
+        """What a batch in flight computes with, whose gradients are complete."""
+        return self._in_flight[batch].leaves
 
-    def collect(self, batch: int) -> None:
-        """Give the parameters the gradients of a batch, whose weights are let go."""
-        leaves = self._in_flight.pop(batch).leaves
-        for parameter in self._parameters:
-            parameter.grad = leaves[parameter].grad
-        if self._shared is not None:
-            self._shared.collect(leaves)
+    def collect(self, batch: int) -> Leaves:
+        """Give the parameters the gradients of a batch, if they have not got them yet.
+
+        Its weights are let go; what it has computed with is returned until the update.
+        """
+        if batch in self._in_flight:
+            self._collected = self._in_flight.pop(batch).leaves
+            for parameter in self._parameters:
+                parameter.grad = self._collected[parameter].grad
+        return self._collected
 
     def end(self) -> None:
         """Update the parameters by these gradients."""
+        self._collected = {}
         due = self._is_due(self._updates)
         read = due or any(one.updates == self._updates for one in self._in_flight.values())
         if self._stash and due:
@@ -177,5 +152,3 @@ class Versions:
         self._updates += 1
         for parameter in self._parameters:
             parameter.grad = None
-        if self._shared is not None:
-            self._shared.spread()

@@ -1,4 +1,4 @@
-"""Mail + Connection -> Post: one part's messages of a step, over torch.distributed."""
+"""Mail + Connection -> Post: one part's messages of a pass, over torch.distributed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import distributed as dist
 
 from hgpart.errors import RunError
 from hgpart.execution.transfers import Transfer
+from hgpart.execution.weights.copies import Travelling
 from hgpart.run.processes.connection import Connection
 from hgpart.schedules.mail import Mail, Mailbox
-from hgpart.schedules.schedule import Direction, Message, Piece
+from hgpart.schedules.schedule import OF_WEIGHTS, Direction, Message, Piece
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
@@ -29,9 +30,9 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 
 class Post(Mailbox):
-    """The messages of one step; a message is bytes: all that a chunk sends to one part.
+    """The messages of a pass, as `Wires` of a part: a message is bytes of all that goes together.
 
-    Nobody waits for a message to depart before `finish`: gloo's leaves when its receiver has posted
+    Nobody waits for a message to depart before `settle`: gloo's leaves when its receiver has posted
     the receive.
 
     Parameters
@@ -43,6 +44,11 @@ class Post(Mailbox):
         Of this part.
     sizes : sequence of int
         Samples of each micro-batch.
+    travelling : Travelling, optional
+        The weights that travel.
+    in_place : bool
+        Whether weights arrive where they belong, and their gradients where they did in other
+        passes: not in a stream, where several are under way.
     """
 
     def __init__(
@@ -51,28 +57,27 @@ class Post(Mailbox):
         transfers: Mapping[int, Transfer],
         mail: Mail,
         sizes: Sequence[int],
+        travelling: Travelling | None = None,
+        in_place: bool = True,
     ) -> None:
         self._connection, self._transfers, self._sizes = connection, transfers, sizes
+        self._travelling, self._in_place = travelling, in_place
         # Where messages lie while they travel.
         self._place = connection.device if connection.nccl else torch.device("cpu")
         self._coming: dict[int, tuple[Tensor, dist.Work | None]] = {}
-        self._arrived: dict[Piece, tuple[Tensor, ...]] = {}
+        self._arrived: dict[Piece, Sequence[Tensor]] = {}
         self._begun: dict[int, dict[Piece, list[Tensor]]] = {}
         self._going: dict[int, tuple[Tensor, dist.Work | None]] = {}
         super().__init__(mail)
 
-    def wires(self) -> list[MicroBatchWire]:
-        """The part's ends, for each micro-batch."""
-        return [MicroBatchWire(self, micro_batch) for micro_batch in range(len(self._sizes))]
-
-    def send(self, piece: Piece, tensors: Sequence[Tensor]) -> None:
+    def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
         """Let tensors depart, when all that travels with them is there."""
         message = self.leaving(piece)
-        transfer, pieces = self._transfers[piece.number], [as_bytes(tensor) for tensor in tensors]
-        size, wanted = sum(map(len, pieces)), transfer.nbytes(self._sizes[piece.micro_batch])
+        pieces = [as_bytes(tensor) for tensor in tensors]
+        size, wanted = sum(map(len, pieces)), self._nbytes(piece)
         if size != wanted:  # the receiver waits for as many
             raise RunError(
-                f"{transfer.layer} sends {size} bytes, accepted is {wanted}, as it was placed "
+                f"{self._layer(piece)} sends {size} bytes, accepted is {wanted}, as it was placed "
                 "(autocast changes types)"
             )
         begun = self._begun.setdefault(message.number, {})
@@ -80,6 +85,18 @@ class Post(Mailbox):
         if len(begun) == len(message.pieces):
             del self._begun[message.number]
             self._depart(message, [one for each in message.pieces for one in begun[each]])
+
+    def _nbytes(self, piece: Piece) -> int:
+        if piece.direction in OF_WEIGHTS:
+            assert self._travelling is not None
+            return self._travelling.copies.nbytes(self._travelling.exchanges[piece.number])
+        return self._transfers[piece.number].nbytes(self._sizes[piece.micro_batch])
+
+    def _layer(self, piece: Piece) -> str:
+        if piece.direction in OF_WEIGHTS:
+            assert self._travelling is not None
+            return f"weights of {self._travelling.exchanges[piece.number].layer}"
+        return self._transfers[piece.number].layer
 
     def _depart(self, message: Message, pieces: Sequence[Tensor]) -> None:
         body = (pieces[0] if len(pieces) == 1 else torch.cat([*pieces])).to(self._place)
@@ -89,7 +106,7 @@ class Post(Mailbox):
         self._going[message.number] = body, work
         self.left(message)
 
-    def receive(self, piece: Piece) -> tuple[Tensor, ...]:
+    def receive(self, piece: Piece) -> Sequence[Tensor]:
         """Wait for what was sent."""
         if piece not in self._arrived:
             self._open(self.opened(piece))
@@ -99,7 +116,11 @@ class Post(Mailbox):
         body, work = self._coming.pop(message.number)
         self._wait(work, message, message.sender)
         self.came(message)
-        body, size, at = body.to(self._connection.device), self._sizes[message.micro_batch], 0
+        body = body.to(self._connection.device)
+        if message.is_of_weights:
+            self._arrived[message.pieces[0]] = (body,)
+            return
+        size, at = self._sizes[message.micro_batch], 0
         for one in message.pieces:
             found = []
             for tensor in self._transfers[one.number].tensors:
@@ -110,53 +131,50 @@ class Post(Mailbox):
                 found.append(piece.view(tensor.dtype).view(tensor.shape(size)))
             self._arrived[one] = tuple(found)
 
-    def finish(self) -> None:
+    def settle(self) -> bool:
         """Wait until all that was sent has departed."""
         self.settle_all()
+        return True
 
-    def settle(self, message: Message) -> None:
+    def stop(self) -> None:
+        """Nobody waits here but who fails."""
+
+    def departed(self, message: Message) -> None:
         """Wait until a message has departed."""
         _, work = self._going.pop(message.number)
         self._wait(work, message, message.receiver)
 
     def post(self, message: Message) -> None:
         """Let a message arrive."""
-        samples = self._sizes[message.micro_batch]
-        size = sum(self._transfers[one.number].nbytes(samples) for one in message.pieces)
-        body = torch.empty(size, dtype=torch.uint8, device=self._place)
+        body = self._memory(message)
         group = self._connection.group(message.sender, message.receiver)
         call = partial(dist.irecv, body, message.sender, group, message.number)
         work = self._connection.guard(call, *self._words(message, message.sender))
         self._coming[message.number] = body, work
+
+    def _memory(self, message: Message) -> Tensor:
+        """Where it is to arrive."""
+        if not message.is_of_weights or not self._in_place:
+            return self._new(sum(map(self._nbytes, message.pieces)))
+        assert self._travelling is not None
+        (piece,), copies = message.pieces, self._travelling.copies
+        one = self._travelling.exchanges[piece.number]
+        if piece.direction is Direction.SPREAD:
+            memory = copies.memory(one)
+            here = memory is not None and memory.device == self._place
+            return memory if here and memory is not None else self._new(copies.nbytes(one))
+        if piece.number not in copies.buffers:
+            copies.buffers[piece.number] = self._new(copies.nbytes(one))
+        return copies.buffers[piece.number]
+
+    def _new(self, nbytes: int) -> Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._place)
 
     def _wait(self, work: dist.Work | None, message: Message, peer: int) -> None:
         if work is not None:
             self._connection.guard(work.wait, *self._words(message, peer))
 
     def _words(self, message: Message, peer: int) -> tuple[str, int]:
-        layer = self._transfers[message.pieces[0].number].layer
-        what = f"{'the gradient of ' * (message.direction is Direction.BACKWARD)}{layer}"
+        back = message.direction in (Direction.BACKWARD, Direction.REDUCE)
+        what = f"{'the gradient of ' * back}{self._layer(message.pieces[0])}"
         return f"{'waited for' if peer == message.sender else 'sent'} {what}", peer
-
-
-class MicroBatchWire:
-    """A part's ends of all its transfers, for one micro-batch of a step: a `Wire`."""
-
-    def __init__(self, post: Post, micro_batch: int) -> None:
-        self.post, self._micro_batch = post, micro_batch
-
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Let tensors depart."""
-        self.post.send(Piece(Direction.FORWARD, self._micro_batch, transfer.number), tensors)
-
-    def receive(self, transfer: Transfer) -> tuple[Tensor, ...]:
-        """Wait for what the sender sent."""
-        return self.post.receive(Piece(Direction.FORWARD, self._micro_batch, transfer.number))
-
-    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Let a gradient depart for the sender."""
-        self.post.send(Piece(Direction.BACKWARD, self._micro_batch, transfer.number), tensors)
-
-    def receive_gradient(self, transfer: Transfer) -> tuple[Tensor, ...]:
-        """Wait for the receiver's gradient."""
-        return self.post.receive(Piece(Direction.BACKWARD, self._micro_batch, transfer.number))

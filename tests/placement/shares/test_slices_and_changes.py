@@ -15,8 +15,8 @@ from torch import nn
 
 from hgpart import Placement, place
 from hgpart.errors import PlacementError
-from hgpart.execution.engine import PartRun
-from hgpart.placement.shares import copies, exchanges
+from hgpart.execution.part.engine import PartRun
+from hgpart.execution.weights import copies, exchanges
 from hgpart.run.learner import PlacedModel
 from hgpart.run.scheduling import schedule
 
@@ -241,6 +241,6 @@ def test_what_is_no_number_may_lie_within_its_own_copy():
     )
     one = exchanges.Exchange("layer", 0, 0, (elements,))
     tensors = {("own",): own, ("copy",): copy}
-    found = copies.Copies(lambda _, key: tensors[key], [0], [one], [], [], [one], {})
-    found.put(one, found.values(one), if_other=True)
+    found = copies.Copies(lambda _, key: tensors[key], [0], [one], [], [], [one], {}, True, {})
+    found.put(one, found.values(one))
     assert copy.isnan().all()

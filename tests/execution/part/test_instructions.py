@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import getitem
 from typing import Any
 
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from toy_programs import program, transfer
 
-from hgpart.execution.engine import PartRun
-from hgpart.execution.instructions import Compute, Prepared, prepare
+from hgpart.execution.part.engine import PartRun
+from hgpart.execution.part.instructions import Compute, Prepared, prepare
 from hgpart.execution.program import PartProgram, receive, send
-from hgpart.execution.transfers import Transfer
+from hgpart.schedules.schedule import Piece
 
 CPU = torch.device("cpu")
 
@@ -26,13 +27,17 @@ class Ends:
     def __init__(self) -> None:
         self.departed: list[Tensor] = []
 
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
+    def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
         self.departed += tensors
 
-    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
+    def receive(self, piece: Piece) -> Sequence[Tensor]:
         return [torch.ones(2, 3, dtype=torch.float64)]
 
-    send_gradient, receive_gradient = send, receive
+    def settle(self) -> bool:
+        return False
+
+    def stop(self) -> None:
+        pass
 
 
 class Scaled(nn.Module):
@@ -107,24 +112,53 @@ def programs(draw: st.DrawFn) -> PartProgram:
     return program(0, build, transfers, **steps, **scaled)
 
 
-def outcome(of: PartProgram, joined: bool) -> tuple[list[Any], list[nn.Module]]:
-    """Results, gradients and what departs; and the steps whose weights' gradients are there."""
+def outcome(of: PartProgram, joined: bool) -> list[Any]:
+    """Results, gradients and what departs."""
     of.module.zero_grad()
-    ends, used = Ends(), list[nn.Module]()
+    ends = Ends()
     run = PartRun(of, ends, CPU, 2, joined)
-    run.on_used = used.append
     x = torch.full((2, 3), 0.5, dtype=torch.float64, requires_grad=True)
     results = run.forward({"x": x})
     inputs = run.backward([torch.ones_like(one) for one in results])
     weights = {name: one.grad for name, one in of.module.named_parameters()}
-    return [results, inputs, weights, ends.departed], used
+    return [results, inputs, weights, ends.departed]
 
 
 @given(programs())
 def test_joined_steps_compute_what_they_compute_apart(of: PartProgram) -> None:
-    (apart, used), (joined, used_joined) = (outcome(of, each) for each in (False, True))
+    apart, joined = (outcome(of, each) for each in (False, True))
     torch.testing.assert_close(joined, apart, rtol=1e-12, atol=1e-12)
-    assert used_joined == used
+
+
+@given(programs(), st.data())
+def test_pieces_of_chunks_do_what_chunks_do(of: PartProgram, data: st.DataObject) -> None:
+    """A piece begins where an instruction does, be steps joined or not."""
+    joined = data.draw(st.booleans())
+    prepared, whole = prepare(of, joined), outcome(of, joined)
+    of.module.zero_grad()
+    ends = Ends()
+    run = PartRun(of, ends, CPU, 2, joined)
+    x = torch.full((2, 3), 0.5, dtype=torch.float64, requires_grad=True)
+    run.begin({"x": x})
+    for chunk, places in enumerate(prepared.forward_places):
+        for piece in data.draw(pieces_of(places)):
+            run.forward_chunk(chunk, piece=piece)
+    results = run.results()
+    run.begin_backward([torch.ones_like(one) for one in results])
+    for chunk, places in enumerate(prepared.backward_places):
+        for piece in data.draw(pieces_of(places)):
+            run.backward_chunk(chunk, piece=piece)
+    inputs = run.end_backward()
+    weights = {name: one.grad for name, one in of.module.named_parameters()}
+    found = [results, inputs, weights, ends.departed]
+    torch.testing.assert_close(found, whole, rtol=0, atol=0)
+
+
+@st.composite
+def pieces_of(draw: st.DrawFn, places: tuple[int, ...]) -> list[tuple[int, int]]:
+    """A chunk in pieces."""
+    inner = draw(st.sets(st.sampled_from(places[1:-1]))) if len(places) > 2 else set()
+    return [*pairwise(sorted({0, places[-1], *inner}))]
 
 
 @given(programs())

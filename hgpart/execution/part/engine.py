@@ -1,23 +1,20 @@
-"""PartProgram + Wire -> PartRun: what one part computes on one batch, forward and backward."""
+"""PartProgram + Wires -> PartRun: what one part computes on one batch, forward and backward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.again import Again, changing, read_by
-from hgpart.execution.instructions import Compute, Instruction, Pack, Step, prepare
-from hgpart.execution.part_state import PartState
+from hgpart.execution.part.again import Again, changing, read_by
+from hgpart.execution.part.instructions import Compute, Pack, Step, prepare
+from hgpart.execution.part.part_state import PartState
 from hgpart.execution.program import PartProgram
-from hgpart.execution.totals import Timing
-from hgpart.execution.transfers import Wire
+from hgpart.execution.transport import Wires
 
 
 def placeholder_values(
@@ -49,7 +46,7 @@ class PartRun(PartState):
     Parameters
     ----------
     program : PartProgram
-    wire : Wire
+    wires : Wires
     device : torch.device
         Where the part's weights are.
     k : int
@@ -58,9 +55,11 @@ class PartRun(PartState):
         Whether steps that follow one another have one autograd graph. It takes less time; where
         backward leaves the gradients of weights to `backward_weights`, it would hold more memory.
 
+    micro_batch : int
+        As which it travels.
+
     Attributes
     ----------
-    timing : Timing
     on_again : callable
         Called when a chunk has been computed again.
     """
@@ -68,14 +67,14 @@ class PartRun(PartState):
     def __init__(
         self,
         program: PartProgram,
-        wire: Wire,
+        wires: Wires,
         device: torch.device,
         k: int,
         joined: bool = True,
+        micro_batch: int = 0,
     ) -> None:
         self._program, self._prepared = program, prepare(program, joined)
-        super().__init__(program.module, wire, device, k, self._prepared.slots)
-        self.timing = Timing()
+        super().__init__(program.module, wires, device, k, self._prepared.slots, micro_batch)
         self.on_again: Callable[[], None] = lambda: None
         self._again: dict[int, Again] = {}  # by forward chunk
         self._phase = "nothing"
@@ -108,39 +107,35 @@ class PartRun(PartState):
         """Take the values of the part's placeholders, for `forward_chunk` to go on from."""
         self._enter("nothing", "forward")
         grad = torch.is_grad_enabled()
-        with self._timed("forward"):
-            own = placeholder_values(self._program, self.device, values)
-            for (_, slot), value in zip(self._prepared.inputs, own, strict=True):
-                if isinstance(value, Tensor):
-                    self.differentiable[slot] = grad and value.requires_grad
-                    value = value.detach()
-                self.values[slot] = value
+        own = placeholder_values(self._program, self.device, values)
+        for (_, slot), value in zip(self._prepared.inputs, own, strict=True):
+            if isinstance(value, Tensor):
+                self.differentiable[slot] = grad and value.requires_grad
+                value = value.detach()
+            self.values[slot] = value
 
-    def forward_chunk(self, chunk: int, again: bool = False) -> None:
-        """Go on to the next await; chunks come in order.
+    def forward_chunk(
+        self, chunk: int, again: bool = False, piece: tuple[int, int] | None = None
+    ) -> None:
+        """Go on to the next await, or to the end of a piece; chunks come in order.
 
         If backward is to compute it `again`, only what that takes is kept, and no graph.
         """
-        with self._timed("forward"):
-            if again:
-                found = self._note_forward(chunk)
-                if found is not None:
-                    self._again[chunk] = found
-                    for one in found.instructions:
-                        self.saved.pop(one, None)
-                return
-            for at in self._prepared.forward[chunk]:
-                instruction, finished = self._prepared.instructions[at]
-                instruction.forward(self)
-                for slot in finished:
-                    self.values[slot] = None
+        if again:
+            found = self.note_forward(chunk)
+            if found is not None:
+                self._again[chunk] = found
+                for one in found.instructions:
+                    self.saved.pop(one, None)
+            return
+        for at in self._prepared.some(chunk, piece, back=False):
+            instruction, finished = self._prepared.instructions[at]
+            instruction.forward(self)
+            for slot in finished:
+                self.values[slot] = None
 
     def note_forward(self, chunk: int) -> Again | None:
         """As `forward_chunk`; returns what the chunk could be computed again from, if need be."""
-        with self._timed("forward"):
-            return self._note_forward(chunk)
-
-    def _note_forward(self, chunk: int) -> Again | None:
         places = self._prepared.forward[chunk]
         read, buffers = dict[int, Any](), dict[Step, dict[str, Tensor]]()
         graphs = []
@@ -168,8 +163,7 @@ class PartRun(PartState):
 
     def results(self) -> tuple[Tensor, ...]:
         """What `forward` returns, after the last chunk."""
-        with self._timed("forward"):
-            results = tuple(self._result(slot) for slot in self._prepared.results)
+        results = tuple(self._result(slot) for slot in self._prepared.results)
         self.values.clear()
         grad = torch.is_grad_enabled()
         self._phase = "forward" if grad else "forward without grad mode"
@@ -205,24 +199,23 @@ class PartRun(PartState):
     def begin_backward(self, gradients: Sequence[Tensor | None]) -> None:
         """Take the gradients of the results, for `backward_chunk` to go on from."""
         self._enter("forward", "backward")
-        with self._timed("backward"), torch.no_grad():
+        with torch.no_grad():
             for slot, gradient in zip(self._prepared.results, gradients, strict=True):
                 if gradient is not None:
                     self.add_gradient(slot, gradient)
 
-    def backward_chunk(self, chunk: int, weights: bool = True) -> None:
-        """Go on to the next await; chunks come in order.
+    def backward_chunk(
+        self, chunk: int, weights: bool = True, piece: tuple[int, int] | None = None
+    ) -> None:
+        """Go on to the next await, or to the end of a piece; chunks come in order.
 
         Without `weights`, gradients of parameters are left to `backward_weights`.
         """
-        with self._timed("backward"), torch.no_grad():
-            for at in self._prepared.backward[chunk]:
+        with torch.no_grad():
+            for at in self._prepared.some(chunk, piece, back=True):
                 if self._again:
                     self._compute_again(at)
-                instruction = self._prepared.instructions[at][0]
-                instruction.backward(self, weights)
-                if weights:
-                    self._note_used(instruction)
+                self._prepared.instructions[at][0].backward(self, weights)
 
     def _compute_again(self, at: int) -> None:
         """The chunk that an instruction belongs to, if it is the first of it."""
@@ -231,19 +224,13 @@ class PartRun(PartState):
             self._again.pop(chunk).run(self)
             self.on_again()
 
-    def backward_weights(self, chunk: int) -> None:
+    def backward_weights(self, chunk: int, piece: tuple[int, int] | None = None) -> None:
         """Add to the gradients of parameters what `backward_chunk` has left out."""
-        with self._timed("backward"), torch.no_grad():
-            for at in self._prepared.backward[chunk]:
+        with torch.no_grad():
+            for at in self._prepared.some(chunk, piece, back=True):
                 instruction = self._prepared.instructions[at][0]
                 if isinstance(instruction, Compute):
                     instruction.backward_weights(self)
-                    self._note_used(instruction)
-
-    def _note_used(self, instruction: Instruction) -> None:
-        if self.on_used is not None and isinstance(instruction, Compute):
-            for step in reversed(instruction.modules(self.module)):
-                self.on_used(step)
 
     def end_backward(self) -> dict[str, Tensor | None]:
         """What `backward` returns, after the last chunk."""
@@ -275,10 +262,3 @@ class PartRun(PartState):
     def _result(self, slot: int) -> Tensor:
         value: Tensor = self.values[slot]
         return value.detach().requires_grad_() if self.differentiable[slot] else value
-
-    @contextmanager
-    def _timed(self, direction: str) -> Iterator[None]:
-        self.waited = 0.0
-        started = perf_counter()
-        yield
-        self.timing.add(direction, perf_counter() - started, self.waited)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter as Counts
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hgpart.errors import PlacementError, RunError
-from hgpart.execution.part_state import PartState
+from hgpart.execution.part.part_state import PartState
 from hgpart.execution.program import PartProgram, pack, receive, send
 from hgpart.execution.transfers import Transfer
 from hgpart.execution.weights.gradients import WeightGradient, add_map_gradients
@@ -293,6 +293,9 @@ class Prepared:
         How many there are.
     forward, backward : tuple of range
         The instructions of each chunk, in order: it begins with all that it awaits.
+    forward_places, backward_places : tuple of tuple of int
+        Where each of them begins in its chunk, and where that ends, counted in steps that are not
+        joined: see `Action.piece`.
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -301,18 +304,17 @@ class Prepared:
     slots: int
     forward: tuple[range, ...]
     backward: tuple[range, ...]
+    forward_places: tuple[tuple[int, ...], ...]
+    backward_places: tuple[tuple[int, ...], ...]
 
-
-def uses_of_steps(program: PartProgram, chunks: Iterable[int]) -> Counts[nn.Module]:
-    """How often steps add to the gradients of their weights in some backward chunks."""
-    prepared, found = prepare(program), Counts[nn.Module]()
-    for chunk, times in Counts(chunks).items():
-        for at in prepared.backward[chunk]:
-            instruction = prepared.instructions[at][0]
-            if isinstance(instruction, Compute):
-                for step in instruction.modules(program.module):
-                    found[step] += times
-    return found
+    def some(self, chunk: int, piece: tuple[int, int] | None, back: bool) -> range:
+        """The instructions of a chunk, or of a piece of it."""
+        every = (self.backward if back else self.forward)[chunk]
+        if piece is None:
+            return every
+        places = (self.backward_places if back else self.forward_places)[chunk]
+        first, end = (bisect_left(places, place) for place in piece)
+        return every[first:end]
 
 
 def prepare(program: PartProgram, joined: bool = False) -> Prepared:
@@ -348,10 +350,12 @@ def _in_chunks(
     slots: int,
 ) -> Prepared:
     alone = [one for one, _ in instructions]
-    forward, backward = _chunks(alone, Receive, 1), _chunks(alone, Send, -1)
-    return Prepared(
-        tuple(inputs), tuple(instructions), results, slots, tuple(forward), tuple(backward)
+    sizes = [len(one.steps) if isinstance(one, Compute) else 1 for one in alone]
+    both = tuple(_chunks(alone, Receive, 1)), tuple(_chunks(alone, Send, -1))
+    places = (
+        tuple((0, *accumulate(sizes[at] for at in chunk)) for chunk in chunks) for chunks in both
     )
+    return Prepared(tuple(inputs), tuple(instructions), results, slots, *both, *places)
 
 
 def _chunks(

@@ -13,10 +13,10 @@ from torch import Tensor, fx, nn
 from toy_programs import program, transfer
 
 from hgpart.errors import PlacementError, RunError
-from hgpart.execution.engine import PartRun
+from hgpart.execution.part.engine import PartRun
 from hgpart.execution.program import PartProgram, pack, receive, send
 from hgpart.execution.totals import Timing, Traffic
-from hgpart.execution.transfers import Transfer
+from hgpart.schedules.schedule import Direction, Piece
 
 CPU = torch.device("cpu")
 
@@ -30,21 +30,22 @@ class Ends:
         self.sent_gradients: dict[int, Sequence[Tensor]] = {}
         self.order: list[str] = []
 
-    def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        self.order.append(f"send {transfer.number}")
-        self.sent[transfer.number] = tensors
+    def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
+        back = piece.direction is Direction.BACKWARD
+        self.order.append(f"send {'gradient ' * back}{piece.number}")
+        (self.sent_gradients if back else self.sent)[piece.number] = tensors
 
-    def receive(self, transfer: Transfer) -> Sequence[Tensor]:
-        self.order.append(f"receive {transfer.number}")
-        return self.maps[transfer.number]
+    def receive(self, piece: Piece) -> Sequence[Tensor]:
+        back = piece.direction is Direction.BACKWARD
+        self.order.append(f"receive {'gradient ' * back}{piece.number}")
+        found: Sequence[Tensor] = (self.gradients if back else self.maps)[piece.number]
+        return found
 
-    def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        self.order.append(f"send gradient {transfer.number}")
-        self.sent_gradients[transfer.number] = tensors
+    def settle(self) -> bool:
+        return False
 
-    def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
-        self.order.append(f"receive gradient {transfer.number}")
-        return self.gradients[transfer.number]
+    def stop(self) -> None:
+        pass
 
 
 def run_of(of: PartProgram, ends: Ends) -> PartRun:

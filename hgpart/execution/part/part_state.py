@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -12,9 +12,11 @@ from torch.func import functional_call
 
 from hgpart.execution.events import Doing, Span
 from hgpart.execution.totals import Traffic
-from hgpart.execution.transfers import Transfer, Wire
+from hgpart.execution.transfers import Transfer
+from hgpart.execution.transport import Wires
 from hgpart.execution.weights.gradients import Product
 from hgpart.execution.weights.versions import Weights
+from hgpart.schedules.schedule import Direction, Piece
 
 
 class PartState:
@@ -36,14 +38,9 @@ class PartState:
         By step, what it computes with, and changes, instead of its own buffers.
     traffic : Traffic
         What this part sent: maps in forward, gradients in backward.
-    waited : float
-        Seconds, for messages.
     spans : list of Span
         What it waited for and sent, in order.
-    before_step : callable or None
-        Told a step that is about to be computed; whether that had to be waited for.
-    on_used : callable or None
-        Told a step whose backward pass is done, but for what `products` have of it.
+    wires : Wires
     products : dict, optional
         If there is one, what gradients of weights are left for the end of a step, where those of
         all its micro-batches, and of slices of the batch, are computed at once: a large matrix is
@@ -51,7 +48,13 @@ class PartState:
     """
 
     def __init__(
-        self, module: fx.GraphModule, wire: Wire, device: torch.device, k: int, slots: int
+        self,
+        module: fx.GraphModule,
+        wires: Wires,
+        device: torch.device,
+        k: int,
+        slots: int,
+        micro_batch: int,
     ) -> None:
         self.module, self.device = module, device
         self.values: list[Any] = [None] * slots
@@ -60,24 +63,14 @@ class PartState:
         self.saved: dict[Any, Any] = {}
         self.buffers: dict[Any, dict[str, Tensor]] = {}
         self.traffic = Traffic.none(k)
-        self.waited = 0.0
         self.spans: list[Span] = []
-        self.before_step: Callable[[nn.Module], bool] | None = None
-        self.on_used: Callable[[nn.Module], None] | None = None
         self.products: dict[Any, list[Product]] | None = None
-        self._wire = wire
+        self.wires, self._micro_batch = wires, micro_batch
         self._gradients: dict[int, Tensor] = {}
         self._own: set[int] = set()  # slots whose gradient nobody else holds
 
     def call(self, step: nn.Module, operands: Sequence[Any], buffers: Mapping[str, Tensor]) -> Any:
-        """Run a step, with the batch's weights and some buffers instead of its own.
-
-        All that it computes with is there then.
-        """
-        if self.before_step is not None:
-            begin = perf_counter_ns()
-            if self.before_step(step):
-                self._wait(begin, perf_counter_ns())
+        """Run a step, with the batch's weights and some buffers instead of its own."""
         instead = {} if self.weights is None else self.weights.of_step[step]
         if not instead and not buffers:
             return step(*operands)
@@ -117,34 +110,34 @@ class PartState:
     def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
         """Send and count."""
         self._count(transfer, tensors, backward=False)
-        begin = perf_counter_ns()
-        self._wire.send(transfer, tensors)
-        self.spans.append((Doing.SEND, begin, perf_counter_ns()))
+        self._send(Direction.FORWARD, transfer.number, transfer.receiver, tensors)
 
     def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
         """Send a gradient and count it."""
         self._count(transfer, tensors, backward=True)
-        begin = perf_counter_ns()
-        self._wire.send_gradient(transfer, tensors)
-        self.spans.append((Doing.SEND, begin, perf_counter_ns()))
+        self._send(Direction.BACKWARD, transfer.number, transfer.sender, tensors)
 
     def receive(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for a message."""
-        begin = perf_counter_ns()
-        tensors = self._wire.receive(transfer)
-        self._wait(begin, perf_counter_ns())
-        return tensors
+        """Wait for what the sender sent; it is on this part's device."""
+        return self._receive(Direction.FORWARD, transfer.number)
 
     def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for a gradient."""
-        begin = perf_counter_ns()
-        tensors = self._wire.receive_gradient(transfer)
-        self._wait(begin, perf_counter_ns())
-        return tensors
+        """Wait for the receiver's gradient; it is on this part's device."""
+        return self._receive(Direction.BACKWARD, transfer.number)
 
-    def _wait(self, begin: int, end: int) -> None:
-        self.waited += (end - begin) / 1e9
-        self.spans.append((Doing.WAIT, begin, end))
+    def _send(
+        self, direction: Direction, number: int, receiver: int, tensors: Sequence[Tensor]
+    ) -> None:
+        begin = perf_counter_ns()
+        self.wires.send(Piece(direction, self._micro_batch, number), receiver, tensors)
+        self.spans.append((Doing.SEND, begin, perf_counter_ns()))
+
+    def _receive(self, direction: Direction, number: int) -> Sequence[Tensor]:
+        begin = perf_counter_ns()
+        tensors = self.wires.receive(Piece(direction, self._micro_batch, number))
+        found = [tensor.to(self.device) for tensor in tensors]
+        self.spans.append((Doing.WAIT, begin, perf_counter_ns()))
+        return found
 
     def _count(self, transfer: Transfer, tensors: Sequence[Tensor], backward: bool) -> None:
         traffic = self.traffic

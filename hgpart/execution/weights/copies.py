@@ -5,20 +5,22 @@ ends with the gradients of copies, which go there: so the gradient of each eleme
 whole batch in one place, where its optimizer is. These bytes are the partition's, (lambda - 1)
 times each way. What copies need besides is not counted: before a pass in evaluation running
 statistics, and the weights once after training; before one with gradients what does not learn,
-where the user has changed it.
+where the user has changed it. When all that travels is said by schedules: see
+`hgpart.schedules.lowering`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hgpart.errors import PlacementError
-from hgpart.execution.totals import Traffic
-from hgpart.placement.shares.exchanges import (
+from hgpart.execution.weights.exchanges import (
     Elements,
     Exchange,
     Key,
@@ -29,9 +31,13 @@ from hgpart.placement.shares.exchanges import (
     taken,
     unpacked,
 )
+from hgpart.schedules.schedule import Travel
 
 WORDS = 2**16  # that are looked at at once
 FACTOR = 6364136223846793005  # odd, so that no word is lost of what wraps (Knuth's MMIX)
+
+
+Leaves = Mapping[Tensor, Tensor]  # what a batch in flight computes with, by what they are of
 
 
 class Copies:
@@ -53,11 +59,17 @@ class Copies:
         Of all parameters and buffers.
     steps : mapping of nn.Module to collection of (int, Key)
         By step, the part and the keys of the copies that it computes with.
+    training : bool
+        The mode that they are of.
+    every : mapping of Hashable to Copies
+        Those of all forms of the placement: what passes in one of them change, others have not.
 
     Attributes
     ----------
     moved : bool
         Whether the model has other tensors now: what a pass has begun with is gone.
+    alike : bool
+        Whether all of them are like what they are of, unless somebody has changed that since.
     """
 
     def __init__(
@@ -69,9 +81,12 @@ class Copies:
         beside: Sequence[Exchange],
         state: Sequence[Exchange],
         steps: Mapping[nn.Module, Collection[tuple[int, Key]]],
+        training: bool,
+        every: Mapping[Any, Copies],
     ) -> None:
         self.weights, self.fixed, self.beside, self.state = weights, fixed, beside, state
-        self.moved = False
+        self.moved = self.alike = self._begun = False
+        self._training, self._every = training, every
         self._tensor, self._here = tensor, here
         holders: dict[tuple[int, Key], list[int]] = {}
         for number, one in enumerate(weights):
@@ -95,26 +110,52 @@ class Copies:
         """A copy."""
         return self._tensor(exchange.holder, key)
 
-    @property
-    def changed(self) -> bool:
-        """Whether what belongs to parts that are here has changed since copies were like it."""
-        return self._are_other(self._own_state)
+    def tensors_of(self, part: int) -> list[Tensor]:
+        """The copies of weights that a part has, each once."""
+        held = (one for one in self.weights if one.holder == part)
+        keys = {key: one for one in held for key in one.copy_keys}
+        return [self.copy(one, key) for key, one in keys.items()]
+
+    def due(self, learns: bool, is_so_on_any: Callable[[bool], bool]) -> Sequence[Exchange] | None:
+        """What has to travel before a pass besides weights that learn; None if nothing has.
+
+        The first pass in a form begins with all. Later ones that learn begin with what passes leave
+        as it is, if that was changed; others with all, if anything was. When it has travelled, it
+        is to be noted.
+
+        Parameters
+        ----------
+        learns : bool
+            Whether the pass has gradients.
+        is_so_on_any : callable
+            Given what is so here, whether it is so on any process: all come to the same answer.
+        """
+        whole = not self._begun or not (self.alike or (learns and self._training))
+        self._begun = True
+        if learns or self._training:  # weights or statistics may change behind it
+            for one in self._every.values():
+                one.alike = False
+        else:
+            self.alike = True
+        if whole:
+            return self.beside if learns else self.state
+        some = self.fixed if learns else self.state
+        return some if some and is_so_on_any(self._are_other(self._own_of(learns))) else None
+
+    def note(self, learns: bool) -> None:
+        """Note that copies are like it now."""
+        self._contents |= {one: _content(self._tensor(*one)) for one in self._own_of(learns)}
+
+    def _own_of(self, learns: bool) -> Sequence[tuple[int, Key]]:
+        return self._own_fixed if learns else self._own_state
 
     @property
     def fixed_changed(self) -> bool:
-        """The same of what passes leave as it is."""
+        """Whether what passes leave as it is has changed here since copies were like it."""
         return self._are_other(self._own_fixed)
 
     def _are_other(self, keys: Sequence[tuple[int, Key]]) -> bool:
         return any(self._contents.get(one) != _content(self._tensor(*one)) for one in keys)
-
-    def note(self) -> None:
-        """Copies are like it now."""
-        self._contents = {one: _content(self._tensor(*one)) for one in self._own_state}
-
-    def note_fixed(self) -> None:
-        """Copies of what passes leave as it is are like it now."""
-        self._contents |= {one: _content(self._tensor(*one)) for one in self._own_fixed}
 
     def check_fixed(self) -> None:
         """Raise a PlacementError if what does not learn is other than when a stream began."""
@@ -141,47 +182,14 @@ class Copies:
             keys = [(exchange.holder, one.copies[0].key) for one in exchange.elements]
         return [self._tensor(part, key).dtype for part, key in keys]
 
-    # -------------------------------------------------------------- where all parts are here
-
-    def begin(self, whole: bool, sent: Sequence[Traffic]) -> None:
-        """Begin a pass, with the whole state or not; adds to what each part sent."""
-        learns = torch.is_grad_enabled()
-        if learns and (whole or self.fixed_changed):
-            self._bring(self.beside if whole else self.fixed, sent)
-            self.note_fixed()
-        elif not learns and (whole or self.changed):
-            self._bring(self.state, sent)
-            self.note()
-        if learns:
-            for one in self.weights:
-                self.put(one, self.values(one), if_other=True)
-                count(one, self.nbytes(one), sent[one.owner], backward=False)
-
-    def _bring(self, exchanges: Sequence[Exchange], sent: Sequence[Traffic]) -> None:
-        for one in exchanges:
-            self.put(one, self.values(one), if_other=True)
-            if one.owner != one.holder:
-                sent[one.owner].uncounted_bytes[one.owner, one.holder] += self.nbytes(one)
-
-    def end(self, sent: Sequence[Traffic]) -> None:
-        """End a backward pass, which `clear` follows; adds to what each part sent."""
-        for one in map(self.weights.__getitem__, self.backward):
-            if one.owner == one.holder:
-                self.hand_over(one)
-            else:
-                self.add_gradients(one, self.gradients(one))
-            count(one, self.nbytes(one), sent[one.holder], backward=True)
-
-    # -------------------------------------------------------------- one exchange, as bytes
-
     def values(self, exchange: Exchange) -> Tensor:
         """What the owner has."""
         return packed(
             [taken(self._tensor(exchange.owner, one.key), one.places) for one in exchange.elements]
         )
 
-    def put(self, exchange: Exchange, body: Tensor, if_other: bool = False) -> None:
-        """Let the holder's copies be like it; if asked for, those that are not.
+    def put(self, exchange: Exchange, body: Tensor) -> None:
+        """Let the holder's copies be like it, if they are not.
 
         An autograd graph that has a copy takes notice of what is put there.
         """
@@ -193,7 +201,7 @@ class Copies:
                 there = taken(tensor, copy.places)
                 if given.data_ptr() == there.data_ptr():  # it is where it belongs
                     continue
-                if not if_other or not torch.equal(there, given):
+                if not torch.equal(there, given):
                     if exchange.owner == exchange.holder:
                         # The weights may lie within the copy, and NaN never equals itself.
                         given = given.clone()
@@ -209,8 +217,8 @@ class Copies:
                     return tensor.detach().view(-1)[copy.places].view(torch.uint8)
         return None
 
-    def gradients(self, exchange: Exchange) -> Tensor:
-        """What the holder's copies have, added up; they have none from then on, see `clear`.
+    def gradients(self, exchange: Exchange, leaves: Leaves | None = None) -> Tensor:
+        """What the holder's copies have, or leaves in their place, added up; see `clear`.
 
         Raises
         ------
@@ -219,14 +227,16 @@ class Copies:
         """
         found = []
         for elements in exchange.elements:
-            total = self._gradient(exchange, elements)
+            total = self._gradient(exchange, elements, leaves)
             if total is None:
                 some = self._tensor(exchange.holder, elements.copies[0].key)
                 total = torch.zeros(elements.count, dtype=some.dtype, device=some.device)
             found.append(total)
         return packed(found)
 
-    def _gradient(self, exchange: Exchange, elements: Elements) -> Tensor | None:
+    def _gradient(
+        self, exchange: Exchange, elements: Elements, leaves: Leaves | None
+    ) -> Tensor | None:
         """The same of some elements, flat; None if no copy has any."""
         if self.moved:
             raise PlacementError(
@@ -235,7 +245,8 @@ class Copies:
             )
         pieces = []
         for copy in elements.copies:
-            gradient = self._tensor(exchange.holder, copy.key).grad
+            tensor = self._tensor(exchange.holder, copy.key)
+            gradient = (tensor if leaves is None else leaves[tensor]).grad
             if gradient is not None:
                 pieces.append((copy.among, taken(gradient, copy.places)))
         if not pieces:
@@ -247,11 +258,11 @@ class Copies:
                 add(total, among, piece)
         return total
 
-    def hand_over(self, exchange: Exchange) -> None:
-        """Give a part's parameters the gradients that its own copies have."""
+    def hand_over(self, exchange: Exchange, leaves: Leaves | None = None) -> None:
+        """Give a part's parameters the gradients that its own copies, or leaves, have."""
         for elements in exchange.elements:
             tensor = self._tensor(exchange.owner, elements.key)
-            total = self._gradient(exchange, elements)
+            total = self._gradient(exchange, elements, leaves)
             if total is None or not tensor.requires_grad:
                 continue
             if tensor.grad is None and is_every(elements.places):
@@ -284,22 +295,33 @@ class Copies:
                         self._tensor(one.holder, copy.key).grad = None
 
 
+@dataclass(frozen=True, eq=False)
+class Travelling:
+    """What of copies travels by a schedule.
+
+    Attributes
+    ----------
+    copies : Copies
+    exchanges : sequence of Exchange
+        By their numbers in the schedule.
+    is_counted : bool
+        Whether they are part of the partition's communication volume.
+    """
+
+    copies: Copies
+    exchanges: Sequence[Exchange]
+    is_counted: bool = True
+
+    @property
+    def travels(self) -> tuple[Travel, ...]:
+        """From whom to whom."""
+        return tuple(Travel(one.owner, one.holder) for one in self.exchanges)
+
+
 def _by_layer(exchanges: Sequence[Exchange]) -> list[list[int]]:
     """Their numbers, layer by layer."""
     runs = groupby(range(len(exchanges)), key=lambda number: exchanges[number].layer)
     return [[*numbers] for _, numbers in runs]
-
-
-def count(exchange: Exchange, nbytes: int, sent: Traffic, backward: bool) -> None:
-    """Add weights, or their gradients, to what the part sent."""
-    if exchange.owner == exchange.holder:
-        return
-    if backward:
-        sent.backward_bytes[exchange.holder, exchange.owner] += nbytes
-        sent.backward_messages[exchange.holder, exchange.owner] += 1
-    else:
-        sent.forward_bytes[exchange.owner, exchange.holder] += nbytes
-        sent.forward_messages[exchange.owner, exchange.holder] += 1
 
 
 def _content(tensor: Tensor) -> tuple[int, ...]:

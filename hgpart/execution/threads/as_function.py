@@ -1,0 +1,149 @@
+"""Runtime + inputs -> results that take part in the caller's autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hgpart.execution.first_order import first_order
+from hgpart.execution.runtime import Pass, Runtime
+
+
+class Batch:
+    """A batch of all parts: its results are in the order of the shares that it is computed in."""
+
+    def __init__(self, runtime: Runtime, values: Mapping[str, Any], learns: bool) -> None:
+        self._output_parts = runtime.output_parts
+        self._pass: Pass = runtime.forward(values, 0, learns)
+        self.results: tuple[Tensor, ...] = ()
+        self.gradients: tuple[Tensor | None, ...] = ()
+
+    def taken_results(self) -> tuple[Tensor, ...]:
+        """What the parts have made, which they keep no longer."""
+        outputs, runs = self._output_parts, self._pass.runs
+        found = {part: runs[part].results.pop(0) for part in {*outputs}}
+        by_part = {part: iter(results) for part, results in found.items()}
+        return tuple(
+            next(by_part[part])
+            for part in outputs
+            for _ in range(len(found[part]) // outputs.count(part))
+        )
+
+    def backward(self, weights: bool) -> dict[str, Tensor | None]:
+        """Go back with the gradients that have come; returns those of inputs."""
+        outputs, gradients = self._output_parts, self.gradients
+        each = len(gradients) // len(outputs)
+        by_part: dict[int, list[Tensor | None]] = {part: [] for part in outputs}
+        for share, part in enumerate(outputs):
+            by_part[part] += gradients[share * each : (share + 1) * each]
+        self._pass.backward(by_part, weights)
+        total: dict[str, Tensor | None] = {}
+        runs = self._pass.runs.values()
+        for name, gradient in chain.from_iterable(run.input_gradients.items() for run in runs):
+            so_far = total.get(name)
+            if so_far is not None and gradient is not None:
+                gradient = so_far + gradient.to(so_far.device)
+            total[name] = so_far if gradient is None else gradient
+        return total
+
+
+def called(runtime: Runtime, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    """Run one batch as a function, whose backward pass adds to the gradients of parameters.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        Of all parts, in this process.
+    values : mapping
+        Placeholder name -> value, of all placeholders of all parts, on any device.
+
+    Returns
+    -------
+    tuple of Tensor
+        The model's results, on the devices of the output parts; those of each share in turn.
+    """
+    learns = torch.is_grad_enabled()
+    if not learns or not _requires(runtime, values):
+        with torch.no_grad():
+            return Batch(runtime, values, learns).taken_results()
+    inputs = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, Tensor) and value.requires_grad
+    }
+    start = torch.empty((), requires_grad=True)
+    batches: list[Batch] = []  # the one that is begun
+    token = _Forward.apply(batches, runtime, values, tuple(inputs), start, *inputs.values())  # type: ignore[no-untyped-call]
+    results: tuple[Tensor, ...] = _Results.apply(batches.pop(), token)  # type: ignore[no-untyped-call]
+    return results
+
+
+def _requires(runtime: Runtime, values: Mapping[str, Any]) -> bool:
+    programs = runtime.programs.values()
+    parameters = chain.from_iterable(program.module.parameters() for program in programs)
+    tensors = (value for value in values.values() if isinstance(value, Tensor))
+    return any(tensor.requires_grad for tensor in chain(tensors, parameters))
+
+
+# Two functions, for the sake of GPUs: autograd runs the backward of `_Results` in the thread of
+# the results' device. If it waited for the parts there, their own backward could not use that
+# thread. `_Forward` returns a token on the CPU, so its backward runs in the caller's thread.
+
+
+class _Forward(torch.autograd.Function):
+    """Inputs -> a token that stands for the results."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        batches: list[Batch],
+        runtime: Runtime,
+        values: Mapping[str, Any],
+        names: tuple[str, ...],
+        start: Tensor,
+        *inputs: Tensor,
+    ) -> Tensor:
+        ctx.names = names
+        ctx.devices = [tensor.device for tensor in inputs]
+        with torch.enable_grad():
+            ctx.batch = Batch(runtime, values, learns=True)
+        batches.append(ctx.batch)
+        return torch.zeros_like(start)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:
+        # `start` stands for the parameters: torch.autograd.grad of inputs leaves it out.
+        weights = torch._C._will_engine_execute_node(ctx.next_functions[0][0])
+        gradients = ctx.batch.backward(weights)
+        ctx.batch.gradients = ()
+        found = (gradients.get(name) for name in ctx.names)
+        pairs = zip(found, ctx.devices, strict=True)
+        return (
+            *[None] * 5,
+            *(None if each is None else each.to(device) for each, device in pairs),
+        )
+
+
+class _Results(torch.autograd.Function):
+    """A token -> the results."""
+
+    @staticmethod
+    def forward(ctx: Any, batch: Batch, token: Tensor) -> tuple[Tensor, ...]:
+        results = batch.taken_results()
+        ctx.batch = batch
+        ctx.set_materialize_grads(False)
+        outputs = tuple(result.detach() for result in results)
+        pairs = zip(results, outputs, strict=True)
+        ctx.mark_non_differentiable(*(out for leaf, out in pairs if not leaf.requires_grad))
+        return outputs
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, Tensor]:
+        ctx.batch.gradients = gradients
+        return None, torch.zeros(())
