@@ -18,6 +18,8 @@ steps, then go on after what rank 1 is refused; rank 0 writes what is not as it 
 
 Each rank trains its part on streams, and by itself all parts in threads; rank 0 writes what is not
 the same.
+
+Behind "threads" and "streams" may stand " by order": messages then have no tags, as over NCCL.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import kept_overrides
@@ -37,6 +40,7 @@ import placements
 import torch
 from changed_models import CHANGES, change, freeze, taught
 from placed_models import model_of
+from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -49,11 +53,12 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement.shares import joining, messages
 from hgpart.run.distributed import DistributedModel
+from hgpart.run.processes import post
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.scheduling import schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
-from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.schedule import Direction, Schedule
 from hgpart.tracing.traced_model import TracedModel
 
 SECONDS = 200  # that all may take
@@ -61,8 +66,26 @@ BATCH = 7
 Make = Callable[..., PartitionedModel]
 
 
+BY_ORDER = " by order"
+
+
+def know_messages_by_order_alone() -> None:
+    """As NCCL does, which has no tags: those from rank to rank come in the order of departure."""
+
+    def isend(body: torch.Tensor, to: int, group: Any, tag: int) -> Any:
+        return dist.isend(body, to, group)
+
+    def irecv(body: torch.Tensor, source: int, group: Any, tag: int) -> Any:
+        return dist.irecv(body, source, group)
+
+    post.dist = SimpleNamespace(isend=isend, irecv=irecv, Work=dist.Work)  # type: ignore[attr-defined]
+
+
 def main(beside: str, file: str, *cases: str) -> None:
     signal.alarm(SECONDS)  # ends this process, and the launcher the others
+    if beside.endswith(BY_ORDER):
+        know_messages_by_order_alone()
+        beside = beside.removesuffix(BY_ORDER)
     rank, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found: dict[str, list[str]] = {}
     kept_overrides.keep()
@@ -337,6 +360,11 @@ def loops(connection: Connection) -> list[str]:
         loss_fn = nn.functional.cross_entropy
         threads.step([images], labels, loss_fn, orders[0])
         process.step([images], labels, loss_fn, orders[1], batch_size=batch)
+        done = [event.action.direction for event in process.last.events]
+        if Direction.REDUCE in done:  # what is this rank's own is sent to nobody
+            last = len(done) - done[::-1].index(Direction.BACKWARD)
+            if done.index(Direction.REDUCE) > last:
+                wrong.add("gradients depart at the end only")
         wrong |= {f"{name} of {batch}" for name in differences(connection, threads, process)}
         for optimizer in learned:
             optimizer.step()

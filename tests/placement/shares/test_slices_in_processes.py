@@ -11,17 +11,18 @@ from hgpart.run.processes.launch import launch
 
 
 @pytest.mark.parametrize(
-    ("k", "cases"),
+    ("k", "known_by", "cases"),
     [
-        (2, ["changes"]),
-        pytest.param(2, ["norms of the batch", "shared layers"], marks=pytest.mark.full),
-        pytest.param(2, ["coarse", "fine"], marks=pytest.mark.full),
-        pytest.param(3, ["coarse", "fine", "shared layers"], marks=pytest.mark.full),
+        (2, "", ["changes"]),
+        pytest.param(2, "", ["norms of the batch", "shared layers"], marks=pytest.mark.full),
+        pytest.param(2, "", ["coarse", "fine"], marks=pytest.mark.full),
+        pytest.param(3, "", ["coarse", "fine", "shared layers"], marks=pytest.mark.full),
+        pytest.param(3, sliced_ranks.BY_ORDER, ["coarse", "fine"], marks=pytest.mark.full),
     ],
 )
-def test_processes_do_what_threads_do(k, cases, tmp_path):
+def test_processes_do_what_threads_do(k, known_by, cases, tmp_path):
     file = tmp_path / "found.json"
-    launch(sliced_ranks.__file__, ["threads", str(file), *cases], k)
+    launch(sliced_ranks.__file__, [f"threads{known_by}", str(file), *cases], k)
     assert json.loads(file.read_text()) == {case: [] for case in cases}
 
 

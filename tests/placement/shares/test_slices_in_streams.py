@@ -214,8 +214,8 @@ def test_norms_of_the_batch_are_refused():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("k", [2, 3])
-def test_processes_do_what_threads_do(k, tmp_path):
+@pytest.mark.parametrize(("k", "known_by"), [(2, ""), (3, ""), (3, sliced_ranks.BY_ORDER)])
+def test_processes_do_what_threads_do(k, known_by, tmp_path):
     file = tmp_path / "found.json"
-    launch(sliced_ranks.__file__, ["streams", str(file)], k)
+    launch(sliced_ranks.__file__, [f"streams{known_by}", str(file)], k)
     assert json.loads(file.read_text()) == {"streams": []}
