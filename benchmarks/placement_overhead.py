@@ -23,7 +23,7 @@ from torch.nn import functional
 
 import hgpart
 from hgpart.compare.kinds import partition_of_kind
-from hgpart.execution.totals import Timing
+from hgpart.execution.records.totals import Timing
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch

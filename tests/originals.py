@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hgpart import PartitionedModel, Placement
-from hgpart.execution.totals import Traffic
+from hgpart.execution.records.totals import Traffic
 from hgpart.hypergraph.metrics import evaluate
 from hgpart.layers.channel_graph import INPUT
 from hgpart.placement.cutting.slices import Slice

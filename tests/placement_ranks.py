@@ -34,7 +34,7 @@ from originals import (
 )
 
 from hgpart import Modelling, PartitionedModel, flops, load_model, partition_graph, place
-from hgpart.execution.totals import Traffic
+from hgpart.execution.records.totals import Traffic
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect

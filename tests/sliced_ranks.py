@@ -46,7 +46,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hgpart import Modelling, Placement, flops, place
 from hgpart.errors import HgpartError
-from hgpart.execution.totals import Traffic
+from hgpart.execution.records.totals import Traffic
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.problem.problem import Problem

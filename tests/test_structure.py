@@ -22,7 +22,7 @@ ORDER = [
     *("partition.problem", "partition.external", "partition.baselines", "partition.symmetry"),
     *("partition.native", "partition.bounds", "partition.exact", "partition"),
     *("schedules", "schedules.rules", "schedule_wanted", "plan", "partitioned_model"),
-    *("execution.weights", "execution", "execution.threads"),
+    *("execution.weights", "execution.records", "execution", "execution.threads"),
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
     *("placement.as_module", "placement", "timing", "prediction"),
     *("run.processes", "machines.calibration", "run", "run.training", "timecut"),

@@ -29,8 +29,8 @@ from traces import assert_covers, assert_sent_before_received
 from hgpart.errors import HgpartError
 from hgpart.execution.outlines import outline
 from hgpart.execution.program import PartProgram, receive, send
+from hgpart.execution.records.totals import Timing, Traffic
 from hgpart.execution.runtime import Placed
-from hgpart.execution.totals import Timing, Traffic
 from hgpart.execution.transfers import WHOLE, Transfer, TransferredTensor
 from hgpart.placement import Placement
 from hgpart.placement.micro_batches import score_of
@@ -42,6 +42,7 @@ from hgpart.schedules.costs import Costs
 from hgpart.schedules.mail import mail
 from hgpart.schedules.outline import Chunk, Outline, Sent
 from hgpart.schedules.rules import RULES
+from hgpart.schedules.schedule import Direction, Piece
 from hgpart.tracing.arguments import arguments_of
 
 WIDTHS = (5, 8, 6, 7, 4)
@@ -412,17 +413,20 @@ def message_of_several_tensors(connection):
     outlines += [nothing] * (connection.k - 2)
     schedule = make_schedule(outlines, "sequential", 1, Costs())
     post = Post(connection, dict(enumerate(transfers)), mail(schedule, connection.rank), [3])
-    (wire,) = post.wires()
+    there, there_and_back = (
+        [Piece(direction, 0, transfer.number) for transfer in transfers]
+        for direction in (Direction.FORWARD, Direction.BACKWARD)
+    )
     received = []
     if connection.rank == 0:
-        for transfer in transfers:
-            wire.send(transfer, values)
-        received = [wire.receive_gradient(transfer) for transfer in transfers]
+        for piece in there:
+            post.send(piece, 1, values)
+        received = [post.receive(piece) for piece in there_and_back]
     elif connection.rank == 1:
-        received = [wire.receive(transfer) for transfer in reversed(transfers)]
+        received = [post.receive(piece) for piece in reversed(there)]
         for number in back:
-            wire.send_gradient(transfers[number], values)
-    post.finish()
+            post.send(there_and_back[number], 0, values)
+    post.settle()
     for message in received:
         for tensor, value in zip(message, values, strict=True):
             assert tensor.dtype == value.dtype

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from hgpart.execution.events import Doing, Event
+from hgpart.execution.records.events import Doing, Event
 from hgpart.schedules.schedule import Direction, Schedule
 
 

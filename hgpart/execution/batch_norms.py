@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
+from hgpart.execution.again import notes_statistics
 from hgpart.execution.first_order import first_order
-from hgpart.execution.part.again import notes_statistics
 
 aten = torch.ops.aten
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 from torch.utils import _pytree as pytree
 
-from hgpart.execution.part.instructions import Graph
+from hgpart.execution.instructions import Graph
 from hgpart.execution.transport import Wires
 from hgpart.execution.weights.gradients import Product, WeightGradient
 from hgpart.schedules.schedule import Piece

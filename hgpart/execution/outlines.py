@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from torch import nn
 
 from hgpart.errors import PlanError
-from hgpart.execution.part.instructions import (
+from hgpart.execution.instructions import (
     Compute,
     Instruction,
     Prepared,

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import PlanError, RunError
-from hgpart.execution.events import Event
 from hgpart.execution.outlines import check_fits, outline, uses
-from hgpart.execution.part.step_run import Score, StepRun
 from hgpart.execution.program import PartProgram
-from hgpart.execution.totals import Timing, Totals, Traffic
+from hgpart.execution.records.events import Event
+from hgpart.execution.records.totals import Timing, Totals, Traffic
+from hgpart.execution.step_run import Score, StepRun
 from hgpart.execution.transport import Transport
 from hgpart.execution.weights.copies import Copies, Travelling
 from hgpart.execution.weights.exchanges import Exchange
@@ -167,6 +167,8 @@ class Runtime:
         runs = self._runs({part: iter([values]) for part in self.programs}, travelling, sent)
         begun = Pass(self, runs, schedule, (samples,), travelling)
         self.last = begun.run(schedule.forward_only)
+        if learns and travelling is not None and travelling.is_due:
+            travelling.copies.note_weights()
         return begun
 
     def step(
@@ -213,6 +215,8 @@ class Runtime:
             )
             lowered = self.lowered(schedule, travelling)
             self.last = Pass(self, runs, lowered, sizes, travelling).run(lowered)
+            if schedule.backward and travelling is not None and travelling.is_due:
+                travelling.copies.note_weights()
         makers = sorted({*self.output_parts} & self.programs.keys())
         return {
             part: [runs[part].scores[micro_batch] for micro_batch in range(len(batches))]
@@ -257,7 +261,9 @@ class Runtime:
         travelling = self._begun(True, sent)
         if travelling is not None:
             self._check_owners(schedule, travelling.copies)
-            self._bring(travelling, sent)  # what the first batch begins with
+            if travelling.is_due:
+                self._bring(travelling, sent)  # what the first batch begins with
+            travelling.copies.forget_weights()  # which parts go on changing
         source = self.transport.batches(batches, schedule.under_way)
 
         def finish(part: int, found: Any) -> None:
@@ -294,7 +300,7 @@ class Runtime:
         if known is None or known[0] is not copies:
             made = lower(schedule, travelling.travels, copies.backward, self._uses[1])
             known = self._lowered[schedule] = copies, made
-        return known[1]
+        return known[1] if travelling.is_due or schedule.in_flight else known[1].of_gradients
 
     def _of_all(self, make: Callable[[PartProgram], Here]) -> list[Here]:
         """What is made of each part's program, of all parts."""
@@ -325,11 +331,11 @@ class Runtime:
         if self._copies_of is None:
             return None
         copies = self._copies_of(self.transport.gather)
-        due = copies.due(learns, self.transport.is_so_on_any)
-        if due is not None:
-            self._bring(Travelling(copies, due, is_counted=False), sent)
+        due = copies.due(learns, self.transport.so_on_any)
+        if due.beside is not None:
+            self._bring(Travelling(copies, due.beside, is_counted=False), sent)
             copies.note(learns)
-        return Travelling(copies, copies.weights)
+        return Travelling(copies, copies.weights, is_due=due.weights)
 
     def _bring(self, travelling: Travelling, sent: Mapping[int, Traffic]) -> None:
         """Let copies be like what they are of, before a pass begins."""
@@ -431,6 +437,10 @@ class Pass:
         jobs = [partial(run.run, schedule.sequences[part], wires) for part, run in runs.items()]
         try:
             self._execute(jobs, stop_all)
+        except BaseException:
+            if self._travelling is not None:
+                self._travelling.copies.forget_weights()  # some may not have come
+            raise
         finally:
             if schedule.backward and self._travelling is not None:
                 self._travelling.copies.clear()  # they were taken, or the pass has failed

@@ -72,8 +72,8 @@ class Transport(Protocol):
     def gather(self, value: Any) -> list[Any]:
         """What each process has; all call it."""
 
-    def is_so_on_any(self, here: bool) -> bool:
-        """Whether something is so in any process; all call it."""
+    def so_on_any(self, here: Sequence[bool]) -> Sequence[bool]:
+        """Whether each of some things is so in any process; all call it."""
 
     def open(
         self,

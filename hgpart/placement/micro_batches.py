@@ -16,7 +16,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, PlacementError
-from hgpart.execution.part.step_run import Score
+from hgpart.execution.step_run import Score
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.loss_counts import class_loss, is_sum
 from hgpart.placement.state.original_state import has_hooks

@@ -18,8 +18,8 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import PlacementError, check_whole
-from hgpart.execution.part.step_run import Score
 from hgpart.execution.runtime import Gather, Placed
+from hgpart.execution.step_run import Score
 from hgpart.execution.threads.crew import Crew
 from hgpart.execution.threads.local import LocalRuntime
 from hgpart.execution.weights.copies import Copies
@@ -553,6 +553,16 @@ class Placement(nn.Module):
             here = {part: self.holding(part) for part in self._held}
             self._copies[self.form] = self._copies_of(ChainMap(*gather(here)))
         return self._copies[self.form]
+
+    def let_weights_travel(self) -> None:
+        """Let the next pass begin with weights that go to copies, as behind an update.
+
+        A pass where no weight has changed since the last one, and gradients are added up, begins
+        without: there are fewer bytes than tables say of a step.
+        """
+        for copies in self._copies.values():
+            copies.alike = False
+            copies.forget_weights()
 
     def holding(self, part: int) -> Holding:
         """What a part holds of the model's state in the present form: its own, and copies."""
@@ -1095,8 +1105,7 @@ class Placement(nn.Module):
             for name in values.keys() & state_dict.keys():  # which the other mode is traced with
                 values[name].copy_(state_dict[name])
             self._state.load(state_dict)
-        for copies in self._copies.values():
-            copies.alike = False
+        self.let_weights_travel()
         return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
 
     def _load_from_state_dict(

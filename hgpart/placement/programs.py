@@ -14,9 +14,9 @@ import torch
 from torch import fx
 
 from hgpart.errors import PlacementError, check_whole
-from hgpart.execution.part.step_run import Score
 from hgpart.execution.program import PartProgram
-from hgpart.execution.totals import Traffic
+from hgpart.execution.records.totals import Traffic
+from hgpart.execution.step_run import Score
 from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.partition import Partition

@@ -18,13 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from hgpart.errors import PlacementError, first_line
+from hgpart.execution.again import without_statistics
+from hgpart.execution.engine import PartRun
 from hgpart.execution.held_memory import of_weights, storages
-from hgpart.execution.part.again import without_statistics
-from hgpart.execution.part.engine import PartRun
-from hgpart.execution.part.instructions import prepare
-from hgpart.execution.part.step_run import StepRun
+from hgpart.execution.instructions import prepare
 from hgpart.execution.program import PartProgram
-from hgpart.execution.totals import Traffic
+from hgpart.execution.records.totals import Traffic
+from hgpart.execution.step_run import StepRun
 from hgpart.execution.weights.versions import Versions
 from hgpart.operators.calls import argument_of
 from hgpart.operators.table import record_of

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hgpart.arrays import Float64
+from hgpart.execution.instructions import Compute, Receive, Send, matrices, prepare
 from hgpart.execution.outlines import nbytes_a_sample
-from hgpart.execution.part.instructions import Compute, Receive, Send, matrices, prepare
 from hgpart.execution.weights.gradients import SEVERAL
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement

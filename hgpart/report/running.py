@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hgpart.arrays import Int64
-from hgpart.execution.totals import Timing
+from hgpart.execution.records.totals import Timing
 from hgpart.report.tables import UNITS, counted, even_decimals, in_unit, print_table, ruled_table
 from hgpart.run.measuring import Measurement
 from hgpart.schedule_wanted import Scheduling

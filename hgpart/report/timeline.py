@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hgpart.execution.events import Doing, Timeline
+from hgpart.execution.records.events import Doing, Timeline
 from hgpart.files.writing import replacing
 
 PROCESS = 1  # numbers of processes and threads begin with 1: Perfetto takes 0 for the idle one

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from hgpart.errors import ArgumentError, PlacementError, RunError
-from hgpart.execution.part.step_run import Score
 from hgpart.execution.program import PartProgram
 from hgpart.execution.runtime import Pass, Placed, RunRecord, Runtime
+from hgpart.execution.step_run import Score
 from hgpart.placement import Placement
 from hgpart.placement.loss_counts import class_loss
 from hgpart.placement.micro_batches import (

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hgpart.execution.events import Event, Timeline, planned_events
-from hgpart.execution.totals import Totals
+from hgpart.execution.records.events import Event, Timeline, planned_events
+from hgpart.execution.records.totals import Totals
 from hgpart.execution.transfers import WHOLE
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_peak_bytes

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, RunError
-from hgpart.execution.events import Event, Timeline
 from hgpart.execution.held_memory import memory_counted
-from hgpart.execution.totals import Totals
+from hgpart.execution.records.events import Event, Timeline
+from hgpart.execution.records.totals import Totals
 from hgpart.operators.calls import has_gradients
 from hgpart.placement import Placement
 from hgpart.run.distributed import DistributedModel
@@ -164,6 +164,7 @@ def measure(
 def _run(placement: Placement, learner: Learner, images: Tensor, count: int) -> None:
     """One pass, or two; of a stream, of some batches."""
     placement.zero_grad()
+    placement.let_weights_travel()  # as behind an update, which there is none of
     if learner.scheduling.is_stream:
         losses: list[Loss] = []
         batches = repeat((images, None), count)

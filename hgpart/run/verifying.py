@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, RunError
-from hgpart.execution.totals import Traffic
+from hgpart.execution.records.totals import Traffic
 from hgpart.operators.calls import has_gradients
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
@@ -211,6 +211,7 @@ def verify(
     sizes = (batch_size,) if scheduling is None else scheduling.sizes(batch_size)
     placement.check_batch(batch_size, [None] * len(tensors))
     placement.check_alike(sizes)
+    placement.let_weights_travel()  # as the table has it, whatever was run before
     with torch.random.fork_rng(devices=[]):
         if scheduling is None:
             expected = _passes(model, inputs, seed)

@@ -201,6 +201,12 @@ class Schedule:
         order = (action for action in self.order if action.direction not in GO_FORWARD)
         return replace(self, order=tuple(order))
 
+    @cached_property
+    def of_gradients(self) -> Schedule:
+        """The same where copies are like weights, which have not changed, and need none."""
+        there = (Direction.SPREAD, Direction.GATHER)
+        return replace(self, order=tuple(one for one in self.order if one.direction not in there))
+
     def keeping(self, parts: Collection[int]) -> Schedule:
         """The same order, where backward computes nothing again in some parts."""
         outlines = enumerate(self.outlines)

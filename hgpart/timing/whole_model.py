@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from hgpart.arrays import Float64
-from hgpart.execution.part.engine import PartRun
-from hgpart.execution.part.instructions import Compute, Instruction, prepare
+from hgpart.execution.engine import PartRun
+from hgpart.execution.instructions import Compute, Instruction, prepare
 from hgpart.execution.program import PartProgram
 from hgpart.execution.threads.local_wires import LocalWires
 from hgpart.layers.channel_graph import ChannelGraph

@@ -19,8 +19,8 @@ from toy_programs import Cut, Dense, Model, cuts, program, toy, transfer
 
 from hgpart.errors import PlacementError, RunError
 from hgpart.execution.program import receive, send
+from hgpart.execution.records.totals import Timing
 from hgpart.execution.threads.local import LocalRuntime
-from hgpart.execution.totals import Timing
 from hgpart.execution.transfers import TransferredTensor
 
 
@@ -266,7 +266,7 @@ class Clock:
 
 def test_working_and_waiting_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    for module in ("part.step_run", "part.part_state"):
+    for module in ("step_run", "part_state"):
         nanoseconds = f"hgpart.execution.{module}.perf_counter_ns"
         monkeypatch.setattr(nanoseconds, lambda: round(clock() * 10**9))
 

@@ -15,9 +15,9 @@ from placed_models import model_of, placed
 from torch import nn
 
 from hgpart.errors import ArgumentError
-from hgpart.execution.part.engine import PartRun
-from hgpart.execution.part.instructions import Graph
-from hgpart.execution.part.step_run import StepRun
+from hgpart.execution.engine import PartRun
+from hgpart.execution.instructions import Graph
+from hgpart.execution.step_run import StepRun
 from hgpart.placement.accounting import (
     OPTIMIZER_STATES,
     account,

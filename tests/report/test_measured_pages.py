@@ -16,8 +16,8 @@ from browser import PLOTS, browse, in_a_browser
 from recommended import machine, recommended
 
 from hgpart.bench.races import Point, Race, Races
-from hgpart.execution.events import Doing, Event, planned_events
-from hgpart.execution.totals import Timing, Totals, Traffic
+from hgpart.execution.records.events import Doing, Event, planned_events
+from hgpart.execution.records.totals import Timing, Totals, Traffic
 from hgpart.placement.accounting import StepBytes
 from hgpart.prediction.jobs import Span
 from hgpart.prediction.predict import Prediction

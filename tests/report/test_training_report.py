@@ -8,7 +8,7 @@ import json
 import numpy as np
 from rich.console import Console
 
-from hgpart.execution.totals import Timing, Totals, Traffic
+from hgpart.execution.records.totals import Timing, Totals, Traffic
 from hgpart.report.training import TrainingReport, print_training, training_json
 from hgpart.run.training.loop import TrainingOptions, TrainingResult
 

@@ -12,7 +12,7 @@ from placed_models import Twice, batch_of, compiled_once, model_of, placed
 from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError, PlanError
-from hgpart.execution.part.step_run import StepRun
+from hgpart.execution.step_run import StepRun
 from hgpart.run.scheduling import load_schedule, outlines_here, schedule
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling

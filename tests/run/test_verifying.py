@@ -15,7 +15,7 @@ from torch import nn
 
 from hgpart import Modelling, channel_graph, place, trace
 from hgpart.errors import ArgumentError, RunError
-from hgpart.execution.part.engine import PartRun
+from hgpart.execution.engine import PartRun
 from hgpart.placement.accounting import account, disagreements
 from hgpart.placement.programs import Programs
 from hgpart.report.verifying import print_verification

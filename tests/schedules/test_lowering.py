@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_programs import Cut, cuts
 
+from hgpart.execution.instructions import prepare
 from hgpart.execution.outlines import outline, uses
-from hgpart.execution.part.instructions import prepare
 from hgpart.schedules import make_schedule
 from hgpart.schedules.checking import problems
 from hgpart.schedules.costs import Costs

@@ -41,7 +41,7 @@ class Crew:
         """There is one process."""
         return [value]
 
-    def is_so_on_any(self, here: bool) -> bool:
+    def so_on_any(self, here: Sequence[bool]) -> Sequence[bool]:
         """There is one process."""
         return here
 

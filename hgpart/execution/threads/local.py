@@ -12,7 +12,7 @@ from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 
 from hgpart.errors import PlacementError
-from hgpart.execution.events import Doing, Event
+from hgpart.execution.engine import placeholder_values
 from hgpart.execution.held_memory import (
     Counter,
     copied,
@@ -20,12 +20,12 @@ from hgpart.execution.held_memory import (
     kept_by_graph,
     of_weights,
 )
-from hgpart.execution.part.engine import placeholder_values
-from hgpart.execution.part.step_run import Score, backward_from
+from hgpart.execution.records.events import Doing, Event
+from hgpart.execution.records.totals import Timing, Traffic
 from hgpart.execution.runtime import Placed, RunRecord, Runtime
+from hgpart.execution.step_run import Score, backward_from
 from hgpart.execution.threads.as_function import called
 from hgpart.execution.threads.crew import Crew
-from hgpart.execution.totals import Timing, Traffic
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
 

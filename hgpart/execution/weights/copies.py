@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,23 @@ WORDS = 2**16  # that are looked at at once
 FACTOR = 6364136223846793005  # odd, so that no word is lost of what wraps (Knuth's MMIX)
 
 
+SoOnAny = Callable[[Sequence[bool]], Sequence[bool]]
 Leaves = Mapping[Tensor, Tensor]  # what a batch in flight computes with, by what they are of
+
+
+class Due(NamedTuple):
+    """What has to travel before a pass.
+
+    Attributes
+    ----------
+    beside : sequence of Exchange or None
+        Besides weights that learn; None if nothing has to.
+    weights : bool
+        Whether these have to.
+    """
+
+    beside: Sequence[Exchange] | None
+    weights: bool
 
 
 class Copies:
@@ -97,7 +113,12 @@ class Copies:
             for step, used in steps.items()
         }
         self._own_state, self._own_fixed = self._own(state), self._own(fixed)
+        self._own_weights = self._own(weights)
         self._contents: dict[tuple[int, Key], tuple[int, ...]] = {}
+        # Of own weights, when copies got them last.
+        self._counts: list[tuple[int, int]] | None = None
+        self._given: list[tuple[int, ...]] | None = None
+        self._adds_up = False
         # As gradients come about: of the last layer first, of one layer in the order of exchanges.
         self.backward = [number for layer in reversed(_by_layer(weights)) for number in layer]
         self.buffers: dict[int, Tensor] = {}  # where gradients arrive, by number
@@ -116,19 +137,19 @@ class Copies:
         keys = {key: one for one in held for key in one.copy_keys}
         return [self.copy(one, key) for key, one in keys.items()]
 
-    def due(self, learns: bool, is_so_on_any: Callable[[bool], bool]) -> Sequence[Exchange] | None:
-        """What has to travel before a pass besides weights that learn; None if nothing has.
+    def due(self, learns: bool, so_on_any: SoOnAny) -> Due:
+        """What has to travel so that a pass begins with copies that are like what they are of.
 
         The first pass in a form begins with all. Later ones that learn begin with what passes leave
-        as it is, if that was changed; others with all, if anything was. When it has travelled, it
-        is to be noted.
+        as it is, if that was changed, and with weights that learn, if these were; others with all,
+        if anything was. What is due beside weights is to be noted when it has travelled.
 
         Parameters
         ----------
         learns : bool
             Whether the pass has gradients.
-        is_so_on_any : callable
-            Given what is so here, whether it is so on any process: all come to the same answer.
+        so_on_any : callable
+            Given what is so here, whether it is so on any process: all come to the same answers.
         """
         whole = not self._begun or not (self.alike or (learns and self._training))
         self._begun = True
@@ -137,10 +158,43 @@ class Copies:
                 one.alike = False
         else:
             self.alike = True
-        if whole:
-            return self.beside if learns else self.state
         some = self.fixed if learns else self.state
-        return some if some and is_so_on_any(self._are_other(self._own_of(learns))) else None
+        changed = not whole and bool(some) and self._are_other(self._own_of(learns))
+        asked = [changed, self._are_weights_other()] if learns else [changed]
+        changed, *weights = so_on_any(asked) if learns or (some and not whole) else asked
+        if any(weights) or whole or changed:  # copies of several forms may be the same tensors
+            for one in self._every.values():
+                if one is not self or not learns:
+                    one.forget_weights()
+        beside = (self.beside if learns else self.state) if whole else some if changed else None
+        return Due(beside, any(weights))
+
+    def _are_weights_other(self) -> bool:
+        """Whether weights that learn have changed since copies got them.
+
+        torch counts how often a tensor is written to, but not through its `data`: so, where it has
+        counted nothing, the contents decide. They are kept from the first pass on that finds it so,
+        as of gradients that are added up over several.
+        """
+        same = self._counts == self._counted()
+        self._adds_up |= same
+        return not (same and self._given == self._contents_of_weights())
+
+    def note_weights(self) -> None:
+        """Note that copies have got the weights that learn, which may lie within them."""
+        self._counts = self._counted()
+        self._given = self._contents_of_weights() if self._adds_up else None
+
+    def _counted(self) -> list[tuple[int, int]]:
+        weights = [self._tensor(*one) for one in self._own_weights]
+        return [(tensor._version, tensor.data_ptr()) for tensor in weights]
+
+    def _contents_of_weights(self) -> list[tuple[int, ...]]:
+        return [_content(self._tensor(*one))[2:] for one in self._own_weights]
+
+    def forget_weights(self) -> None:
+        """Let weights travel in the next pass that learns, whether they have changed or not."""
+        self._counts = self._given = None
 
     def note(self, learns: bool) -> None:
         """Note that copies are like it now."""
@@ -306,11 +360,14 @@ class Travelling:
         By their numbers in the schedule.
     is_counted : bool
         Whether they are part of the partition's communication volume.
+    is_due : bool
+        Whether weights travel; else copies are like them, and only gradients do.
     """
 
     copies: Copies
     exchanges: Sequence[Exchange]
     is_counted: bool = True
+    is_due: bool = True
 
     @property
     def travels(self) -> tuple[Travel, ...]:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from hgpart.errors import PlacementError, not_one_of
+from hgpart.execution.again import notes_statistics
 from hgpart.execution.batch_norms import unbiased, update_running
-from hgpart.execution.part.again import notes_statistics
 from hgpart.execution.program import PartProgram
 from hgpart.operators.calls import argument, module_of, only_updated
 from hgpart.operators.table import operator_of

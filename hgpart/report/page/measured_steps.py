@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hgpart.execution.events import Event, Timeline
-from hgpart.execution.totals import Timing
+from hgpart.execution.records.events import Event, Timeline
+from hgpart.execution.records.totals import Timing
 from hgpart.report.page.document import Drawn, plot
 from hgpart.report.page.drawing.figures import TICKS_DOWN, Figure, part_ticks, shortened
 from hgpart.report.page.drawing.timelines import PART_HEIGHT, milliseconds_of, timeline_figure
@@ -97,7 +97,7 @@ def seconds_figure(timings: Sequence[Timing], steps: int) -> Figure:
 def stretched(events: Sequence[Event], milliseconds: float) -> tuple[Event, ...]:
     """The same from a common begin on, so that all together take so long.
 
-    >>> from hgpart.execution.events import planned_events
+    >>> from hgpart.execution.records.events import planned_events
     >>> from hgpart.schedules.schedule import Action, Direction
     >>> planned = planned_events([Action(0, Direction.FORWARD, 0, 0)], [(0.0, 2.0)])
     >>> stretched(planned, 500.0)[0].end

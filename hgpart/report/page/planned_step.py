@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from hgpart.execution.events import planned_events
+from hgpart.execution.records.events import planned_events
 from hgpart.report.page.document import plot
 from hgpart.report.page.drawing.figures import Figure
 from hgpart.report.page.drawing.timelines import timeline_figure

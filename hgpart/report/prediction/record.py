@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hgpart.execution.events import Timeline, planned_events
+from hgpart.execution.records.events import Timeline, planned_events
 from hgpart.machines.machine import Machine
 from hgpart.prediction.predict import Prediction
 from hgpart.run.measuring import Measurement

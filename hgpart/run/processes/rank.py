@@ -36,9 +36,9 @@ class Rank:
         """What each process has; all call it."""
         return self._connection.gather(value)
 
-    def is_so_on_any(self, here: bool) -> bool:
-        """Whether something is so in any process; all call it."""
-        return any(so for (so,) in self._connection.numbers([here]))
+    def so_on_any(self, here: Sequence[bool]) -> Sequence[bool]:
+        """Whether each of some things is so in any process; all call it."""
+        return [any(each) for each in zip(*self._connection.numbers(here), strict=True)]
 
     def open(
         self,

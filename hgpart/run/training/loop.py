@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hgpart.errors import ArgumentError, CheckpointError, RunError, not_one_of
-from hgpart.execution.events import Event, Timeline
-from hgpart.execution.totals import Totals
+from hgpart.execution.records.events import Event, Timeline
+from hgpart.execution.records.totals import Totals
 from hgpart.run.learner import Learner, Loss, timeline_of
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data

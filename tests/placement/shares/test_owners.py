@@ -15,7 +15,7 @@ from placed_models import model_of
 from torch import nn
 
 from hgpart import Modelling, flops, place
-from hgpart.execution.totals import Traffic
+from hgpart.execution.records.totals import Traffic
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.problem.problem import Problem
 from hgpart.placement.cutting.ownership import ownership

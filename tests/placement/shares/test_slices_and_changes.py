@@ -15,7 +15,7 @@ from torch import nn
 
 from hgpart import Placement, place
 from hgpart.errors import PlacementError
-from hgpart.execution.part.engine import PartRun
+from hgpart.execution.engine import PartRun
 from hgpart.execution.weights import copies, exchanges
 from hgpart.run.learner import PlacedModel
 from hgpart.run.scheduling import schedule
@@ -53,8 +53,18 @@ class Both:
         found = self.placement.step(self.inputs, self.targets, LOSS)
         torch.testing.assert_close(found, expected.detach(), rtol=1e-9, atol=1e-12)
         self.check()
+        self.update()
+
+    def update(self) -> None:
+        """Learn, from which both are the same."""
         for optimizer in self.optimizers:
             optimizer.step()
+        self.check()
+
+    def add_up(self) -> None:
+        """Add to gradients, from which both are the same."""
+        LOSS(self.model(*self.inputs), self.targets).backward()
+        self.placement.step(self.inputs, self.targets, LOSS)
         self.check()
 
     def check(self) -> None:
@@ -84,6 +94,49 @@ def test_what_does_not_learn_reaches_copies_when_it_is_changed():
         assert both.placement.runtime.last.traffic.uncounted_bytes.sum() > 0
     both.step()
     assert both.placement.runtime.last.traffic.uncounted_bytes.sum() == 0
+
+
+def test_weights_that_have_not_changed_do_not_travel():
+    """As where gradients are added up over several batches, and then there is an update."""
+    both = Both()
+
+    def travelled():
+        both.add_up()
+        sent = both.placement.runtime.last.traffic
+        whole = both.placement.programs.expected_traffic([len(both.targets)], True)
+        assert sent.backward_bytes.tolist() == whole.backward_bytes.tolist()
+        return sent.forward_bytes.tolist() == whole.forward_bytes.tolist()
+
+    # The second is the first to find nothing changed: from then on contents are kept.
+    assert [travelled() for _ in range(4)] == [True, True, False, False]
+    for _ in range(2):
+        both.update()
+        assert [travelled() for _ in range(2)] == [True, False]
+    for one in both.model.parameters():
+        one.data.mul_(0.5)
+    for one in both.placement.parameters():  # torch does not count it
+        one.data.mul_(0.5)
+    assert [travelled() for _ in range(2)] == [True, False]
+    both.placement.let_weights_travel()
+    assert [travelled() for _ in range(2)] == [True, False]
+
+
+def test_weights_that_are_put_back_after_an_evaluation_travel():
+    """Copies of an evaluation, of averaged weights, may be those of training."""
+    both = Both()
+    for _ in range(3):
+        both.add_up()
+    parameters = [*both.placement.parameters()]
+    before = [one.data.clone() for one in parameters]
+    both.placement.eval()
+    for one in parameters:
+        one.data.zero_()
+    with torch.no_grad():
+        both.placement(*both.inputs)
+    for one, data in zip(parameters, before, strict=True):
+        one.data.copy_(data)
+    both.placement.train()
+    both.step()
 
 
 def test_what_is_only_moved_is_a_change():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from hgpart.execution.events import Doing, Event
+from hgpart.execution.records.events import Doing, Event
 from hgpart.report.page.drawing.figures import TICKS_DOWN, Figure, part_ticks, shortened
 from hgpart.report.partition.looks import GREY, part_marker, tinted
 from hgpart.schedules.schedule import Action, Direction

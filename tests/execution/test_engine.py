@@ -13,9 +13,9 @@ from torch import Tensor, fx, nn
 from toy_programs import program, transfer
 
 from hgpart.errors import PlacementError, RunError
-from hgpart.execution.part.engine import PartRun
+from hgpart.execution.engine import PartRun
 from hgpart.execution.program import PartProgram, pack, receive, send
-from hgpart.execution.totals import Timing, Traffic
+from hgpart.execution.records.totals import Timing, Traffic
 from hgpart.schedules.schedule import Direction, Piece
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from hgpart.execution.events import Doing, Event, Span
+from hgpart.execution.engine import PartRun
 from hgpart.execution.held_memory import (
     CopyingWires,
     Counter,
@@ -20,10 +20,10 @@ from hgpart.execution.held_memory import (
     is_memory_counted,
     of_weights,
 )
-from hgpart.execution.part.engine import PartRun
-from hgpart.execution.part.instructions import matrices
+from hgpart.execution.instructions import matrices
 from hgpart.execution.program import PartProgram
-from hgpart.execution.totals import Timing, Traffic
+from hgpart.execution.records.events import Doing, Event, Span
+from hgpart.execution.records.totals import Timing, Traffic
 from hgpart.execution.transport import Wires
 from hgpart.execution.weights.copies import Travelling
 from hgpart.execution.weights.exchanges import Exchange

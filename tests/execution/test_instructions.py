@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from toy_programs import program, transfer
 
-from hgpart.execution.part.engine import PartRun
-from hgpart.execution.part.instructions import Compute, Prepared, prepare
+from hgpart.execution.engine import PartRun
+from hgpart.execution.instructions import Compute, Prepared, prepare
 from hgpart.execution.program import PartProgram, receive, send
 from hgpart.schedules.schedule import Piece
 

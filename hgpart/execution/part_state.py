@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call
 
-from hgpart.execution.events import Doing, Span
-from hgpart.execution.totals import Traffic
+from hgpart.execution.records.events import Doing, Span
+from hgpart.execution.records.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.execution.transport import Wires
 from hgpart.execution.weights.gradients import Product

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.part.again import Again, changing, read_by
-from hgpart.execution.part.instructions import Compute, Pack, Step, prepare
-from hgpart.execution.part.part_state import PartState
+from hgpart.execution.again import Again, changing, read_by
+from hgpart.execution.instructions import Compute, Pack, Step, prepare
+from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
 from hgpart.execution.transport import Wires
 

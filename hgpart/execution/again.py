@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, fx, nn
 
-from hgpart.execution.part.instructions import Compute, Instruction, Pack, Step, prepare
-from hgpart.execution.part.part_state import PartState
+from hgpart.execution.instructions import Compute, Instruction, Pack, Step, prepare
+from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
 
 Made = Compute | Pack

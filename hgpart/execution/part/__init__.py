@@ -1,1 +1,0 @@
-"""PartProgram -> PartRun -> StepRun: what one part does with a batch, and in a step of several."""

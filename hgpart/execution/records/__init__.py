@@ -1,0 +1,1 @@
+"""What parts did when, and what travelled."""
