@@ -73,7 +73,7 @@ class Bench:
         torch.manual_seed(0)
         self.images = torch.randn(self.batch, 3, self.size, self.size)
         with torch.no_grad():
-            classes = class_scores(self.model().eval()(self.images[:1])).shape[1]
+            classes = class_scores(self.model().eval()(self.images[:1]), 1).shape[1]
         self.labels = torch.randint(classes, (self.batch,))
         each = self.batch // PROCESSES
         self.mine = slice(self.rank * each, (self.rank + 1) * each)
@@ -236,7 +236,7 @@ class Bench:
 
 def loss_of(result: object, labels: Tensor) -> Tensor:
     """Cross entropy; of maps of scores, of their means."""
-    return cross_entropy(class_scores(result), labels)
+    return cross_entropy(class_scores(result, len(labels)), labels)
 
 
 def chain_of(model: nn.Module) -> list[nn.Module]:
