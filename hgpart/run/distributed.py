@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain
-from numbers import Integral
 from operator import add
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,18 +19,16 @@ from hgpart.execution.program import PartProgram
 from hgpart.execution.runtime import Pass, Placed, RunRecord, Runtime
 from hgpart.execution.step_run import Score
 from hgpart.placement import Placement
-from hgpart.placement.loss_counts import class_loss
 from hgpart.placement.micro_batches import (
-    Counts,
     StreamedBatches,
     check_loss,
     check_modules_of_stream,
     schedule_for_mode,
 )
 from hgpart.run.pass_results import guarded
-from hgpart.run.processes.agreement import Agreement, Batch
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.rank import Rank
+from hgpart.run.together import Together, check_size
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Inputs, as_called
@@ -95,13 +91,11 @@ class DistributedModel(nn.Module):
 
     def _begin(self, placement: Placement, connection: Connection) -> None:
         self.placement, self.connection = placement, connection
-        self._agreement, self._transport = Agreement(connection), Rank(connection)
+        self._together, self._transport = Together(placement, connection), Rank(connection)
         self.last = RunRecord.none(1, connection.k)
         self._pass: _Begun | None = None  # the last one in grad mode, until its backward
         self._going_back: Sequence[Tensor] = ()  # results that get their gradients now
-        self._is_passing = False
         self._runtimes: WeakKeyDictionary[Placed, Runtime] = WeakKeyDictionary()
-        self._failed = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedModel:
         """A copy with parameters of its own, as of averaged weights, over the same connection."""
@@ -173,12 +167,14 @@ class DistributedModel(nn.Module):
         self._forget_pass()
         given = self.placement.programs.arguments.tensors_here(inputs, named)
         rank = self.connection.rank
-        batch = self._agreed_size(given, batch_size, self._beginning(1, learns=False))
+        batch = self._together.agreed_size(
+            given, batch_size, self._together.beginning(1, learns=False)
+        )
         self.for_batch(batch)
         here = self._here(given)
         self.placement.check_alike((batch,))
         learns = torch.is_grad_enabled()
-        with self._whole_pass():
+        with self._together.whole_pass():
             (values,) = self.placement.batches(here, (batch,), rank)
             with self.placement.programs.batch():
                 begun = self.runtime.forward(values, batch, learns)
@@ -216,7 +212,7 @@ class DistributedModel(nn.Module):
                 "such pass, before the next begins; over slices, before any other pass"
             )
         begun, self._pass = self._pass, None
-        with self._whole_pass():
+        with self._together.whole_pass():
             rank, makers = self.connection.rank, begun.result_ranks
             if (rank in makers) != (loss is not None):
                 said = f"rank{'s' * (len(makers) > 1)} {' and '.join(map(str, makers))}"
@@ -229,7 +225,7 @@ class DistributedModel(nn.Module):
             gradients = {rank: [result.grad for result in begun.results]}
             begun.forward.backward(gradients if rank in makers else {})
             self.last = begun.forward.record
-            self._agreement.settle()
+            self._together.agreement.settle()
 
     def step(
         self,
@@ -278,8 +274,8 @@ class DistributedModel(nn.Module):
             schedule = schedule_for_mode(schedule, loss_fn is not None)
         given, rank = self._given(inputs), self.connection.rank
         micro_batches = 1 if schedule is None else schedule.micro_batches
-        own = self._beginning(micro_batches, torch.is_grad_enabled(), loss_fn)
-        batch = self._agreed_size(given, batch_size, own)
+        own = self._together.beginning(micro_batches, torch.is_grad_enabled(), loss_fn)
+        batch = self._together.agreed_size(given, batch_size, own)
         self.for_batch(batch)
         if schedule is None:
             schedule = schedule_for_mode(self.runtime.whole_batch, loss_fn is not None)
@@ -287,14 +283,14 @@ class DistributedModel(nn.Module):
         here = self._here(given)
         self.placement.check_alike(sizes)
         programs = self.placement.programs
-        with self._whole_pass():
+        with self._together.whole_pass():
             batches = self.placement.divided(here, sizes, rank)
             made: dict[int, Score] = {}
             if self.makes_result:  # now, as all that processes do together has one order
                 asked = targets, loss_fn, sizes, rank
-                made[rank] = programs.score(*asked, alone=True, total=self._total)
+                made[rank] = programs.score(*asked, alone=True, total=self._together.total)
             elif own.counts_classes:
-                self._total((0.0, 0.0))
+                self._together.total((0.0, 0.0))
             with programs.batch():
                 scores = self.runtime.step(schedule, batches, made.__getitem__, sizes)
             self._ended()
@@ -360,13 +356,13 @@ class DistributedModel(nn.Module):
         """
         if results is self._going_back:
             return
-        if self._is_passing:
+        if self._together.is_passing:
             raise RunError(
                 "a loss of what an earlier forward pass returned: accepted is one of the last pass "
                 "in grad mode alone, whose backward comes before the next pass, or of one pass of "
                 "both batches"
             )
-        with self._whole_pass():
+        with self._together.whole_pass():
             raise RunError(
                 "loss.backward() of what a DistributedModel returned, of which other ranks do not "
                 "hear: accepted is model.backward(loss), in all processes"
@@ -378,28 +374,6 @@ class DistributedModel(nn.Module):
         each = len(results) // here
         by_share = [results[at * each : (at + 1) * each] for at in range(here)]
         return self.placement.programs.whole_result(by_share)
-
-    @contextmanager
-    def _whole_pass(self) -> Iterator[None]:
-        """Between begin and end of what all ranks take part in, which has to come to its end.
-
-        If it does not, here, the others are told why, and wait no longer: also if this rank alone
-        finds that it can't begin. What was sent by then would be taken for what a later pass gets.
-        """
-        if self._failed:
-            raise RunError(
-                f"rank {self.connection.rank} begins a pass after one that has failed, which "
-                "has ended its connections: accepted are new processes"
-            )
-        self._is_passing = True
-        try:
-            yield
-        except BaseException as error:
-            self._failed = True
-            self.connection.fail(error)
-            raise
-        finally:
-            self._is_passing = False
 
     def stream(
         self,
@@ -447,9 +421,11 @@ class DistributedModel(nn.Module):
         placement = self.placement
         several = len(placement.programs.shares) > 1
         placement.check_stream(schedule, stash)
-        _check_size(batch_size)
-        with self._whole_pass():
-            self._check_same(batch_size, self._beginning(schedule.micro_batches, learns=True))
+        check_size(batch_size)
+        with self._together.whole_pass():
+            self._together.check_same(
+                batch_size, self._together.beginning(schedule.micro_batches, learns=True)
+            )
         self.for_batch(batch_size)
         losses: list[Tensor] = []
 
@@ -464,14 +440,17 @@ class DistributedModel(nn.Module):
             if size not in (None, batch_size):
                 raise ArgumentError(f"a batch of {size}: accepted are batches of {batch_size}")
             (values,) = placement.divided(self._here(given), (batch_size,), rank)
-            options: dict[str, Any] = {"alone": True, "total": None if several else self._total}
+            options: dict[str, Any] = {
+                "alone": True,
+                "total": None if several else self._together.total,
+            }
             return values, partial(
                 placement.programs.score, targets, loss_fn, (batch_size,), **options
             )
 
         rank, makes_result = self.connection.rank, self.makes_result
         source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
-        with self._whole_pass(), placement.copies_in_flight():
+        with self._together.whole_pass(), placement.copies_in_flight():
             check_modules_of_stream([self.program.module])
             runs = schedule, source.values(), source.score, update, tell, stash
             self.runtime.stream(*runs, batch_size)
@@ -536,94 +515,12 @@ class DistributedModel(nn.Module):
         """The tensors among the inputs, None where there is none in the place of one."""
         return self.placement.programs.arguments.tensors_here(*as_called(inputs))
 
-    def _beginning(
-        self, micro_batches: int, learns: bool, loss_fn: Callable[[Any, Any], Tensor] | None = None
-    ) -> Batch:
-        """What this rank begins, in the present modes; of how many samples is still to be known."""
-        return Batch(
-            samples=0,
-            micro_batches=micro_batches,
-            learns=learns,
-            grad_mode=torch.is_grad_enabled(),
-            training=self.placement.training,
-            counts_classes=len({*self.placement.programs.output_parts}) > 1
-            and class_loss(loss_fn) is not None,
-        )
-
-    def _agreed_size(
-        self, inputs: Sequence[Tensor | None], batch_size: int | None, own: Batch
-    ) -> int:
-        """Samples of the batch that all ranks begin now.
-
-        What is wrong with the batch size alone, all find alike: nobody has to be told.
-        """
-        if batch_size is not None:
-            _check_size(batch_size)
-        elif len(self.placement.programs.shares) > 1:
-            raise ArgumentError(
-                "no batch size, and inputs by a plan over slices may be of this process alone: "
-                "accepted is that of all, as in batch_size=32"
-            )
-        with self._whole_pass():
-            if torch.is_grad_enabled() and any(
-                one.requires_grad for one in inputs if one is not None
-            ):
-                raise PlacementError(
-                    "an input requires a gradient, as what another model returned does, which "
-                    "processes do not compute: accepted are inputs without, as of detach()"
-                )
-            size = (
-                self.placement.programs.arguments.batch_size(inputs)
-                if batch_size is None
-                else batch_size
-            )
-            if size is None:
-                raise ArgumentError(
-                    f"neither inputs nor a batch size on rank {self.connection.rank}: accepted is "
-                    "one of them, as in batch_size=32; another model's result is on one rank alone"
-                )
-            self._check_same(size, own)
-        return size
-
-    def _check_same(self, batch_size: int, own: Batch) -> None:
-        """Raise an ArgumentError if other ranks begin another batch, or in another way.
-
-        Before anything that all do together, where one in another mode may have more to do.
-        """
-        _check_size(batch_size)
-        own = own._replace(samples=batch_size)
-        if len(self.placement.programs.shares) > 1:  # where a rank may send nothing
-            self._agreement.check_among_all(own)
-            return
-        ways = [(one.sender, one.receiver, one) for one in self.program.transfers.values()]
-        if own.learns:
-            ways += [
-                (receiver, sender, one) for sender, receiver, one in ways if one.differentiable
-            ]
-        rank = self.connection.rank
-        senders = dict.fromkeys(sender for sender, receiver, _ in ways if receiver == rank)
-        receivers = dict.fromkeys(receiver for sender, receiver, _ in ways if sender == rank)
-        self._agreement.check(own, [*senders], [*receivers])
-
     def _here(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The inputs whose values are here, and needed."""
         reads = self.reads_inputs
         return [None if not reads or value is None or value.is_meta else value for value in inputs]
 
-    def _total(self, counts: Counts) -> Counts:
-        """Add up what targets count on all ranks, where several have some."""
-        if len({*self.placement.programs.output_parts}) == 1:
-            return counts
-        first, second = zip(*self.connection.numbers(counts, torch.float64), strict=True)
-        return sum(first), sum(second)
-
     def _ended(self) -> None:
         """Have the record of the last run be of the one that has now ended."""
-        self._agreement.settle()
+        self._together.agreement.settle()
         self.last = self.runtime.last
-
-
-def _check_size(batch_size: object) -> None:
-    """Raise an ArgumentError for what is no number of samples."""
-    if not isinstance(batch_size, Integral) or batch_size < 1:
-        raise ArgumentError(f"batch size {batch_size!r}: accepted are whole numbers from 1 on")

@@ -110,7 +110,7 @@ def test_what_has_no_gradients_may_come_between_a_pass_and_its_backward(placed, 
 def test_ranks_compare_both_modes_before_they_begin(placed):
     """One in evaluation and one in training made a result of no model."""
     begun = []
-    placed._agreement.check = lambda own, senders, receivers: begun.append(own)
+    placed._together.agreement.check = lambda own, senders, receivers: begun.append(own)
     placed(FIRST)
     with torch.no_grad():
         placed(FIRST)
@@ -130,7 +130,7 @@ def test_those_in_another_mode_are_refused_before_what_all_do_together(placed):
 
     placed(FIRST)
     placed.eval()
-    placed._agreement.check, placed.connection.gather = refuse, None
+    placed._together.agreement.check, placed.connection.gather = refuse, None
     with pytest.raises(ArgumentError, match="another mode"):
         placed(FIRST)
 

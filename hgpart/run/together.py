@@ -1,0 +1,146 @@
+"""Placement + Connection -> Together: what all ranks begin alike, and end or hear why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hgpart.errors import ArgumentError, PlacementError, RunError
+from hgpart.placement import Placement
+from hgpart.placement.loss_counts import class_loss
+from hgpart.placement.micro_batches import Counts
+from hgpart.run.processes.agreement import Agreement, Batch
+from hgpart.run.processes.connection import Connection
+
+
+class Together:
+    """A rank among the others, from pass to pass.
+
+    Parameters
+    ----------
+    placement : Placement
+    connection : Connection
+
+    Attributes
+    ----------
+    agreement : Agreement
+    is_passing : bool
+        Whether a pass is under way here.
+    """
+
+    def __init__(self, placement: Placement, connection: Connection) -> None:
+        self._placement, self._connection = placement, connection
+        self.agreement = Agreement(connection)
+        self.is_passing = self._failed = False
+
+    @contextmanager
+    def whole_pass(self) -> Iterator[None]:
+        """Between begin and end of what all ranks take part in, which has to come to its end.
+
+        If it does not, here, the others are told why, and wait no longer: also if this rank alone
+        finds that it can't begin. What was sent by then would be taken for what a later pass gets.
+        """
+        if self._failed:
+            raise RunError(
+                f"rank {self._connection.rank} begins a pass after one that has failed, which "
+                "has ended its connections: accepted are new processes"
+            )
+        self.is_passing = True
+        try:
+            yield
+        except BaseException as error:
+            self._failed = True
+            self._connection.fail(error)
+            raise
+        finally:
+            self.is_passing = False
+
+    def beginning(
+        self, micro_batches: int, learns: bool, loss_fn: Callable[[Any, Any], Tensor] | None = None
+    ) -> Batch:
+        """What this rank begins, in the present modes; of how many samples is still to be known."""
+        return Batch(
+            samples=0,
+            micro_batches=micro_batches,
+            learns=learns,
+            grad_mode=torch.is_grad_enabled(),
+            training=self._placement.training,
+            counts_classes=len({*self._placement.programs.output_parts}) > 1
+            and class_loss(loss_fn) is not None,
+        )
+
+    def agreed_size(
+        self, inputs: Sequence[Tensor | None], batch_size: int | None, own: Batch
+    ) -> int:
+        """Samples of the batch that all ranks begin now.
+
+        What is wrong with the batch size alone, all find alike: nobody has to be told.
+        """
+        if batch_size is not None:
+            check_size(batch_size)
+        elif len(self._placement.programs.shares) > 1:
+            raise ArgumentError(
+                "no batch size, and inputs by a plan over slices may be of this process alone: "
+                "accepted is that of all, as in batch_size=32"
+            )
+        with self.whole_pass():
+            if torch.is_grad_enabled() and any(
+                one.requires_grad for one in inputs if one is not None
+            ):
+                raise PlacementError(
+                    "an input requires a gradient, as what another model returned does, which "
+                    "processes do not compute: accepted are inputs without, as of detach()"
+                )
+            size = (
+                self._placement.programs.arguments.batch_size(inputs)
+                if batch_size is None
+                else batch_size
+            )
+            if size is None:
+                raise ArgumentError(
+                    f"neither inputs nor a batch size on rank {self._connection.rank}: accepted is "
+                    "one of them, as in batch_size=32; another model's result is on one rank alone"
+                )
+            self.check_same(size, own)
+        return size
+
+    def check_same(self, batch_size: int, own: Batch) -> None:
+        """Raise an ArgumentError if other ranks begin another batch, or in another way.
+
+        Before anything that all do together, where one in another mode may have more to do.
+        """
+        check_size(batch_size)
+        own = own._replace(samples=batch_size)
+        if len(self._placement.programs.shares) > 1:  # where a rank may send nothing
+            self.agreement.check_among_all(own)
+            return
+        ways = [
+            (one.sender, one.receiver, one)
+            for one in self._placement.programs.parts[self._connection.rank].transfers.values()
+        ]
+        if own.learns:
+            ways += [
+                (receiver, sender, one) for sender, receiver, one in ways if one.differentiable
+            ]
+        rank = self._connection.rank
+        senders = dict.fromkeys(sender for sender, receiver, _ in ways if receiver == rank)
+        receivers = dict.fromkeys(receiver for sender, receiver, _ in ways if sender == rank)
+        self.agreement.check(own, [*senders], [*receivers])
+
+    def total(self, counts: Counts) -> Counts:
+        """Add up what targets count on all ranks, where several have some."""
+        if len({*self._placement.programs.output_parts}) == 1:
+            return counts
+        first, second = zip(*self._connection.numbers(counts, torch.float64), strict=True)
+        return sum(first), sum(second)
+
+
+def check_size(batch_size: object) -> None:
+    """Raise an ArgumentError for what is no number of samples."""
+    if not isinstance(batch_size, Integral) or batch_size < 1:
+        raise ArgumentError(f"batch size {batch_size!r}: accepted are whole numbers from 1 on")
