@@ -5,6 +5,9 @@ gradients, statistics, bytes and weights of 20 steps or batches, in threads and 
 as a digest each in FILE. It is run by two ranks, from a checkout's `tests` folder, as by
 
     torchrun --nproc-per-node 2 digests.py FILE 0 336
+
+With "adds-up" behind it weights travel only if they have changed, and bytes are no part of digests;
+with "values" they travel anyway, and these have to be the same digests.
 """
 
 from __future__ import annotations
@@ -79,7 +82,8 @@ class Case:
 class Trial:
     """A case, with its network, batches and plan."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, how: str = "") -> None:
+        self.adds_up, self.counts = how == "adds-up", not how
         self.case = case = Case.drawn(seed)
         messages.SMALL, messages.BUCKET = (16, 24) if case.in_buckets else SIZES
         torch.manual_seed(seed)
@@ -144,6 +148,8 @@ class _Training:
             self._note(torch.tensor(total))
 
     def _note_traffic(self) -> None:
+        if not self.trial.counts:
+            return
         run = self.run
         sent = run.runtime.last.traffic if isinstance(run, Placement) else run.last.traffic
         if self.connection is not None:
@@ -184,6 +190,8 @@ class _Training:
             made = schedule(self.run, *facts, recompute=self.case.recompute)
         for step in range(STEPS):
             torch.manual_seed(step)
+            if not self.trial.adds_up:  # bytes are then those of the table
+                self.placement.let_weights_travel()
             inputs = [*self.trial.batches[step % len(self.trial.batches)]]
             if made is None:
                 self._call(inputs)
@@ -228,7 +236,7 @@ class _Training:
         return [] if made is None else leaves(made)
 
 
-def main(file: str, first: str, last: str) -> None:
+def main(file: str, first: str, last: str, how: str = "") -> None:
     torch.set_num_threads(1)
     joining.end_of = lambda units, order: 0.0  # shares wait for each other where they can be one
     found: dict[int, str] = {}
@@ -237,7 +245,7 @@ def main(file: str, first: str, last: str) -> None:
         for seed in range(int(first), int(last)):
             refused, threads = None, ""
             try:
-                trial = Trial(seed)
+                trial = Trial(seed, how)
                 placed = partial(place, copy.deepcopy(trial.model), trial.plan)
                 if rank == 0:
                     threads = trial.digest(placed(), None)
