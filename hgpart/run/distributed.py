@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain
 from operator import add
@@ -14,43 +13,24 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from hgpart.errors import ArgumentError, PlacementError, RunError
+from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.program import PartProgram
-from hgpart.execution.runtime import Pass, Placed, RunRecord, Runtime
+from hgpart.execution.runtime import Placed, RunRecord, Runtime
 from hgpart.execution.step_run import Score
 from hgpart.placement import Placement
 from hgpart.placement.micro_batches import (
     StreamedBatches,
-    check_loss,
     check_modules_of_stream,
     schedule_for_mode,
 )
-from hgpart.run.pass_results import guarded
+from hgpart.run.open_pass import OpenPass
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.rank import Rank
 from hgpart.run.together import Together, check_size
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Inputs, as_called
-from hgpart.tracing.forms import Sizes, said_of
-
-
-@dataclass(frozen=True, eq=False)
-class _Begun:
-    """A forward pass, of which a backward pass is to go on.
-
-    Attributes
-    ----------
-    forward : Pass
-    results : tuple of Tensor
-        What a loss is computed from, if they are here.
-    result_ranks : tuple of int
-        Those that make results.
-    """
-
-    forward: Pass
-    results: tuple[Tensor, ...]
-    result_ranks: tuple[int, ...]
+from hgpart.tracing.forms import said_of
 
 
 class DistributedModel(nn.Module):
@@ -93,8 +73,7 @@ class DistributedModel(nn.Module):
         self.placement, self.connection = placement, connection
         self._together, self._transport = Together(placement, connection), Rank(connection)
         self.last = RunRecord.none(1, connection.k)
-        self._pass: _Begun | None = None  # the last one in grad mode, until its backward
-        self._going_back: Sequence[Tensor] = ()  # results that get their gradients now
+        self._pass: OpenPass | None = None  # the last one in grad mode, until its backward
         self._runtimes: WeakKeyDictionary[Placed, Runtime] = WeakKeyDictionary()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedModel:
@@ -179,14 +158,10 @@ class DistributedModel(nn.Module):
             with self.placement.programs.batch():
                 begun = self.runtime.forward(values, batch, learns)
             self._ended()
-        (step,) = begun.runs.values()
-        results = step.results.pop(0, ())
+        opened = OpenPass(begun, self._together, self.placement.programs.output_parts)
         if learns:
-            makers = (*sorted({*self.placement.programs.output_parts}),)
-            self._pass = _Begun(begun, results, makers)
-        if not self.makes_result:
-            return None
-        return self._own_result(guarded(results, partial(self._check_gradient, results)))
+            self._pass = opened
+        return self._own_result(opened.results()) if self.makes_result else None
 
     def backward(self, loss: Tensor | None = None) -> None:
         """Add to the gradients of this rank's parameters; all ranks call it.
@@ -211,20 +186,10 @@ class DistributedModel(nn.Module):
                 "backward without a forward pass in grad mode before it: accepted is one for each "
                 "such pass, before the next begins; over slices, before any other pass"
             )
-        begun, self._pass = self._pass, None
+        opened, self._pass = self._pass, None
         with self._together.whole_pass():
-            rank, makers = self.connection.rank, begun.result_ranks
-            if (rank in makers) != (loss is not None):
-                said = f"rank{'s' * (len(makers) > 1)} {' and '.join(map(str, makers))}"
-                raise ArgumentError(
-                    f"rank {rank} got {'no' if loss is None else 'a'} loss: accepted is one on "
-                    f"{said}, where results are, and None on the others"
-                )
-            if loss is not None:
-                self._begin_backward(loss, begun.results)
-            gradients = {rank: [result.grad for result in begun.results]}
-            begun.forward.backward(gradients if rank in makers else {})
-            self.last = begun.forward.record
+            opened.backward(loss)
+            self.last = opened.record
             self._together.agreement.settle()
 
     def step(
@@ -337,36 +302,6 @@ class DistributedModel(nn.Module):
         """
         if torch.is_grad_enabled() or len(self.placement.programs.shares) > 1:
             self._pass = None
-
-    def _begin_backward(self, loss: Tensor, results: Sequence[Tensor]) -> None:
-        """Give the results of a forward pass their gradients."""
-        learns = any(result.requires_grad for result in results)
-        check_loss(loss, learns)
-        self._going_back = results
-        try:
-            if loss.requires_grad:
-                loss.backward()  # type: ignore[no-untyped-call]
-        finally:
-            self._going_back = ()
-
-    def _check_gradient(self, results: Sequence[Tensor]) -> None:
-        """Raise a RunError if a forward pass's results get gradients that others know nothing of.
-
-        They go on to the other ranks in its own backward alone, of which there is one.
-        """
-        if results is self._going_back:
-            return
-        if self._together.is_passing:
-            raise RunError(
-                "a loss of what an earlier forward pass returned: accepted is one of the last pass "
-                "in grad mode alone, whose backward comes before the next pass, or of one pass of "
-                "both batches"
-            )
-        with self._together.whole_pass():
-            raise RunError(
-                "loss.backward() of what a DistributedModel returned, of which other ranks do not "
-                "hear: accepted is model.backward(loss), in all processes"
-            )
 
     def _own_result(self, results: Sequence[Tensor]) -> Any:
         """What the model returns, of the samples whose result is here."""
@@ -481,7 +416,8 @@ class DistributedModel(nn.Module):
                 said = " and ".join(sorted(said_of([one]) for one in known)) or "no size"
                 raise ArgumentError(f"{name} has {said} on the ranks: accepted is one size")
             sizes.append(known.pop())
-        return self._for_sizes(tuple(sizes), None)
+        self._together.switch(tuple(sizes), None)
+        return self
 
     def for_batch(self, batch_size: int) -> DistributedModel:
         """Switch all ranks to a batch of so many samples; see `Placement.for_batch`.
@@ -491,24 +427,8 @@ class DistributedModel(nn.Module):
         PlacementError
             As `Placement.for_batch`; if it can't be on one rank, all stay as they were.
         """
-        if self.placement.takes(batch_size):  # as all ranks find
-            return self
-        return self._for_sizes(self.placement.form.sizes, batch_size)
-
-    def _for_sizes(self, sizes: Sizes, batch_size: int | None) -> DistributedModel:
-        before = self.placement.form
-        failed: Exception | None = None
-        try:
-            self.placement.for_sizes(sizes, batch_size)
-        except Exception as error:
-            failed = error
-        reasons = self.connection.gather(failed and str(failed))
-        if failed is not None:
-            raise failed
-        for rank, reason in enumerate(reasons):
-            if reason is not None:
-                self.placement.for_sizes(before.sizes, before.batch_size)
-                raise PlacementError(f"rank {rank} can't have a batch of these sizes: {reason}")
+        if not self.placement.takes(batch_size):  # as all ranks find
+            self._together.switch(self.placement.form.sizes, batch_size)
         return self
 
     def _given(self, inputs: Inputs) -> list[Tensor | None]:

@@ -16,6 +16,7 @@ from hgpart.placement.loss_counts import class_loss
 from hgpart.placement.micro_batches import Counts
 from hgpart.run.processes.agreement import Agreement, Batch
 from hgpart.run.processes.connection import Connection
+from hgpart.tracing.forms import Sizes
 
 
 class Together:
@@ -29,13 +30,14 @@ class Together:
     Attributes
     ----------
     agreement : Agreement
+    rank : int
     is_passing : bool
         Whether a pass is under way here.
     """
 
     def __init__(self, placement: Placement, connection: Connection) -> None:
         self._placement, self._connection = placement, connection
-        self.agreement = Agreement(connection)
+        self.agreement, self.rank = Agreement(connection), connection.rank
         self.is_passing = self._failed = False
 
     @contextmanager
@@ -59,6 +61,22 @@ class Together:
             raise
         finally:
             self.is_passing = False
+
+    def switch(self, sizes: Sizes, batch_size: int | None) -> None:
+        """Switch all ranks to a batch of other sizes; see `DistributedModel.for_inputs`."""
+        before = self._placement.form
+        failed: Exception | None = None
+        try:
+            self._placement.for_sizes(sizes, batch_size)
+        except Exception as error:
+            failed = error
+        reasons = self._connection.gather(failed and str(failed))
+        if failed is not None:
+            raise failed
+        for rank, reason in enumerate(reasons):
+            if reason is not None:
+                self._placement.for_sizes(before.sizes, before.batch_size)
+                raise PlacementError(f"rank {rank} can't have a batch of these sizes: {reason}")
 
     def beginning(
         self, micro_batches: int, learns: bool, loss_fn: Callable[[Any, Any], Tensor] | None = None
