@@ -33,7 +33,8 @@ import hgpart
 from hgpart.partition import Partition
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.learner import Learner, RankModel, WholeModel
+from hgpart.run.learner import Learner
+from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch
 from hgpart.run.training.data import Data, load_data
@@ -75,13 +76,13 @@ def learner_of(case: str, seed: int, connection: Connection | None) -> Learner:
     model, shape = hgpart.load_model("lenet5", seed=seed)
     partition, scheduling = CASES[case]
     if connection is None or partition is None:
-        return WholeModel(model)
+        return Learner(model)
     traced = hgpart.trace(model.train(), torch.zeros(2, *shape))
     graph = hgpart.channel_graph(traced)
     work = hgpart.flops(graph)
     plan = hgpart.make_plan(partition(graph, work, BATCH), graph, work, "lenet5", shape)
     placement = hgpart.place(model, plan, parts=[connection.rank])
-    return RankModel(DistributedModel(placement, connection), scheduling)
+    return PlacedModel(DistributedModel(placement, connection), scheduling)
 
 
 def batches(
@@ -112,17 +113,17 @@ def train(case: str, seed: int, steps: int, connection: Connection | None) -> li
 
     torch.manual_seed(seed)
     learner.train(True)
-    if isinstance(learner, RankModel):
+    if isinstance(learner, PlacedModel):
         learner.schedule(EVERY, BATCH)  # made once
     loss_of = functional.cross_entropy
     rows: list[list[object]] = []
     seconds = 0.0
     for first in range(0, steps, EVERY):
-        losses: list[Callable[[], float]] = []
+        losses: list[float] = []
         learner.gather(None)
         begun = time.perf_counter()
         learner.learn(batches(learner, data, first), EVERY, BATCH, loss_of, update, losses.append)
-        mean = sum(loss() for loss in losses) / EVERY
+        mean = sum(losses) / EVERY
         learner.gather(None)
         seconds += time.perf_counter() - begun
         right = accuracy(learner, data, BATCH)

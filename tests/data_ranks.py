@@ -26,7 +26,7 @@ from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.baselines.known_ways import layer_cut
 from hgpart.partition.problem.problem import Problem
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.learner import PlacedModel, RankModel
+from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.scheduling import schedule
 from hgpart.run.training.data import Data
@@ -106,7 +106,7 @@ def trained(connection, placed):
     here = placed([rank])
     data, beside = (Data("noted", Noted(40), Noted(13), 5, seed=0) for _ in range(2))
     options = TrainingOptions(STEPS, BATCH, lr=0.1)
-    found = train(RankModel(DistributedModel(here, connection), scheduling), data, options)
+    found = train(PlacedModel(DistributedModel(here, connection), scheduling), data, options)
     expected = train(PlacedModel(placed(), scheduling), beside, options)
     if found.losses != expected.losses:
         yield f"losses {found.losses} {expected.losses}"

@@ -16,7 +16,7 @@ from hgpart.execution.records.totals import Traffic
 from hgpart.hypergraph.metrics import evaluate
 from hgpart.layers.channel_graph import INPUT
 from hgpart.placement.cutting.slices import Slice
-from hgpart.run.learner import held_by_parts
+from hgpart.run.placed_model import held_by_parts
 from hgpart.run.reference import accumulated
 
 SEED = 5  # of the random masks

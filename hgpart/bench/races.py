@@ -19,7 +19,7 @@ from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.way import APART, SINGLE, Way
 from hgpart.files.json_files import JsonObject
-from hgpart.run.learner import WholeModel
+from hgpart.run.learner import Learner
 from hgpart.run.training.data import Data
 from hgpart.run.training.loop import accuracy
 from hgpart.schedules.rules import LONGEST
@@ -188,7 +188,7 @@ def _points(
     epochs: int,
     on_epoch: Callable[[Way, int, float], None],
 ) -> Iterable[Point]:
-    tested = WholeModel(job.new_model())
+    tested = Learner(job.new_model())
     steps = len(data.train) // job.batch_size
     seconds = 0.0
     for epoch in range(1, epochs + 1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -74,6 +74,12 @@ class Transport(Protocol):
 
     def so_on_any(self, here: Sequence[bool]) -> Sequence[bool]:
         """Whether each of some things is so in any process; all call it."""
+
+    def add_later(self, value: float, parts: Collection[int]) -> Callable[[], float]:
+        """Add up what the processes of some parts have; all call it.
+
+        Nobody waits before calling what is returned.
+        """
 
     def open(
         self,

@@ -18,7 +18,8 @@ from hgpart.execution.records.totals import Totals
 from hgpart.operators.calls import has_gradients
 from hgpart.placement import Placement
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.learner import Learner, Loss, PlacedModel, RankModel, timeline_of
+from hgpart.run.learner import timeline_of
+from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import Connection
 from hgpart.run.scheduling import costs_of
 from hgpart.schedule_wanted import Scheduling
@@ -121,29 +122,26 @@ def measure(
     if steps < 1:
         raise ArgumentError(f"{steps} steps: accepted is 1 or more")
     placement.train(backward)
-    learner: PlacedModel | RankModel
-    if connection is None:
-        learner = PlacedModel(placement, scheduling)
-    else:
-        learner = RankModel(DistributedModel(placement, connection), scheduling)
+    model = placement if connection is None else DistributedModel(placement, connection)
+    learner = PlacedModel(model, scheduling)
     wanted = learner.scheduling
     if wanted.is_stream and not backward:
         raise ArgumentError(f"{wanted.rule} without backward passes: accepted is with them")
     at_once = min(steps, LONGEST) if wanted.is_stream else 1
     with torch.set_grad_enabled(backward):
         with memory_counted():  # threads start, connections are made
-            _run(placement, learner, images, wanted.sample_batches)
+            _run(learner, images, wanted.sample_batches)
         peak = learner.counted_peak()
         learner.count_anew()
         planned = learner.schedule(at_once, len(images))
-        started, events = _now(placement, learner), list[tuple[Event, ...]]()
+        started, events = _now(learner), list[tuple[Event, ...]]()
         for done in range(0, steps, at_once):
             count = min(at_once, steps - done)
-            _run(placement, learner, images, count)
+            _run(learner, images, count)
             if timeline:
                 events.append(tuple(learner.events))
             on_step(done + count)
-        seconds = _now(placement, learner) - started
+        seconds = _now(learner) - started
         planned_peak = learner.peak_bytes(len(images))
         last = learner.planned(steps % at_once or at_once, len(images)) if timeline else ()
     return Measurement(
@@ -161,32 +159,29 @@ def measure(
     )
 
 
-def _run(placement: Placement, learner: Learner, images: Tensor, count: int) -> None:
-    """One pass, or two; of a stream, of some batches."""
-    placement.zero_grad()
-    placement.let_weights_travel()  # as behind an update, which there is none of
+def _run(learner: PlacedModel, images: Tensor, count: int) -> None:
+    """One pass, or two; of a stream, of some batches, with updates that change nothing."""
+    learner.model.zero_grad()
+    learner.placement.let_weights_travel()  # as behind an update, which there is none of
     if learner.scheduling.is_stream:
-        losses: list[Loss] = []
         batches = repeat((images, None), count)
-        learner.learn(batches, count, len(images), _mean_square_of, _no_update, losses.append)
-        for loss in losses:
-            loss()
+        learner.learn(batches, count, len(images), _mean_square_of, _ignore, _ignore)
         return
     learns = torch.is_grad_enabled()
     learner.step(images, None, len(images), _mean_square_of if learns else None)
 
 
-def _no_update(part: int) -> None:
-    """Weights stay as they are."""
+def _ignore(found: object) -> None:
+    """Neither parts that are to be updated nor losses matter."""
 
 
 def _mean_square_of(result: object, targets: None) -> Tensor:
     return mean_square(result)
 
 
-def _now(placement: Placement, learner: Learner) -> float:
+def _now(learner: PlacedModel) -> float:
     """Seconds, when all that was begun is done, in all processes."""
-    for device in set(placement.devices):
+    for device in set(learner.placement.devices):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     learner.gather(None)

@@ -21,7 +21,7 @@ from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import float_type
 from hgpart.placement.shares.batch_shares import sizes_of
-from hgpart.run.learner import held_by_parts
+from hgpart.run.placed_model import held_by_parts
 from hgpart.run.reference import accumulated
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling

@@ -30,7 +30,7 @@ from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
 from hgpart.placement.state.weight_files import opened_weights
 from hgpart.plan import make_plan, save_plan
-from hgpart.run.learner import WholeModel
+from hgpart.run.learner import Learner
 from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import load_data
 from hgpart.run.training.loop import TrainingOptions, train
@@ -84,7 +84,7 @@ def started(*arguments, **options):
 
 def on_one_device(options, data, double=False):
     model, _ = load_model("lenet5", seed=options.seed)
-    return train(WholeModel(model.double() if double else model), data, options)
+    return train(Learner(model.double() if double else model), data, options)
 
 
 def written(options):
@@ -180,7 +180,7 @@ def test_what_was_trained_is_the_models_state(file, plans, digits, tmp_path, cap
     hgpart(*training, "-o", tmp_path / file)
     assert f"{tmp_path / file} has the trained model's state_dict" in capsys.readouterr().out
     model, _ = load_model("lenet5", seed=options.seed)
-    train(WholeModel(model.double()), digits, options)
+    train(Learner(model.double()), digits, options)
     with opened_weights(tmp_path / file) as state:
         assert sorted(state) == sorted(model.state_dict())
         for name, tensor in model.state_dict().items():

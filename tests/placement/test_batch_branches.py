@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 import hgpart
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.placement.accounting import disagreements
-from hgpart.run.learner import PlacedModel
+from hgpart.run.placed_model import PlacedModel
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling
 

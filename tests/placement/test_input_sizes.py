@@ -19,7 +19,7 @@ import hgpart
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
-from hgpart.run.learner import PlacedModel
+from hgpart.run.placed_model import PlacedModel
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import trace

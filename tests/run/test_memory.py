@@ -23,8 +23,8 @@ from hgpart.layers.layering import channel_graph
 from hgpart.placement import place
 from hgpart.placement.accounting import peak_bytes
 from hgpart.report.running import RunReport, print_run, run_json
-from hgpart.run.learner import PlacedModel
 from hgpart.run.measuring import mean_square, measure
+from hgpart.run.placed_model import PlacedModel
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling

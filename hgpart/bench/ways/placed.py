@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -15,7 +14,7 @@ from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.placement import place
 from hgpart.plan import Plan
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.learner import Loss, RankModel
+from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import connect
 
 
@@ -24,7 +23,7 @@ def placed(way: Way, job: Job, plan: Plan, rank: int) -> Iterator[Worker]:
     """Be the process of one part."""
     with connect(plan.k, timeout=job.timeout) as connection:
         placement = place(job.new_model(), plan, parts=[rank])
-        learner = RankModel(DistributedModel(placement, connection), way.scheduling)
+        learner = PlacedModel(DistributedModel(placement, connection), way.scheduling)
         learner.train(True)
         yield Part(learner, job, rank)
 
@@ -34,38 +33,27 @@ class Part:
 
     Parameters
     ----------
-    learner : RankModel
+    learner : PlacedModel
     job : Job
     rank : int
     """
 
-    def __init__(self, learner: RankModel, job: Job, rank: int) -> None:
+    def __init__(self, learner: PlacedModel, job: Job, rank: int) -> None:
         self._learner, self._size, self._rank = learner, job.batch_size, rank
         self._batches = job.batches()
         self._optimizer = job.new_optimizer(learner.model)
 
     def learn(self, first: int, count: int, tick: Tick) -> list[float]:
         """Run the part's share of steps, or of one stream of them."""
-        learner, is_stream = self._learner, self._learner.scheduling.is_stream
         losses: list[float] = []
-        waiting: deque[Loss] = deque()
+        steps = self._steps(first, count)
+        run = steps, count, self._size, loss_of, self._update, losses.append, tick
+        self._learner.learn(*run)
+        return losses if self._learner.first else []
 
-        def update(part: int) -> None:
-            if self._optimizer is not None:
-                self._optimizer.step()
-            if is_stream:
-                tick()
-
-        def on_loss(loss: Loss) -> None:
-            if not is_stream:
-                tick()
-            waiting.append(loss)
-            while len(waiting) > 1:  # nobody waits for what another process has yet to compute
-                losses.append(waiting.popleft()())
-
-        learner.learn(self._steps(first, count), count, self._size, loss_of, update, on_loss)
-        losses += [loss() for loss in waiting]
-        return losses if learner.first else []
+    def _update(self, part: int) -> None:
+        if self._optimizer is not None:
+            self._optimizer.step()
 
     def _steps(self, first: int, count: int) -> Iterator[tuple[Tensor | None, Tensor | None]]:
         """Images and labels of the samples that the part reads, and of those that it ends."""

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from hgpart.placement import Placement
     from hgpart.report.training import TrainingReport
-    from hgpart.run.learner import Learner
+    from hgpart.run.distributed import DistributedModel
     from hgpart.run.training.data import Data
     from hgpart.run.training.loop import TrainingOptions
     from hgpart.run.training.resuming import Checkpointing
@@ -219,18 +219,12 @@ def train(
         *(unit, json, html, timeline, output),
     )
     if one_process:
-        from hgpart.run.learner import PlacedModel
-
-        placement = placing.here()
-        trained = wanted.train(PlacedModel(placement, scheduling), placement)
+        trained = wanted.train(placing.here())
     elif started_as_rank():
         from hgpart.run.distributed import DistributedModel
-        from hgpart.run.learner import RankModel
 
         with placing.connected(transport, timeout) as connection:
-            placement = placing.part_of(connection)
-            model_here = DistributedModel(placement, connection)
-            trained = wanted.train(RankModel(model_here, scheduling), placement)
+            trained = wanted.train(DistributedModel(placing.part_of(connection), connection))
     else:
         placing.check_here(transport)
         placing.check_step(scheduling, samples, training=True, transport=transport)
@@ -270,12 +264,14 @@ class _Run:
     timeline: Path | None
     output: Path | None
 
-    def train(self, learner: Learner, placement: Placement) -> _Trained | None:
+    def train(self, model: Placement | DistributedModel) -> _Trained | None:
         """Train; returns what came of it in the first process."""
         from hgpart.report.running import shares_of_work
         from hgpart.report.training import TrainingReport
+        from hgpart.run.placed_model import PlacedModel
         from hgpart.run.training.loop import train as run_training
 
+        learner = PlacedModel(model, self.scheduling)
         with progress("training", self.options.steps, learner.first) as (bar, task):
 
             def on_step(done: int, loss: float) -> None:
@@ -297,11 +293,11 @@ class _Run:
             devices=self.placing.devices,
             processes=learner.processes,
             result=result,
-            volume_bytes=self._volume(placement),
+            volume_bytes=self._volume(learner.placement),
             scheduling=self.scheduling,
             norms=self.placing.norms,
             peak_bytes=peaks,
-            work_shares=shares_of_work(placement),
+            work_shares=shares_of_work(learner.placement),
         )
         return _Trained(report, state)
 

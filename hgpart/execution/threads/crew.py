@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -44,6 +44,10 @@ class Crew:
     def so_on_any(self, here: Sequence[bool]) -> Sequence[bool]:
         """There is one process."""
         return here
+
+    def add_later(self, value: float, parts: Collection[int]) -> Callable[[], float]:
+        """There is one process."""
+        return lambda: value
 
     def open(
         self,

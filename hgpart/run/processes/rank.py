@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,12 @@ class Rank:
     def so_on_any(self, here: Sequence[bool]) -> Sequence[bool]:
         """Whether each of some things is so in any process; all call it."""
         return [any(each) for each in zip(*self._connection.numbers(here), strict=True)]
+
+    def add_later(self, value: float, parts: Collection[int]) -> Callable[[], float]:
+        """What the only one of them has, of which alone others hear, or what all have."""
+        if len(parts) == 1:
+            return self._connection.share_later(value, *parts)
+        return self._connection.add_later(value)
 
     def open(
         self,

@@ -22,7 +22,7 @@ from torch.nn import functional
 from hgpart.errors import ArgumentError, CheckpointError, RunError, not_one_of
 from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Totals
-from hgpart.run.learner import Learner, Loss, timeline_of
+from hgpart.run.learner import Learner, timeline_of
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
 from hgpart.run.training.plateau import Plateau
@@ -259,22 +259,16 @@ def _train(
         optimizer.zero_grad()
     start, before = time.perf_counter(), len(losses)
     stale: list[Sequence[Sequence[int]]] = []
-    # Nobody waits for a loss that another process has before the next step is done.
-    behind = min(1, learner.processes - 1)
-    waiting: deque[Loss] = deque()
     kept = 1 if learner.scheduling.is_stream else TIMELINE_STEPS
     events: deque[tuple[Event, ...]] = deque(maxlen=kept if timeline else 0)
 
-    def take(left: int) -> None:
-        while len(waiting) > left:
-            losses.append(waiting.popleft()())
-            on_step(len(losses), losses[-1])
+    def on_loss(loss: float) -> None:
+        losses.append(loss)
+        on_step(len(losses), loss)
 
-    def on_loss(loss: Loss) -> None:
+    def keep_events() -> None:
         if not learner.scheduling.is_stream:
             events.append(tuple(learner.events))
-        waiting.append(loss)
-        take(behind)
 
     def update(part: int) -> None:
         if part in optimizers:
@@ -291,8 +285,8 @@ def _train(
         count = end - len(losses)
         batches = _batches(learner, data, range(len(losses), end), options.batch_size)
         size = options.batch_size
-        stale.append(learner.learn(batches, count, size, _cross_entropy, update, on_loss))
-        take(0)
+        run = batches, count, size, cross_entropy, update, on_loss, keep_events
+        stale.append(learner.learn(*run))
         if learner.scheduling.is_stream:
             events.append(tuple(learner.events))
         if checkpointing is not None and (end % every == 0 or end == options.steps):
@@ -385,7 +379,7 @@ def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
                 counts = torch.tensor([first + at < count for at in scored])
                 correct += int((right & counts).sum())
     learner.train(True)
-    return learner.share(float(correct) if learner.makes_result else None) / count
+    return learner.add_later(float(correct))() / count
 
 
 def class_scores(result: Any, samples: int) -> Tensor:
@@ -495,7 +489,8 @@ def _samples(
     )
 
 
-def _cross_entropy(result: Any, labels: Tensor) -> Tensor:
+def cross_entropy(result: Any, labels: Tensor) -> Tensor:
+    """The loss of a batch's class scores, a mean over samples and pixels; see `class_scores`."""
     return functional.cross_entropy(class_scores(result, len(labels)), labels)
 
 

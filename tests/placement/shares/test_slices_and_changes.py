@@ -17,7 +17,7 @@ from hgpart import Placement, place
 from hgpart.errors import PlacementError
 from hgpart.execution.engine import PartRun
 from hgpart.execution.weights import copies, exchanges
-from hgpart.run.learner import PlacedModel
+from hgpart.run.placed_model import PlacedModel
 from hgpart.run.scheduling import schedule
 
 LOSS = nn.functional.mse_loss

@@ -25,7 +25,8 @@ from hgpart.partitioned_model import partition_model
 from hgpart.placement import place
 from hgpart.placement.cutting.slices import Slice
 from hgpart.run import scheduling
-from hgpart.run.learner import PlacedModel, WholeModel
+from hgpart.run.learner import Learner
+from hgpart.run.placed_model import PlacedModel
 from hgpart.run.scheduling import schedule
 from hgpart.run.training import checkpoints as checkpoint_files
 from hgpart.run.training import loop
@@ -51,7 +52,7 @@ def network(dtype=torch.float32):
     ).to(dtype)
 
 
-class Sliced(WholeModel):
+class Sliced(Learner):
     """The weights of a model cut into slices that are trained; put together to compute."""
 
     def __init__(self, model: nn.Module, parts: int) -> None:
@@ -100,7 +101,7 @@ def plan(k, grain, dtype=torch.float32):
 
 
 LEARNERS = {
-    "whole": WholeModel,
+    "whole": Learner,
     "slices": lambda model: Sliced(model, 5),
     "placed coarse": lambda model: PlacedModel(
         place(model, plan(2, "coarse", model[0].weight.dtype))
@@ -165,14 +166,14 @@ def test_losses_are_those_of_the_original(kind, options, dtype, tolerance, data)
 def test_accuracy_counts_every_sample_once(data):
     model = network()
     options = TrainingOptions(60, 32, lr=0.05)
-    result = train(WholeModel(model), data, options)
+    result = train(Learner(model), data, options)
     everything = range(len(data.test))
     model.eval()
     right = model(data.test.images(everything)).argmax(1) == data.test.labels(everything)
     assert result.accuracy == right.sum().item() / len(right) > 0.8
     few = InMemory(data.test.images(range(5)), data.test.labels(range(5)))
     small = Data("few", few, few, 10, 0)
-    assert accuracy(WholeModel(model), small, 64) == right[:5].sum().item() / 5
+    assert accuracy(Learner(model), small, 64) == right[:5].sum().item() / 5
 
 
 @pytest.mark.parametrize("kind", ["whole", "placed coarse"])
@@ -206,14 +207,14 @@ def test_a_decay_that_nothing_decides_or_that_a_checkpoint_would_lose_is_refused
     options = TrainingOptions(2, 16, decay=True)
     synthetic = load_data("synthetic", (1, 8, 8), 10, seed=0)
     with pytest.raises(ArgumentError, match="of which synthetic has none"):
-        train(WholeModel(network()), synthetic, options)
+        train(Learner(network()), synthetic, options)
     with pytest.raises(ArgumentError, match="accepted is one of them"):
-        train(WholeModel(network()), data, options, Checkpointing(tmp_path, 1))
+        train(Learner(network()), data, options, Checkpointing(tmp_path, 1))
 
 
 def test_there_is_no_accuracy_without_a_test_set():
     data = load_data("synthetic", (1, 8, 8), 10, seed=0)
-    assert train(WholeModel(network()), data, TrainingOptions(1, 4)).accuracy is None
+    assert train(Learner(network()), data, TrainingOptions(1, 4)).accuracy is None
 
 
 # ------------------------------------------------------------------ checkpoints
@@ -279,13 +280,13 @@ def test_a_training_by_any_rule_is_resumed_to_the_same_losses(rule, norms, data,
 
 def test_the_last_that_is_whole_is_resumed_with_a_warning(data, tmp_path):
     options = OPTIONS["sgd"]
-    expected = train(WholeModel(network()), data, options)
-    interrupted(WholeModel(network()), data, options, tmp_path, at=11)
+    expected = train(Learner(network()), data, options)
+    interrupted(Learner(network()), data, options, tmp_path, at=11)
     newest = tmp_path / "step-000008" / "part-0.pt"
     newest.write_bytes(newest.read_bytes()[:1000])
     warnings = []
     again = Checkpointing(tmp_path, 4, resume=True, warn=warnings.append)
-    result = train(WholeModel(network()), data, options, again)
+    result = train(Learner(network()), data, options, again)
     assert (result.steps, result.losses) == (16, expected.losses)
     (warning,) = warnings
     assert f"{newest} has 1000 bytes" in warning
@@ -296,28 +297,28 @@ def test_resuming_from_nothing_begins_and_from_the_end_only_tests(data, tmp_path
     options = OPTIONS["adam"]
     said: list[str] = []
     resuming = Checkpointing(tmp_path / "new", 100, resume=True, warn=said.append)
-    first = train(WholeModel(network()), data, options, resuming)
+    first = train(Learner(network()), data, options, resuming)
     assert said == [f"there is no checkpoint in {tmp_path / 'new'}: the training begins anew"]
-    again = train(WholeModel(network()), data, options, resuming)
+    again = train(Learner(network()), data, options, resuming)
     assert len(said) == 1
     assert (again.losses, again.accuracy) == (first.losses, first.accuracy)
     assert (again.steps, again.samples_per_second) == (0, None)
 
 
 def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
-    train(WholeModel(network()), data, TrainingOptions(4, 16), Checkpointing(tmp_path, 2))
+    train(Learner(network()), data, TrainingOptions(4, 16), Checkpointing(tmp_path, 2))
 
     def refused(message, learner, options, error=CheckpointError, resume=True):
         with pytest.raises(error, match=message):
             train(learner, data, options, Checkpointing(tmp_path, 2, resume))
 
-    model = WholeModel(network())
+    model = Learner(network())
     refused("has checkpoints already", model, TrainingOptions(8, 16), ArgumentError, resume=False)
     refused("batch size 16, not 8", model, TrainingOptions(8, 8))
     refused("optimizer sgd, not adam", model, TrainingOptions(8, 16, "adam"))
     refused("seed 0, not 1", model, TrainingOptions(8, 16, seed=1))
     refused("has done 4 steps already, asked are 3", model, TrainingOptions(3, 16))
-    refused("dtype float32, not float64", WholeModel(network().double()), TrainingOptions(8, 16))
+    refused("dtype float32, not float64", Learner(network().double()), TrainingOptions(8, 16))
     divided = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("greedy", 2))
     refused("micro-batches 1, not 2", divided, TrainingOptions(8, 16))
     of_batch = PlacedModel(place(network(), plan(2, "coarse"), norms="batch"))
@@ -327,7 +328,7 @@ def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
     written = PlacedModel(other.placement, scheduling_of(str(tmp_path / "order"), None))
     refused("schedule sequential, not file [0-9a-f]{16}: only", written, TrainingOptions(8, 16))
     wider = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    refused("another model: 1.weight", WholeModel(wider), TrainingOptions(8, 16))
+    refused("another model: 1.weight", Learner(wider), TrainingOptions(8, 16))
     folder = tmp_path / "divided"
     train(divided, data, TrainingOptions(1, 16), Checkpointing(folder, 1))
     with pytest.raises(CheckpointError, match="schedule greedy, not gpipe"):
@@ -450,12 +451,12 @@ def fingerprinted(folder, fingerprint):
 
 def test_the_checkpoint_of_another_model_is_refused_by_its_fingerprint(data, tmp_path):
     """Names and shapes may be the same, and the fingerprint in the manifest was not looked at."""
-    train(WholeModel(network()), data, TrainingOptions(2, 16), fingerprinted(tmp_path, "a1"))
+    train(Learner(network()), data, TrainingOptions(2, 16), fingerprinted(tmp_path, "a1"))
     other = nn.Sequential(*network()[:2], nn.Sigmoid(), *network()[3:])
     with pytest.raises(CheckpointError, match="another model: its fingerprint is a1, this one's b"):
-        train(WholeModel(other), data, TrainingOptions(4, 16), fingerprinted(tmp_path, "b2"))
+        train(Learner(other), data, TrainingOptions(4, 16), fingerprinted(tmp_path, "b2"))
     for known in ("a1", None):  # None: a training from Python need not say
-        train(WholeModel(network()), data, TrainingOptions(4, 16), fingerprinted(tmp_path, known))
+        train(Learner(network()), data, TrainingOptions(4, 16), fingerprinted(tmp_path, known))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -471,10 +472,10 @@ def test_rates_are_the_checkpoints_unless_others_are_asked_for(rates, optimizer)
     with TemporaryDirectory() as name:
         folder = Path(name)
         first = TrainingOptions(1, 4, optimizer, **before)
-        train(WholeModel(network()), data, first, Checkpointing(folder, 2))
+        train(Learner(network()), data, first, Checkpointing(folder, 2))
         resuming = Checkpointing(folder, 2, resume=True, warn=said.append)
         options = TrainingOptions(2, 4, optimizer, **after)
-        result = train(WholeModel(network()), data, options, resuming)
+        result = train(Learner(network()), data, options, resuming)
         written = check(folder / "step-000002").about
     earlier = {**RATES[optimizer], **before}
     assert result.options.rates == {**earlier, **after}
@@ -503,7 +504,7 @@ def test_norms_of_other_samples_than_a_checkpoints_are_said(has_norms, data, tmp
         train(learner, data, TrainingOptions(step, 16), resuming)
         written = check(tmp_path / f"step-{step:06d}").about["samples of shares"]
         assert written == {1: "16", 2: "8+8", 3: "10+6"}[slices]
-    whole = WholeModel(copy.deepcopy(model))
+    whole = Learner(copy.deepcopy(model))
     train(whole, data, TrainingOptions(5, 16), resuming)
     assert said[0] == f"there is no checkpoint in {tmp_path}: the training begins anew"
     assert said[1:] == [
@@ -520,7 +521,7 @@ def test_a_momentum_that_was_switched_off_begins_anew(data, tmp_path):
     def steps(count, momentum):
         options = TrainingOptions(count, 16, lr=0.05, momentum=momentum)
         resuming = Checkpointing(tmp_path, 9, resume=True, warn=lambda message: None)
-        return train(WholeModel(model), data, options, resuming)
+        return train(Learner(model), data, options, resuming)
 
     model = network()
     for count, momentum in ((1, 0.9), (2, 0.0)):
@@ -530,13 +531,13 @@ def test_a_momentum_that_was_switched_off_begins_anew(data, tmp_path):
 
 
 def test_a_rate_that_is_no_number_is_refused(data, tmp_path):
-    train(WholeModel(network()), data, TrainingOptions(1, 4), Checkpointing(tmp_path, 2))
+    train(Learner(network()), data, TrainingOptions(1, 4), Checkpointing(tmp_path, 2))
     path = tmp_path / "step-000001"
     about = {"lr": "fast"}
     (path / MANIFEST).write_text(checkpoint_files._as_text(replace(check(path), about=about)))
     with pytest.raises(CheckpointError, match="written with lr 'fast', which is no number"):
         resuming = Checkpointing(tmp_path, 2, resume=True)
-        train(WholeModel(network()), data, TrainingOptions(2, 4), resuming)
+        train(Learner(network()), data, TrainingOptions(2, 4), resuming)
 
 
 def test_two_trainings_do_not_write_to_one_folder(data, tmp_path):
@@ -546,22 +547,22 @@ def test_two_trainings_do_not_write_to_one_folder(data, tmp_path):
     def another(step, loss):
         for resume in (False, True):
             with pytest.raises(CheckpointError) as caught:
-                train(WholeModel(network()), data, options, Checkpointing(tmp_path, 1, resume))
+                train(Learner(network()), data, options, Checkpointing(tmp_path, 1, resume))
             refused.append(str(caught.value))
 
-    train(WholeModel(network()), data, options, Checkpointing(tmp_path, 1), another)
+    train(Learner(network()), data, options, Checkpointing(tmp_path, 1), another)
     assert len(refused) == 4
     assert {line.partition(":")[0] for line in refused} == {
         f"another training writes to {tmp_path}"
     }
-    train(WholeModel(network()), data, TrainingOptions(3, 4), Checkpointing(tmp_path, 1, True))
+    train(Learner(network()), data, TrainingOptions(3, 4), Checkpointing(tmp_path, 1, True))
 
 
 def test_ctrl_c_while_writing_leaves_nothing_half(data, tmp_path, monkeypatch):
     options = TrainingOptions(8, 16)
     monkeypatch.setattr("hgpart.run.training.checkpoints.MANIFEST", Interrupting())
     with pytest.raises(KeyboardInterrupt):
-        train(WholeModel(network()), data, options, Checkpointing(tmp_path, 4))
+        train(Learner(network()), data, options, Checkpointing(tmp_path, 4))
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
@@ -580,9 +581,9 @@ def test_tied_and_frozen_parameters_and_unused_ones(data, tmp_path):
     model.unused = nn.Parameter(torch.ones(3))
     model.forward = lambda images: nn.Sequential.forward(nn.Sequential(*list(model)[:6]), images)
     frozen = model[0].weight.clone()
-    train(WholeModel(model), data, TrainingOptions(4, 16, "adam"), Checkpointing(tmp_path, 2))
+    train(Learner(model), data, TrainingOptions(4, 16, "adam"), Checkpointing(tmp_path, 2))
     assert torch.equal(model[0].weight, frozen)
-    train(WholeModel(model), data, TrainingOptions(6, 16, "adam"), Checkpointing(tmp_path, 2, True))
+    train(Learner(model), data, TrainingOptions(6, 16, "adam"), Checkpointing(tmp_path, 2, True))
     assert torch.equal(model.unused, torch.ones(3))
 
 

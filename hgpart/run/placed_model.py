@@ -1,0 +1,218 @@
+"""Placement or DistributedModel -> PlacedModel: a Learner for what is in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from itertools import chain
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hgpart.execution.records.events import Event, planned_events
+from hgpart.execution.records.totals import Totals
+from hgpart.execution.transfers import WHOLE
+from hgpart.placement import Placement
+from hgpart.placement.accounting import known_peak_bytes
+from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.shares.batch_shares import sizes_of
+from hgpart.run.distributed import DistributedModel
+from hgpart.run.learner import Learner, Losses, LossFunction
+from hgpart.run.scheduling import costs_of, wanted_schedule
+from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.simulation import times
+
+
+class PlacedModel(Learner):
+    """A Learner for a placed model: all of its parts, in threads, or the one of this process.
+
+    Parameters
+    ----------
+    model : Placement or DistributedModel
+    scheduling : Scheduling, optional
+        The whole batch at once when left out.
+    """
+
+    model: Placement | DistributedModel
+
+    def __init__(
+        self, model: Placement | DistributedModel, scheduling: Scheduling | None = None
+    ) -> None:
+        self.model = model
+        self.placement = model if isinstance(model, Placement) else model.placement
+        self.scheduling = scheduling or Scheduling()
+        self.norms, self.dtype = self.placement.programs.norms, self.placement.dtype
+        self._transport, devices = model.runtime.transport, model.runtime.devices
+        self._parts = (*devices,)
+        self.processes = self.placement.k // len(devices)
+        self.first = 0 in devices
+        own = devices[self._parts[0]]
+        self.device = devices.get(self.placement.programs.output_part, own)
+        # Several parts move to their devices what each of them reads.
+        self._images_go_to = own if len(devices) == 1 else None
+        self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
+        self.count_anew()
+
+    @property
+    def has_norms(self) -> bool:
+        """Whether steps have some that take their statistics of samples, in the present mode."""
+        return self.placement.programs.blueprint.has_norms
+
+    def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Those of the slices that the part begins with."""
+        if self.processes == 1:
+            return super().samples_read(sizes)
+        return self.placement.programs.samples_read(self._parts[0], sizes)
+
+    def samples_of_result(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Those of the slices that the part ends."""
+        if self.processes == 1:
+            return super().samples_of_result(sizes)
+        return self.placement.programs.samples_of_result(self._parts[0], *sizes)
+
+    def shares(self, batch_size: int) -> Sequence[Sequence[int]]:
+        """Those of the slices that lie alike, or of all."""
+        together = self.placement.programs.blueprint.partition.modelling.norms == "batch"
+        shares = (WHOLE,) if together else self.placement.programs.shares
+        return [sizes_of(shares, size) for size in self.scheduling.sizes(batch_size)]
+
+    def schedule(self, batches: int = 1, batch_size: int | None = None) -> Schedule:
+        """What a step, or a stream, is done by, in the present mode and grad mode, in all sizes.
+
+        Where the parts are in several processes, all call it.
+        """
+        key = self.placement.training, torch.is_grad_enabled(), batches, batch_size
+        if key not in self._schedules:
+            self._schedules[key] = wanted_schedule(self.model, self.scheduling, *key[1:])
+        return self._schedules[key]
+
+    def train(self, mode: bool) -> None:
+        """Switch between training and evaluation."""
+        self.model.train(mode)
+
+    def forward(self, images: Tensor | None, batch_size: int) -> Any:
+        """Compute what the parts here do."""
+        result = self.model(self._cast(images), **self._said(batch_size))
+        self._count()
+        return result
+
+    def step(
+        self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
+    ) -> Tensor | None:
+        """Run the batch in micro-batches."""
+        order, said = self.schedule(batch_size=batch_size), self._said(batch_size)
+        made = self.model.step([self._cast(images)], targets, loss_fn, order, **said)
+        self._count()
+        return None if loss_fn is None else made
+
+    def learn(
+        self,
+        batches: Iterable[tuple[Tensor | None, Any]],
+        count: int,
+        batch_size: int,
+        loss_fn: LossFunction,
+        update: Callable[[int], object],
+        on_loss: Callable[[float], object],
+        on_step: Callable[[], object] = lambda: None,
+    ) -> Sequence[Sequence[int]]:
+        """Run steps, or a stream."""
+        if not self.scheduling.is_stream:
+            return super().learn(batches, count, batch_size, loss_fn, update, on_loss, on_step)
+        self.model.for_batch(batch_size)
+        made = self.schedule(count, batch_size)
+        losses = Losses(self, on_loss, behind=made.under_way + 1)
+
+        def end(loss: Tensor | None) -> None:
+            on_step()
+            losses.add(loss)
+
+        cast = (([self._cast(images)], targets) for images, targets in batches)
+        options = {"stash": self.scheduling.stash, "on_loss": end, **self._said(batch_size)}
+        self.model.stream(cast, loss_fn, update, made, **options)
+        losses.tell()
+        self._count()
+        return made.staleness
+
+    def _cast(self, images: Tensor | None) -> Tensor | None:
+        return None if images is None else images.to(self._images_go_to, self.dtype)
+
+    def _said(self, batch_size: int) -> dict[str, Any]:
+        """What processes are told beside the images, of which each has some samples' alone."""
+        return {"batch_size": batch_size} if isinstance(self.model, DistributedModel) else {}
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What was done here when in the last step."""
+        return self.model.runtime.last.events
+
+    def planned(self, batches: int, batch_size: int) -> tuple[Event, ...]:
+        """What all parts should do when, by estimated costs."""
+        made = self.schedule(batches if self.scheduling.is_stream else 1, batch_size)
+        costs = costs_of(self.placement, self.scheduling.micro_batches, batch_size)
+        return planned_events(made.order, times(made.outlines, made.order, costs))
+
+    def sums(self, batch_size: int) -> str:
+        """What sums have their order by."""
+        said = self.scheduling.sums
+        if self.scheduling.most_in_flight == 1:
+            return said
+        return f"{said}, order {self._sample(batch_size).fingerprint}"
+
+    def _sample(self, batch_size: int) -> Schedule:
+        """Of a step, or of enough batches of a stream."""
+        return self.schedule(self.scheduling.sample_batches, batch_size)
+
+    def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
+        """What the parts here hold."""
+        return held_by_parts(self.placement)
+
+    def whole_state(self) -> dict[str, Tensor] | None:
+        """Gathered from all parts."""
+        if isinstance(self.model, Placement):
+            return self.model.state_dict()
+        return self.model.gathered_state_dict()
+
+    def add_later(self, value: float) -> Callable[[], float]:
+        """What the only process has that has the result, or all that have samples of it add up."""
+        makers = {*self.placement.programs.output_parts}
+        total = self._transport.add_later(value, makers)
+        if self.processes == 1 or len(makers) == 1:
+            return total
+        dtype = torch.promote_types(self.dtype, torch.float32)  # as a step in one process adds up
+        return lambda: torch.tensor(total(), dtype=torch.float64).to(dtype).item()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Hear from all processes."""
+        return self._transport.gather(value)
+
+    def count_anew(self) -> None:
+        """Let `totals` be of what is done from now on."""
+        self._done = Totals.none(len(self._parts), self.placement.k)
+
+    def _count(self) -> None:
+        self._done = self._done + self.model.runtime.last.totals
+
+    def totals(self) -> Totals:
+        """What was done up to now, in all processes."""
+        done: list[Totals] = self.gather(self._done)
+        timings = tuple(timing for each in done for timing in each.timings)
+        return Totals(timings, reduce(add, (each.traffic for each in done)))
+
+    def peak_bytes(self, batch_size: int) -> tuple[int | None, ...]:
+        """The most that each part holds in a step, in the present mode and grad mode."""
+        here = known_peak_bytes(self.placement, self._sample(batch_size), batch_size)
+        return tuple(chain.from_iterable(self.gather(here)))
+
+    def counted_peak(self) -> tuple[int, ...]:
+        """The same, counted in the last step, if that was to be."""
+        return tuple(chain.from_iterable(self.gather(self.model.runtime.last.peak_bytes)))
+
+
+def held_by_parts(placement: Placement) -> Iterator[tuple[int, Slice, Tensor]]:
+    """Part, slice and tensor of all parameters and buffers of the model that are here."""
+    for part in placement.programs.parts:
+        for held, tensor in placement.held(part):
+            yield part, held, tensor
