@@ -16,7 +16,7 @@ import csv
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -37,7 +37,8 @@ from hgpart.run.learner import Learner
 from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch
-from hgpart.run.training.data import Data, load_data
+from hgpart.run.training.batches import Batches, batches_here
+from hgpart.run.training.data import load_data
 from hgpart.run.training.loop import accuracy
 from hgpart.schedule_wanted import Scheduling
 
@@ -85,22 +86,11 @@ def learner_of(case: str, seed: int, connection: Connection | None) -> Learner:
     return PlacedModel(DistributedModel(placement, connection), scheduling)
 
 
-def batches(
-    learner: Learner, data: Data, first: int
-) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-    sizes = learner.scheduling.sizes(BATCH)
-    read, scored = learner.samples_read(sizes), learner.samples_of_result(sizes)
-    for step in range(first, first + EVERY):
-        indices = data.training_indices(step, BATCH)
-        yield (
-            data.train.images([indices[at] for at in read]) if read else None,
-            data.train.labels([indices[at] for at in scored]) if scored else None,
-        )
-
-
 def train(case: str, seed: int, steps: int, connection: Connection | None) -> list[list[object]]:
     learner = learner_of(case, seed, connection)
     data = load_data("digits", (1, 32, 32), 10, seed)
+    batches = Batches(data.train, partial(data.training_indices, batch_size=BATCH))
+    sizes = learner.scheduling.sizes(BATCH)
     learned: dict[int, list[Tensor]] = {}
     for part, _, tensor in learner.held():
         if tensor.requires_grad:
@@ -122,7 +112,8 @@ def train(case: str, seed: int, steps: int, connection: Connection | None) -> li
         losses: list[float] = []
         learner.gather(None)
         begun = time.perf_counter()
-        learner.learn(batches(learner, data, first), EVERY, BATCH, loss_of, update, losses.append)
+        here = batches_here(learner, batches, range(first, first + EVERY), sizes)
+        learner.learn(here, EVERY, BATCH, loss_of, update, losses.append)
         mean = sum(losses) / EVERY
         learner.gather(None)
         seconds += time.perf_counter() - begun

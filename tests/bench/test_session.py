@@ -16,8 +16,9 @@ from hgpart import channel_graph, flops, load_model, trace
 from hgpart.bench.plans import Subject, layout_of
 from hgpart.bench.results import summed_losses
 from hgpart.bench.session import Session
-from hgpart.bench.ways.job import Job, loss_of
+from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import all_ways, way_of
+from hgpart.run.training.loop import cross_entropy
 from hgpart.tracing.traced_model import example_inputs
 
 STEPS = 3
@@ -46,7 +47,7 @@ def plainly() -> tuple[list[float], dict[str, Tensor]]:
     losses = []
     for _ in range(STEPS):
         model.zero_grad()
-        loss = loss_of(model(images), labels)
+        loss = cross_entropy(model(images), labels)
         loss.backward()
         with torch.no_grad():
             for parameter in model.parameters():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from hgpart.run.training.batches import Batches
 from hgpart.run.training.data import Data, load_data
-from hgpart.run.training.loop import class_scores
+from hgpart.run.training.samples import Samples
 from hgpart.zoo import load_model
 
 
@@ -63,10 +63,20 @@ class Job:
         learned = [one for one in module.parameters() if one.requires_grad]
         return torch.optim.SGD(learned, lr=self.lr) if learned else None
 
-    def batches(self) -> Batches:
-        """What is trained on."""
+    def opened_data(self) -> Data:
+        """What is trained and tested on; raises an ArgumentError if it fills no batch."""
         data = load_data(self.data, self.input_shape, self.classes, self.seed)
-        return Batches(data, self.batch_size)
+        data.check_batch(self.batch_size)
+        return data
+
+    def batches(self) -> Batches:
+        """What is trained on, step by step."""
+        data = self.opened_data()
+        indices = partial(data.training_indices, batch_size=self.batch_size)
+        if data.test is not None:
+            return Batches(data.train, indices)
+        first = indices(0)
+        return Batches(_Kept(data.train), lambda step: first)
 
     def share(self, worker: int) -> range:
         """Which samples of a batch a worker has, where all have as many."""
@@ -74,36 +84,24 @@ class Job:
         return range(worker * each, (worker + 1) * each)
 
 
-class Batches:
-    """Images and labels of some samples of each step's batch; what is asked for is read."""
+class _Kept:
+    """Samples of which each choice that is asked for is read once."""
 
-    def __init__(self, data: Data, batch_size: int) -> None:
-        self.data, self.batch_size = data, batch_size
-        data.check_batch(batch_size)
-        self._kept: dict[tuple[str, Sequence[int]], Tensor] = {}
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+        self._known: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
-    def images(self, step: int, samples: Sequence[int]) -> Tensor:
-        """Images of some samples of a step's batch."""
-        return self._some("images", step, samples)
+    def __len__(self) -> int:
+        return len(self._samples)
 
-    def labels(self, step: int, samples: Sequence[int]) -> Tensor:
-        """Their classes."""
-        return self._some("labels", step, samples)
+    def images(self, indices: Sequence[int]) -> Tensor:
+        return self._get("images", indices)
 
-    def _some(self, what: str, step: int, samples: Sequence[int]) -> Tensor:
-        if self.data.test is not None:
-            return self._read(what, step, samples)
-        key = what, samples if isinstance(samples, range) else tuple(samples)
-        if key not in self._kept:
-            self._kept[key] = self._read(what, 0, samples)
-        return self._kept[key]
+    def labels(self, indices: Sequence[int]) -> Tensor:
+        return self._get("labels", indices)
 
-    def _read(self, what: str, step: int, samples: Sequence[int]) -> Tensor:
-        indices = self.data.training_indices(step, self.batch_size)
-        found: Tensor = getattr(self.data.train, what)([indices[at] for at in samples])
-        return found
-
-
-def loss_of(result: Any, labels: Tensor) -> Tensor:
-    """Cross entropy, as `hgpart train` has it."""
-    return functional.cross_entropy(class_scores(result, len(labels)), labels)
+    def _get(self, what: str, indices: Sequence[int]) -> Tensor:
+        key = what, tuple(indices)
+        if key not in self._known:
+            self._known[key] = getattr(self._samples, what)(indices)
+        return self._known[key]

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import rpc
 
-from hgpart.bench.ways.job import Job, loss_of
+from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import Way
 from hgpart.bench.ways.worker import Tick, Worker
+from hgpart.run.training.loop import cross_entropy
 
 _here: list[Server] = []  # this process's, if it is one: what the functions below are called of
 
@@ -155,7 +156,7 @@ class Client:
             images = self._batches.images(step, self._samples)
             labels = self._batches.labels(step, self._samples)
             self._model.zero_grad()
-            loss = loss_of(self._model(images), labels) * self._share
+            loss = cross_entropy(self._model(images), labels) * self._share
             loss.backward()  # type: ignore[no-untyped-call]
             self._push_and_fetch()
             losses.append(loss.item())

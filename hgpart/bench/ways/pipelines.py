@@ -13,12 +13,13 @@ from torch import Tensor, fx, nn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, pipeline
 from torch.nn.modules.batchnorm import _NormBase
 
-from hgpart.bench.ways.job import Job, loss_of
+from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Head
 from hgpart.bench.ways.way import Way
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.errors import PlacementError, first_line, is_out_of_memory
 from hgpart.run.processes.connection import connect
+from hgpart.run.training.loop import cross_entropy
 
 CHANGED = "a leaf Variable that requires grad is being used in an in-place operation"
 RULES = {"pipeline-gpipe": ScheduleGPipe, "pipeline-1f1b": Schedule1F1B}
@@ -104,7 +105,7 @@ class Stage:
         self._known = known  # in the state of earlier stages
         self._batches, self._size = job.batches(), job.batch_size
         count = way.scheduling.micro_batches
-        self._schedule: Any = RULES[way.name](stage, count, loss_fn=loss_of)
+        self._schedule: Any = RULES[way.name](stage, count, loss_fn=cross_entropy)
         self._optimizer = job.new_optimizer(stage.submod)
 
     def learn(self, first: int, count: int, tick: Tick) -> list[float]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from hgpart.bench.ways.job import Job, loss_of
+from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import Way
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.placement import place
@@ -16,6 +16,8 @@ from hgpart.plan import Plan
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import connect
+from hgpart.run.training.batches import batches_here
+from hgpart.run.training.loop import cross_entropy
 
 
 @contextmanager
@@ -45,25 +47,16 @@ class Part:
 
     def learn(self, first: int, count: int, tick: Tick) -> list[float]:
         """Run the part's share of steps, or of one stream of them."""
-        losses: list[float] = []
-        steps = self._steps(first, count)
-        run = steps, count, self._size, loss_of, self._update, losses.append, tick
-        self._learner.learn(*run)
-        return losses if self._learner.first else []
+        learner, losses = self._learner, list[float]()
+        sizes = learner.scheduling.sizes(self._size)
+        here = batches_here(learner, self._batches, range(first, first + count), sizes)
+        run = here, count, self._size, cross_entropy, self._update, losses.append, tick
+        learner.learn(*run)
+        return losses if learner.first else []
 
     def _update(self, part: int) -> None:
         if self._optimizer is not None:
             self._optimizer.step()
-
-    def _steps(self, first: int, count: int) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-        """Images and labels of the samples that the part reads, and of those that it ends."""
-        sizes = self._learner.scheduling.sizes(self._size)
-        read = [*self._learner.samples_read(sizes)]
-        ended = [*self._learner.samples_of_result(sizes)]
-        for step in range(first, first + count):
-            images = self._batches.images(step, read) if read else None
-            labels = self._batches.labels(step, ended) if ended else None
-            yield images, labels
 
     def state(self) -> Mapping[str, Tensor]:
         """Slices of parameters and buffers, each element in one part."""

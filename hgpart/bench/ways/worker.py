@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from hgpart.bench.ways.job import Batches, Job, loss_of
+from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import Way
+from hgpart.run.training.loop import cross_entropy
 
 Tick = Callable[[], None]
 
@@ -61,7 +62,7 @@ class Replica:
     ) -> None:
         self.module, self.first = module, first
         self._samples, self._share = samples, len(samples) / job.batch_size
-        self._batches: Batches = job.batches()
+        self._batches = job.batches()
         self._optimizer = job.new_optimizer(module)
 
     def learn(self, first: int, count: int, tick: Tick) -> list[float]:
@@ -72,7 +73,7 @@ class Replica:
             labels = self._batches.labels(step, self._samples)
             if self._optimizer is not None:
                 self._optimizer.zero_grad()
-            loss = loss_of(self.module(images), labels)
+            loss = cross_entropy(self.module(images), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             if self._optimizer is not None:
                 self._optimizer.step()

@@ -232,7 +232,7 @@ class _Wanted:
         from hgpart.report.races import print_races
 
         empty = Races(**about, until=until, epochs=epochs)
-        data = self.job.batches().data
+        data = self.job.opened_data()
         before = races_done(self.json, empty) if self.resume and self.json else {}
 
         def run(tell: Tell, on_row: Callable[[Any], None]) -> None:

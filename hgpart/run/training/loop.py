@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,11 @@ from hgpart.errors import ArgumentError, CheckpointError, RunError, not_one_of
 from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Totals
 from hgpart.run.learner import Learner, timeline_of
+from hgpart.run.training.batches import Batches, batches_here
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
 from hgpart.run.training.plateau import Plateau
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
-from hgpart.run.training.samples import Samples
 from hgpart.schedules.rules import LONGEST
 
 # What each optimizer takes where nothing is said. The loss of resnet50 rises by sgd with 0.01 and,
@@ -277,15 +278,16 @@ def _train(
     every = options.steps if checkpointing is None else checkpointing.every
     if options.decay:
         every = len(data.train) // options.batch_size  # an epoch
+    size, sizes = options.batch_size, learner.scheduling.sizes(options.batch_size)
+    batches = Batches(data.train, partial(data.training_indices, batch_size=size))
     plateau = Plateau(options.rates["lr"])
     learner.count_anew()
     totals = learner.totals()
     count = 0  # of steps in a row
     for end in _drains(before, options.steps, every):
         count = end - len(losses)
-        batches = _batches(learner, data, range(len(losses), end), options.batch_size)
-        size = options.batch_size
-        run = batches, count, size, cross_entropy, update, on_loss, keep_events
+        here = batches_here(learner, batches, range(len(losses), end), sizes)
+        run = here, count, size, cross_entropy, update, on_loss, keep_events
         stale.append(learner.learn(*run))
         if learner.scheduling.is_stream:
             events.append(tuple(learner.events))
@@ -368,14 +370,17 @@ def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
         return None
     learner.train(False)
     count, correct = len(data.test), 0
+    firsts, sizes = range(0, count, batch_size), (batch_size,)
+    batches = Batches(
+        data.test, lambda first: [at % count for at in range(first, first + batch_size)]
+    )
     with torch.no_grad():
-        for first in range(0, count, batch_size):
-            indices = [at % count for at in range(first, first + batch_size)]
-            images, labels = _samples(learner, data.test, indices, (batch_size,))
+        tests = batches_here(learner, batches, firsts, sizes)
+        for first, (images, labels) in zip(firsts, tests, strict=True):
             result = learner.forward(images, batch_size)
             if labels is not None:
-                right = class_scores(result, len(labels)).argmax(1).cpu() == labels
-                scored = learner.samples_of_result((batch_size,))
+                right = class_scores(result, len(labels)).argmax(1).cpu() == labels.cpu()
+                scored = learner.samples_of_result(sizes)
                 counts = torch.tensor([first + at < count for at in scored])
                 correct += int((right & counts).sum())
     learner.train(True)
@@ -465,28 +470,6 @@ def _shares(sizes: Sequence[Sequence[int]]) -> str:
     '2+4, 1+4'
     """
     return ", ".join(dict.fromkeys("+".join(map(str, one)) for one in sizes))
-
-
-def _batches(
-    learner: Learner, data: Data, steps: Sequence[int], batch_size: int
-) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-    """Images and labels of steps, where they are needed."""
-    sizes = learner.scheduling.sizes(batch_size)
-    for step in steps:
-        indices = data.training_indices(step, batch_size)
-        images, labels = _samples(learner, data.train, indices, sizes)
-        yield images, None if labels is None else labels.to(learner.device)
-
-
-def _samples(
-    learner: Learner, samples: Samples, indices: Sequence[int], sizes: Sequence[int]
-) -> tuple[Tensor | None, Tensor | None]:
-    """Images of a batch that are looked at here, and labels of results that are here."""
-    read, scored = learner.samples_read(sizes), learner.samples_of_result(sizes)
-    return (
-        samples.images([indices[at] for at in read]) if read else None,
-        samples.labels([indices[at] for at in scored]) if scored else None,
-    )
 
 
 def cross_entropy(result: Any, labels: Tensor) -> Tensor:
