@@ -26,7 +26,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from slice_times import known, least_bytes
-from torch import Tensor
 from torch.nn import functional
 
 import hgpart
@@ -91,11 +90,9 @@ def train(case: str, seed: int, steps: int, connection: Connection | None) -> li
     data = load_data("digits", (1, 32, 32), 10, seed)
     batches = Batches(data.train, partial(data.training_indices, batch_size=BATCH))
     sizes = learner.scheduling.sizes(BATCH)
-    learned: dict[int, list[Tensor]] = {}
-    for part, _, tensor in learner.held():
-        if tensor.requires_grad:
-            learned.setdefault(part, []).append(tensor)
-    optimizers = {part: torch.optim.SGD(several, **RATES) for part, several in learned.items()}
+    optimizers = {
+        part: torch.optim.SGD(learned, **RATES) for part, learned in learner.learned().items()
+    }
 
     def update(part: int) -> None:
         if part in optimizers:

@@ -27,27 +27,14 @@ class Learner:
     Parameters
     ----------
     model : nn.Module
-
-    Attributes
-    ----------
-    processes : int
-        That the model is divided among.
-    scheduling : Scheduling
-        Of a step.
-    norms : str
-        What updates running statistics, as `hgpart.place` takes it.
-    first : bool
-        Whether this process is the one that writes and prints.
-    device : torch.device
-        Where labels go.
-    dtype : torch.dtype
-        Of the images.
     """
 
-    processes = 1
-    scheduling = Scheduling("sequential")
-    norms = "micro-batch"
-    first = True
+    processes = 1  # that the model is divided among
+    scheduling = Scheduling("sequential")  # of a step
+    norms = "micro-batch"  # what updates running statistics, as `hgpart.place` takes it
+    first = True  # whether this process is the one that writes and prints
+    device: torch.device  # where labels go
+    dtype: torch.dtype  # of the images
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -118,14 +105,10 @@ class Learner:
 
         Returns the `Schedule.staleness` of what is no step of its own; else nothing.
         """
-        parts: dict[int, list[nn.Parameter]] = {}
-        for part, _, tensor in self.held():
-            if isinstance(tensor, nn.Parameter):
-                parts.setdefault(part, []).append(tensor)
-        losses = Losses(self, on_loss, behind=1)
+        losses, learned = Losses(self, on_loss, behind=1), self.learned()
         for images, targets in batches:
             loss = self.step(images, targets, batch_size, loss_fn)
-            for part, parameters in parts.items():
+            for part, parameters in learned.items():
                 update(part)
                 for parameter in parameters:
                     parameter.grad = None
@@ -177,6 +160,14 @@ class Learner:
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield 0, Slice(name, tuple(tensor.shape)), tensor
+
+    def learned(self) -> dict[int, list[nn.Parameter]]:
+        """Those parameters of each part here that learn, if it has some."""
+        parts: dict[int, list[nn.Parameter]] = {}
+        for part, _, tensor in self.held():
+            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+                parts.setdefault(part, []).append(tensor)
+        return parts
 
     def whole_state(self) -> dict[str, Tensor] | None:
         """The model's own state_dict, in the first process; all call it."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from hgpart.errors import ArgumentError, CheckpointError, RunError, not_one_of
@@ -479,10 +479,6 @@ def cross_entropy(result: Any, labels: Tensor) -> Tensor:
 
 def _optimizers(learner: Learner, options: TrainingOptions) -> dict[int, torch.optim.Optimizer]:
     """Of each part that has something to learn: what it does, it does element by element."""
-    tensors: dict[int, list[Tensor]] = {}
-    for part, _, tensor in learner.held():
-        if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
-            tensors.setdefault(part, []).append(tensor)
     rates: Mapping[str, Any] = options.rates
     kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.SGD
-    return {part: kind(learned, **rates) for part, learned in tensors.items()}
+    return {part: kind(learned, **rates) for part, learned in learner.learned().items()}
