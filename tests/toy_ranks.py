@@ -278,7 +278,7 @@ def agree_on_many(connection, seeds):
         agree(connection, seed)
     assert connection.gather(str(connection.rank)) == [str(p) for p in range(connection.k)]
     known = 0.1 if connection.rank == 1 else None
-    assert connection.share(known, source=1) == 0.1
+    assert connection.share_later(known, source=1)() == 0.1
 
 
 def agree_in_micro_batches(connection, seed, rule, micro_batches):

@@ -106,12 +106,11 @@ class Connection:
         self.guard(lambda: dist.gather_object(value, values), "told rank 0 what it has", 0)
         return values
 
-    def share(self, value: float | None, source: int) -> float:
-        """Tell all processes a number that the process `source` has; all call it."""
-        return self.share_later(value, source)()
-
     def share_later(self, value: float | None, source: int) -> Callable[[], float]:
-        """The same, where nobody waits before calling what is returned."""
+        """Tell all processes a number that the process `source` has; all call it.
+
+        Nobody waits before calling what is returned.
+        """
         number = torch.tensor([value or 0.0], dtype=torch.float64)
         doing = f"shared what rank {source} has"
         work = self.guard(lambda: dist.broadcast(number, source, async_op=True), doing, source)
