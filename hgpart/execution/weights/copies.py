@@ -24,10 +24,13 @@ from hgpart.execution.weights.exchanges import (
     Elements,
     Exchange,
     Key,
+    Pair,
     add,
+    add_all,
     is_every,
     packed,
     put,
+    put_if_other,
     taken,
     unpacked,
 )
@@ -121,6 +124,7 @@ class Copies:
         self._adds_up = False
         # As gradients come about: of the last layer first, of one layer in the order of exchanges.
         self.backward = [number for layer in reversed(_by_layer(weights)) for number in layer]
+        self._known_types: dict[Exchange, list[torch.dtype]] = {}
         self.buffers: dict[int, Tensor] = {}  # where gradients arrive, by number
 
     def of_step(self, step: nn.Module) -> Sequence[int]:
@@ -230,6 +234,11 @@ class Copies:
         return sum(elements.count * dtype.itemsize for elements, dtype in sizes)
 
     def _types(self, exchange: Exchange) -> list[torch.dtype]:
+        if exchange not in self._known_types:  # there are other copies when the model is cast
+            self._known_types[exchange] = self._found_types(exchange)
+        return self._known_types[exchange]
+
+    def _found_types(self, exchange: Exchange) -> list[torch.dtype]:
         if exchange.owner in self._here:
             keys = [(exchange.owner, one.key) for one in exchange.elements]
         else:
@@ -248,18 +257,19 @@ class Copies:
         An autograd graph that has a copy takes notice of what is put there.
         """
         pieces = unpacked(body, exchange, self._types(exchange))
-        for elements, values in zip(exchange.elements, pieces, strict=True):
-            for copy in elements.copies:
-                tensor = self._tensor(exchange.holder, copy.key)
-                given = taken(values, copy.among).to(tensor.device)
-                there = taken(tensor, copy.places)
-                if given.data_ptr() == there.data_ptr():  # it is where it belongs
-                    continue
-                if not torch.equal(there, given):
-                    if exchange.owner == exchange.holder:
-                        # The weights may lie within the copy, and NaN never equals itself.
-                        given = given.clone()
-                    put(tensor, copy.places, given)
+        pairs = [
+            (self._tensor(exchange.holder, copy.key), copy.places, taken(values, copy.among))
+            for elements, values in zip(exchange.elements, pieces, strict=True)
+            for copy in elements.copies
+        ]
+        if exchange.owner != exchange.holder:
+            put_if_other(pairs)
+            return
+        for tensor, places, given in pairs:
+            there = taken(tensor, places)
+            if given.data_ptr() != there.data_ptr() and not torch.equal(there, given):
+                # The weights may lie within the copy, and NaN never equals itself.
+                put(tensor, places, given.clone())
 
     def memory(self, exchange: Exchange) -> Tensor | None:
         """The bytes of a copy of the holder's, where it has the same elements in this order."""
@@ -314,6 +324,7 @@ class Copies:
 
     def hand_over(self, exchange: Exchange, leaves: Leaves | None = None) -> None:
         """Give a part's parameters the gradients that its own copies, or leaves, have."""
+        pairs = list[Pair]()
         for elements in exchange.elements:
             tensor = self._tensor(exchange.owner, elements.key)
             total = self._gradient(exchange, elements, leaves)
@@ -324,10 +335,12 @@ class Copies:
                 continue
             if tensor.grad is None:
                 tensor.grad = torch.zeros_like(tensor)
-            add(tensor.grad, elements.places, total)
+            pairs.append((tensor.grad, elements.places, total))
+        add_all(pairs)
 
     def add_gradients(self, exchange: Exchange, body: Tensor) -> None:
         """Add them to the owner's; what was frozen after it was placed gets none."""
+        pairs = list[Pair]()
         pieces = unpacked(body, exchange, self._types(exchange))
         for elements, values in zip(exchange.elements, pieces, strict=True):
             tensor = self._tensor(exchange.owner, elements.key)
@@ -338,7 +351,8 @@ class Copies:
                 if not values.any():  # nobody has one: neither would the model
                     continue
                 tensor.grad = torch.zeros_like(tensor)
-            add(tensor.grad, elements.places, values)
+            pairs.append((tensor.grad, elements.places, values))
+        add_all(pairs)
 
     def clear(self) -> None:
         """Forget the gradients of copies that are here: they were taken, or a pass has failed."""

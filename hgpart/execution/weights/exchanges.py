@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,19 +89,24 @@ def is_every(places: Places) -> bool:
 
 def packed(pieces: Sequence[Tensor]) -> Tensor:
     """Flat tensors as one, in bytes."""
-    found = [piece.contiguous().view(torch.uint8) for piece in pieces]
-    return found[0] if len(found) == 1 else torch.cat(found)
+    if len(pieces) == 1:
+        return pieces[0].contiguous().view(torch.uint8)
+    if len({piece.dtype for piece in pieces}) == 1:
+        return torch.cat([*pieces]).view(torch.uint8)
+    return torch.cat([piece.contiguous().view(torch.uint8) for piece in pieces])
 
 
-def unpacked(body: Tensor, exchange: Exchange, types: Sequence[torch.dtype]) -> Iterator[Tensor]:
+def unpacked(body: Tensor, exchange: Exchange, types: Sequence[torch.dtype]) -> Sequence[Tensor]:
     """The flat tensors of an exchange."""
-    at = 0
-    for elements, dtype in zip(exchange.elements, types, strict=True):
-        piece = body[at : at + elements.count * dtype.itemsize]
-        at += len(piece)
-        if piece.storage_offset() % dtype.itemsize:
-            piece = piece.clone()
-        yield piece.view(dtype)
+    counts = [elements.count for elements in exchange.elements]
+    if len({*types}) == 1 and body.storage_offset() % types[0].itemsize == 0:
+        return torch.split(body.view(types[0]), counts)
+    sizes = [count * dtype.itemsize for count, dtype in zip(counts, types, strict=True)]
+    pieces = zip(torch.split(body, sizes), types, strict=True)
+    return [
+        (piece.clone() if piece.storage_offset() % dtype.itemsize else piece).view(dtype)
+        for piece, dtype in pieces
+    ]
 
 
 def taken(tensor: Tensor, places: Places) -> Tensor:
@@ -111,6 +116,51 @@ def taken(tensor: Tensor, places: Places) -> Tensor:
         return tensor.detach()[places.start // each : places.stop // each].reshape(-1)
     flat = tensor.detach().reshape(-1)
     return flat[places.to(flat.device) if isinstance(places, Tensor) else places]
+
+
+Pair = tuple[Tensor, Places, Tensor]  # a tensor, some places in it, and values for these
+
+
+def put_if_other(pairs: Sequence[Pair]) -> None:
+    """Write some elements, if any of them is another; it is many times as fast for all at once."""
+    views, values = list[Tensor](), list[Tensor]()
+    for tensor, places, given in pairs:
+        given, view = given.to(tensor.device), _view(tensor, places)
+        if view is None:
+            if not torch.equal(taken(tensor, places), given):
+                put(tensor, places, given)
+        elif view.data_ptr() != given.data_ptr():  # else it is where it belongs
+            views.append(view)
+            values.append(given)
+    alike = len({(view.dtype, view.device) for view in views}) == 1
+    if alike and not torch.equal(torch.cat(views), torch.cat(values)):
+        torch._foreach_copy_(views, values)
+    elif not alike:
+        for view, given in zip(views, values, strict=True):
+            if not torch.equal(view, given):
+                view.copy_(given)
+
+
+def add_all(pairs: Sequence[Pair]) -> None:
+    """Add to some elements, as `add`; it is many times as fast for all at once."""
+    views, values = list[Tensor](), list[Tensor]()
+    for tensor, places, given in pairs:
+        view = _view(tensor, places)
+        if view is None:
+            add(tensor, places, given)
+        else:
+            views.append(view)
+            values.append(given)
+    if views:
+        torch._foreach_add_(views, values)
+
+
+def _view(tensor: Tensor, places: Places) -> Tensor | None:
+    """Some elements, flat, in the tensor's own memory, where they lie so."""
+    if not isinstance(places, slice) or not tensor.is_contiguous():
+        return None
+    flat = tensor.detach().view(-1)
+    return flat if is_every(places) else flat[places]
 
 
 def put(tensor: Tensor, places: Places, values: Tensor) -> None:
