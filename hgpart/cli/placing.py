@@ -118,7 +118,7 @@ class Placing:
         file, and in training for norms of a single sample or of the batch; slices may have few.
         """
         if scheduling.is_stream:
-            from hgpart.placement.micro_batches import (
+            from hgpart.placement.batches.streams import (
                 check_norms_of_stream,
                 check_slices_of_stream,
             )

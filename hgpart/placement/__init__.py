@@ -20,8 +20,11 @@ say how operators are cut), `steps`, and `slices` (what a part holds of the mode
 `batch_shares` (which are computed as one), `interleaving` (in which order parts go through them),
 `joining`, `samples` and `joined_graph` (which of their steps are one, and how that is made),
 `owners` (whose the parameters are), `messages` (which of them travel together), `exchanges` and
-`copies` (what parts have of each other's state), `statistics` (of norms of all shares). In
-`as_module`: `original_modules` (what `modules()` lists), `whole_tensors` (who needs them).
+`copies` (what parts have of each other's state), `statistics` (of norms of all shares).
+
+In `batches`: `micro_batches` (what a batch is divided into), `loss_counts` (what its loss is a mean
+over), `streams` (of batches). In `as_module`: `parts` (the submodules), `original_modules` (what
+`modules()` lists), `whole_tensors` (who needs them).
 """
 
 from __future__ import annotations

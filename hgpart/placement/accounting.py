@@ -23,8 +23,8 @@ from hgpart.execution.program import PartProgram, receive
 from hgpart.execution.records.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.shares import part_shares
+from hgpart.placement.batches.micro_batches import named_by_share
 from hgpart.placement.building.blueprint import UNUSED
-from hgpart.placement.micro_batches import named_by_share
 from hgpart.placement.rehearsal import Moments, Rehearsal, StepRehearsal, rehearse
 from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.schedules.message_bytes import message_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import ChainMap, OrderedDict, deque
+from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +11,6 @@ from functools import partial, reduce
 from itertools import chain
 from operator import add
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,22 +36,21 @@ from hgpart.placement.as_module.original_modules import (
     set_modes,
     skeleton,
 )
+from hgpart.placement.as_module.parts import Parts
 from hgpart.placement.as_module.whole_tensors import warn_of_optimizers
+from hgpart.placement.batches.micro_batches import schedule_for_mode
+from hgpart.placement.batches.streams import (
+    StreamedBatches,
+    StreamedLosses,
+    check_modules_of_stream,
+    sum_of_parts,
+)
 from hgpart.placement.building.blueprint import UNUSED, Blueprint
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import (
     float_type,
 )
 from hgpart.placement.held_state import HeldState, assembled
-from hgpart.placement.micro_batches import (
-    StreamedBatches,
-    check_buffers_of_stream,
-    check_modules_of_stream,
-    check_norms_of_stream,
-    check_slices_of_stream,
-    check_stream,
-    schedule_for_mode,
-)
 from hgpart.placement.mode_programs import (
     build_programs,
     in_dtype,
@@ -62,7 +60,6 @@ from hgpart.placement.mode_programs import (
     with_unused,
 )
 from hgpart.placement.other_forms import does_the_same, programs_of, retraced
-from hgpart.placement.parts import Parts
 from hgpart.placement.programs import Programs
 from hgpart.placement.shares.exchanges import Holding, exchanges
 from hgpart.placement.shares.messages import buckets_of
@@ -362,7 +359,7 @@ class Placement(nn.Module):
             scores = self.runtime.step(schedule, batches, score)
         if loss_fn is not None:
             losses = [reduce(add, scores[part]) for part in sorted(scores)]
-            return _total(losses)
+            return sum_of_parts(losses)
         by_part = {part: [iter(each) for each in found] for part, found in scores.items()}
         parts = self.programs.output_parts
         return [
@@ -427,21 +424,10 @@ class Placement(nn.Module):
         """
         if self._has_all:
             self._follow()
-        self.check_stream(schedule, stash)
+        self.programs.check_stream(schedule, stash)
         check_modules_of_stream(self.programs.submodule(part) for part in self.programs.parts)
         self._last = self.form, False
-        waiting = {part: deque[torch.Tensor]() for part in sorted({*self.programs.output_parts})}
-        losses: list[torch.Tensor] = []
-        telling = Lock()
-
-        def tell(part: int, loss: torch.Tensor | None) -> None:
-            if loss is None:
-                return
-            with telling:  # each part in its own thread
-                waiting[part].append(loss)
-                if all(waiting.values()):
-                    losses.append(_total([several.popleft() for several in waiting.values()]))
-                    on_loss(losses[-1])
+        losses = StreamedLosses(parts := {*self.programs.output_parts}, on_loss)
 
         def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
             tensors = self.programs.tensors_of(inputs)
@@ -449,18 +435,10 @@ class Placement(nn.Module):
             (values,) = self.divided(tensors, sizes)
             return values, partial(self.programs.score, targets, loss_fn, sizes)
 
-        source = StreamedBatches(batches, schedule.micro_batches, begun, len(waiting))
+        source = StreamedBatches(batches, schedule.micro_batches, begun, len(parts))
         with self.copies_in_flight():
-            self.runtime.stream(schedule, source.values(), source.score, update, tell, stash)
-        return losses
-
-    def check_stream(self, schedule: Schedule, stash: bool) -> None:
-        """Raise an ArgumentError unless a stream can go by a schedule, as all processes find."""
-        check_norms_of_stream("batch" if self.programs.has_norms_of_batch else self.programs.norms)
-        check_buffers_of_stream(self.programs.blueprint)
-        if len(self.programs.shares) > 1:
-            check_slices_of_stream(stash=stash)
-        check_stream(schedule, stash)
+            self.runtime.stream(schedule, source.values(), source.score, update, losses.tell, stash)
+        return losses.losses
 
     @contextmanager
     def copies_in_flight(self) -> Iterator[None]:
@@ -1145,15 +1123,6 @@ class Placement(nn.Module):
         """
         with opened_weights(path, self._state.original) as state:
             self.load_state_dict(state)
-
-
-def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Of parts, to the bit what processes make of them, that tell each other numbers."""
-    first, *others = losses
-    if not others:
-        return first
-    total = reduce(add, (loss.to(first.device, torch.float64) for loss in losses))
-    return total.to(first.dtype)
 
 
 def _gradients_wanted(inputs: Sequence[torch.Tensor | None]) -> bool:

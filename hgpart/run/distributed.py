@@ -19,12 +19,8 @@ from hgpart.execution.program import PartProgram
 from hgpart.execution.runtime import Pass, Placed, RunRecord, Runtime
 from hgpart.execution.step_run import Score
 from hgpart.placement import Placement
-from hgpart.placement.micro_batches import (
-    StreamedBatches,
-    check_loss,
-    check_modules_of_stream,
-    schedule_for_mode,
-)
+from hgpart.placement.batches.micro_batches import check_loss, schedule_for_mode
+from hgpart.placement.batches.streams import StreamedBatches, check_modules_of_stream
 from hgpart.run.pass_results import guarded
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.rank import Rank
@@ -420,7 +416,7 @@ class DistributedModel(nn.Module):
         self._forget_pass()
         placement = self.placement
         several = len(placement.programs.shares) > 1
-        placement.check_stream(schedule, stash)
+        placement.programs.check_stream(schedule, stash)
         check_size(batch_size)
         with self._together.whole_pass():
             self._together.check_same(

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.placement import Placement
-from hgpart.placement.loss_counts import class_loss
-from hgpart.placement.micro_batches import Counts
+from hgpart.placement.batches.loss_counts import class_loss
+from hgpart.placement.batches.micro_batches import Counts
 from hgpart.run.processes.agreement import Agreement, Batch
 from hgpart.run.processes.connection import Connection
 
