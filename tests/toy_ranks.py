@@ -104,11 +104,13 @@ class Toy(nn.Module):
     def programs(self):
         return self
 
+    forms = passes = copies = held_state = programs
+
     @cached_property
     def placed(self):
         return Placed(self.k, (), self.parts, self.output_parts)
 
-    def copies_in_flight(self):
+    def in_flight(self, parameters):
         return nullcontext()  # there are none
 
     def takes(self, batch_size):

@@ -137,7 +137,7 @@ class Placing:
 
         with Stages() as stage, stage("check"), redirect_stdout(sys.stderr):
             placement = self.without_memory(training)
-            placement.for_batch(batch_size).check_samples(sizes)
+            placement.for_batch(batch_size).passes.check_samples(sizes)
             wanted_schedule(placement, scheduling, training, batch_size=batch_size)
 
     def without_memory(self, training: bool) -> Placement:

@@ -104,6 +104,11 @@ class Programs:
         """The number of all parts."""
         return self.blueprint.partition.k
 
+    @property
+    def has_all_parts(self) -> bool:
+        """Whether this process holds all parts."""
+        return len(self.parts) == self.k
+
     @cached_property
     def partition(self) -> Partition:
         """The plan's; in another form than the plan's, the same of that form's layers.

@@ -82,7 +82,7 @@ class DistributedModel(nn.Module):
                 "is one for each part"
             )
         own = [held for held, _ in placement.held(connection.rank)]
-        placement.check_coverage(chain.from_iterable(connection.gather(own)))
+        placement.held_state.check_coverage(chain.from_iterable(connection.gather(own)))
         self._begin(placement, connection)
 
     def _begin(self, placement: Placement, connection: Connection) -> None:
@@ -168,10 +168,10 @@ class DistributedModel(nn.Module):
         )
         self.for_batch(batch)
         here = self._here(given)
-        self.placement.check_alike((batch,))
+        self.placement.passes.check_alike((batch,))
         learns = torch.is_grad_enabled()
         with self._together.whole_pass():
-            (values,) = self.placement.batches(here, (batch,), rank)
+            (values,) = self.placement.passes.batches(here, (batch,), rank)
             with self.placement.programs.batch():
                 begun = self.runtime.forward(values, batch, learns)
             self._ended()
@@ -277,10 +277,10 @@ class DistributedModel(nn.Module):
             schedule = schedule_for_mode(self.runtime.whole_batch, loss_fn is not None)
         sizes = micro_batch_sizes(batch, micro_batches)
         here = self._here(given)
-        self.placement.check_alike(sizes)
+        self.placement.passes.check_alike(sizes)
         programs = self.placement.programs
         with self._together.whole_pass():
-            batches = self.placement.divided(here, sizes, rank)
+            batches = self.placement.passes.divided(here, sizes, rank)
             made: dict[int, Score] = {}
             if self.makes_result:  # now, as all that processes do together has one order
                 asked = targets, loss_fn, sizes, rank
@@ -312,7 +312,7 @@ class DistributedModel(nn.Module):
         placement, rank = self.placement, self.connection.rank
         mine = [(held, tensor.detach().cpu()) for held, tensor in placement.held(rank)]
         every = self.connection.collect(mine)
-        return None if every is None else placement.whole_state(chain.from_iterable(every))
+        return None if every is None else placement.held_state.whole(chain.from_iterable(every))
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -435,7 +435,7 @@ class DistributedModel(nn.Module):
             size = None if several else placement.programs.arguments.batch_size(given)
             if size not in (None, batch_size):
                 raise ArgumentError(f"a batch of {size}: accepted are batches of {batch_size}")
-            (values,) = placement.divided(self._here(given), (batch_size,), rank)
+            (values,) = placement.passes.divided(self._here(given), (batch_size,), rank)
             options: dict[str, Any] = {
                 "alone": True,
                 "total": None if several else self._together.total,
@@ -446,7 +446,7 @@ class DistributedModel(nn.Module):
 
         rank, makes_result = self.connection.rank, self.makes_result
         source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
-        with self._together.whole_pass(), placement.copies_in_flight():
+        with self._together.whole_pass(), placement.copies.in_flight(placement.parameters()):
             check_modules_of_stream([self.program.module])
             runs = schedule, source.values(), source.score, update, tell, stash
             self.runtime.stream(*runs, batch_size)
@@ -487,15 +487,15 @@ class DistributedModel(nn.Module):
         PlacementError
             As `Placement.for_batch`; if it can't be on one rank, all stay as they were.
         """
-        if self.placement.takes(batch_size):  # as all ranks find
+        if self.placement.forms.takes(batch_size):  # as all ranks find
             return self
-        return self._for_sizes(self.placement.form.sizes, batch_size)
+        return self._for_sizes(self.placement.forms.present.sizes, batch_size)
 
     def _for_sizes(self, sizes: Sizes, batch_size: int | None) -> DistributedModel:
-        before = self.placement.form
+        before = self.placement.forms.present
         failed: Exception | None = None
         try:
-            self.placement.for_sizes(sizes, batch_size)
+            self.placement.forms.for_sizes(sizes, batch_size)
         except Exception as error:
             failed = error
         reasons = self.connection.gather(failed and str(failed))
@@ -503,7 +503,7 @@ class DistributedModel(nn.Module):
             raise failed
         for rank, reason in enumerate(reasons):
             if reason is not None:
-                self.placement.for_sizes(before.sizes, before.batch_size)
+                self.placement.forms.for_sizes(before.sizes, before.batch_size)
                 raise PlacementError(f"rank {rank} can't have a batch of these sizes: {reason}")
         return self
 

@@ -164,7 +164,7 @@ def measure(
 def _run(placement: Placement, learner: Learner, images: Tensor, count: int) -> None:
     """One pass, or two; of a stream, of some batches."""
     placement.zero_grad()
-    placement.let_weights_travel()  # as behind an update, which there is none of
+    placement.copies.let_weights_travel()  # as behind an update, which there is none of
     if learner.scheduling.is_stream:
         losses: list[Loss] = []
         batches = repeat((images, None), count)

@@ -92,11 +92,12 @@ class StreamedLosses:
 
     Attributes
     ----------
-    losses : list of Tensor
+    told : list of Tensor
+        Those of the batches that all parts have told.
     """
 
     def __init__(self, parts: Iterable[int], on_loss: Callable[[torch.Tensor], object]) -> None:
-        self.losses: list[torch.Tensor] = []
+        self.told: list[torch.Tensor] = []
         self._waiting = {part: deque[torch.Tensor]() for part in sorted({*parts})}
         self._on_loss, self._telling = on_loss, Lock()
 
@@ -108,8 +109,8 @@ class StreamedLosses:
             self._waiting[part].append(loss)
             if all(self._waiting.values()):
                 several = [waiting.popleft() for waiting in self._waiting.values()]
-                self.losses.append(sum_of_parts(several))
-                self._on_loss(self.losses[-1])
+                self.told.append(sum_of_parts(several))
+                self._on_loss(self.told[-1])
 
 
 def sum_of_parts(losses: Sequence[torch.Tensor]) -> torch.Tensor:
