@@ -78,8 +78,8 @@ def _of_plan(plan: Plan, model: nn.Module | None) -> Report:
 
 
 def _of_placement(placed: Placement) -> Report:
-    if not placed.is_as_placed:
-        now, first = placed.form, placed.placed_for
+    if not placed.forms.is_as_placed:
+        now, first = placed.forms.present, placed.forms.first
         raise ArgumentError(
             f"plot of a placement at inputs of {now.said_beside(first)}: accepted is one at "
             f"{first.said_beside(now)}, which it was placed for, as its work is of these"

@@ -191,7 +191,7 @@ class _Training:
         for step in range(STEPS):
             torch.manual_seed(step)
             if not self.trial.adds_up:  # bytes are then those of the table
-                self.placement.let_weights_travel()
+                self.placement.copies.let_weights_travel()
             inputs = [*self.trial.batches[step % len(self.trial.batches)]]
             if made is None:
                 self._call(inputs)

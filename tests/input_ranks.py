@@ -122,12 +122,12 @@ def refused(placed: DistributedModel, inputs: dict[str, Any], larger: dict[str, 
         if not said[4:]:
             switch = placement.for_inputs
         elif placed.connection.rank:
-            placement.for_sizes = cannot
+            placement.forms.for_sizes = cannot
         try:
             switch(larger)
         except HgpartError as error:
             said.append(str(error))
-    vars(placement).pop("for_sizes", None)
+    vars(placement.forms).pop("for_sizes", None)
     placed.step(inputs, TARGETS, mse_loss)
     try:
         placed.step({**inputs, "mask": None}, TARGETS, mse_loss)

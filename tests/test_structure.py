@@ -24,7 +24,7 @@ ORDER = [
     *("schedules", "schedules.rules", "schedule_wanted", "plan", "partitioned_model"),
     *("execution.weights", "execution.records", "execution", "execution.threads"),
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
-    *("placement.as_module", "placement", "timing", "prediction"),
+    *("placement.batches", "placement.as_module", "placement", "timing", "prediction"),
     *("run.processes", "machines.calibration", "run", "run.training", "timecut"),
     *("bench.ways", "bench", "recommendation"),
     *("compare", "report", "report.machine", "report.partition", "report.prediction"),

@@ -32,8 +32,8 @@ from hgpart.execution.program import PartProgram, receive, send
 from hgpart.execution.records.totals import Timing, Traffic
 from hgpart.execution.runtime import Placed
 from hgpart.execution.transfers import WHOLE, Transfer, TransferredTensor
-from hgpart.placement import Placement
-from hgpart.placement.micro_batches import score_of
+from hgpart.placement.batches.micro_batches import score_of
+from hgpart.placement.programs import Programs
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import connect
 from hgpart.run.processes.post import Post
@@ -82,7 +82,7 @@ class Toy(nn.Module):
     inputs = ("x",)
     arguments = arguments_of(nn.Identity(), torch.zeros(2, WIDTHS[0]))
     norms, has_norms_of_batch = "micro-batch", False
-    check_stream = Placement.check_stream
+    check_stream = Programs.check_stream
     blueprint = SimpleNamespace(carriers={})  # no buffer is computed from parameters
     output_part = 0
     output_parts, operands, shares = (0,), {"x"}, (WHOLE,)
@@ -104,11 +104,13 @@ class Toy(nn.Module):
     def programs(self):
         return self
 
+    forms = passes = copies = held_state = programs
+
     @cached_property
     def placed(self):
         return Placed(self.k, (), self.parts, self.output_parts)
 
-    def copies_in_flight(self):
+    def in_flight(self, parameters):
         return nullcontext()  # there are none
 
     def takes(self, batch_size):

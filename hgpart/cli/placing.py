@@ -118,7 +118,7 @@ class Placing:
         file, and in training for norms of a single sample or of the batch; slices may have few.
         """
         if scheduling.is_stream:
-            from hgpart.placement.micro_batches import (
+            from hgpart.placement.batches.streams import (
                 check_norms_of_stream,
                 check_slices_of_stream,
             )
@@ -137,7 +137,7 @@ class Placing:
 
         with Stages() as stage, stage("check"), redirect_stdout(sys.stderr):
             placement = self.without_memory(training)
-            placement.for_batch(batch_size).check_samples(sizes)
+            placement.for_batch(batch_size).passes.check_samples(sizes)
             wanted_schedule(placement, scheduling, training, batch_size=batch_size)
 
     def without_memory(self, training: bool) -> Placement:

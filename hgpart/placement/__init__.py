@@ -2,10 +2,11 @@
 
 One idea a file, in the order in which a placement comes about: `programs` (what parts do in one
 form, and what follows from it), `mode_programs` and `other_forms` (how they are made: of training
-and evaluation, of sizes of inputs), `micro_batches` (what a batch is divided into), `held_state`
-(the tensors), `placement` (the module), `param_groups` (its parameters, for an optimizer),
-`pipeline_stages` (its parts as functions of tensors); `expected` is what its passes should send,
-`rehearsal` and `accounting` are its report.
+and evaluation, of sizes of inputs), `held_state` (the tensors), `forms` (the programs of all forms,
+and which is the present one), `copies_by_form` (what parts have of each other's state), `passes`
+(what a pass begins with), `placement` (the module), `param_groups` (its parameters, for an
+optimizer), `pipeline_stages` (its parts as functions of tensors); `expected` is what its passes
+should send, `rehearsal` and `accounting` are its report.
 
 In `building`: `shipments` (which channels go where, as `execution.transfers`), `blueprint` (all
 that the parts have in common), `order` (of layers, over the shares of a batch), `part_graph`,
@@ -20,8 +21,12 @@ say how operators are cut), `steps`, and `slices` (what a part holds of the mode
 `batch_shares` (which are computed as one), `interleaving` (in which order parts go through them),
 `joining`, `samples` and `joined_graph` (which of their steps are one, and how that is made),
 `owners` (whose the parameters are), `messages` (which of them travel together), `exchanges` and
-`copies` (what parts have of each other's state), `statistics` (of norms of all shares). In
-`as_module`: `original_modules` (what `modules()` lists), `whole_tensors` (who needs them).
+`copies` (what parts have of each other's state), `statistics` (of norms of all shares).
+
+In `batches`: `micro_batches` (what a batch is divided into), `loss_counts` (what its loss is a mean
+over), `streams` (of batches). In `as_module`: `parts` (the submodules), `settings` (what users set
+on the model's modules), `original_modules` (what `modules()` lists), `listing_module` (the module
+that lists them), `whole_tensors` (who needs them).
 """
 
 from __future__ import annotations
@@ -133,7 +138,7 @@ def place(
     placement = Placement(model, blueprints, held, _checked(devices, partition.k))
     placement.train(model.training)
     if model.training and trainable:
-        placement.check_gradients()
+        placement.passes.check_gradients()
     return placement
 
 

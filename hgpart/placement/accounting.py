@@ -23,8 +23,8 @@ from hgpart.execution.program import PartProgram, receive
 from hgpart.execution.records.totals import Traffic
 from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.shares import part_shares
+from hgpart.placement.batches.micro_batches import named_by_share
 from hgpart.placement.building.blueprint import UNUSED
-from hgpart.placement.micro_batches import named_by_share
 from hgpart.placement.rehearsal import Moments, Rehearsal, StepRehearsal, rehearse
 from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.schedules.message_bytes import message_bytes
@@ -230,7 +230,7 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
 def _copied(placement: Placement, part: int) -> Iterator[int]:
     """Of how many elements of other parts' parameters a part has copies."""
     parameters = {*placement.programs.blueprint.traced.parameters.values()}
-    for one in placement.copies.state:
+    for one in placement.copies.present.state:
         if one.holder == part != one.owner:
             yield from (each.count for each in one.elements if each.name in parameters)
 
@@ -392,9 +392,9 @@ def _batch_size(placement: Placement, batch_size: int | None, least: int = 1) ->
     """
     if batch_size is None:
         planned = max(placement.programs.partition.modelling.batch_size, least)
-        return (
-            planned if placement.takes(planned) else placement.programs.blueprint.traced.batch_size
-        )
+        if placement.forms.takes(planned):
+            return planned
+        return placement.programs.blueprint.traced.batch_size
     placement.for_batch(batch_size)
     return batch_size
 
@@ -470,10 +470,10 @@ def _learning_bytes(tensors: Iterable[Tensor]) -> int:
 
 def _exchanged(placement: Placement, part: int) -> int:
     """See `PartFigures.exchange_bytes`."""
-    here = len(placement.programs.parts) == placement.k
-    if len(placement.programs.shares) == 1 or not (here or placement.shares_state):
+    here = placement.programs.has_all_parts
+    if len(placement.programs.shares) == 1 or not (here or placement.copies.are_known):
         return 0
-    copies, total = placement.copies, 0
+    copies, total = placement.copies.present, 0
     for one in copies.weights:
         if one.owner != one.holder and part in (one.owner, one.holder):
             arrives = one.owner == part or copies.memory(one) is None

@@ -19,7 +19,7 @@ from hgpart.placement.cutting.slices import Slice, overlap
 from hgpart.placement.mode_programs import make_on
 from hgpart.placement.programs import Programs
 from hgpart.placement.shares.exchanges import Holding, window
-from hgpart.placement.state.original_state import Original
+from hgpart.placement.state.original_state import Original, has_hooks
 
 _Key = tuple[int, Key]  # part, Slice.key; of a constant the form as well
 
@@ -66,12 +66,14 @@ class HeldState:
                 yield held, self._tensors[owner, key]
 
     def slices_of(self, name: str) -> list[torch.Tensor]:
-        """What parts hold under a name, part by part."""
+        """What parts hold of an entry of the model's state_dict, part by part."""
+        if name not in self.original:
+            return []
         if self._by_name is None:
             self._by_name = {}
             for key, held in sorted(self._slices.items(), key=lambda item: item[0][0]):
                 self._by_name.setdefault(held.name, []).append(key)
-        return [self._tensors[key] for key in self._by_name.get(name, ())]
+        return [self._tensors[key] for key in self._by_name.get(self.original[name].held_as, ())]
 
     def fill(
         self,
@@ -176,6 +178,46 @@ class HeldState:
         by_part = sorted(self._slices.items(), key=lambda item: item[0][0])
         return assembled((held, self._tensors[key]) for key, held in by_part if held.name in names)
 
+    def check_filled(self) -> None:
+        """Raise a PlacementError if state is yet to be loaded."""
+        if self.unfilled:
+            raise PlacementError(
+                f"{min(self.unfilled)} has no value ({len(self.unfilled)} in all): the model was "
+                "on the meta device, load a state_dict first"
+            )
+
+    def check_learning(self, programs: Programs) -> None:
+        """Raise a PlacementError if a gradient would not be that of all shares of the batch."""
+        for part in programs.parts:
+            for held, tensor in self.of(part):
+                if not tensor.requires_grad:
+                    continue
+                if held.name not in programs.blueprint.trainable:
+                    raise PlacementError(
+                        f"{held.name} requires a gradient, and did not when it was placed: "
+                        "accepted in slices of the batch is to place the model anew"
+                    )
+                if has_hooks(tensor):
+                    raise PlacementError(
+                        f"a hook on {held.name}, whose gradient is added up from slices of the "
+                        "batch: accepted are parameters without hooks, and passes without gradients"
+                    )
+
+    def check_values(self, state: Mapping[str, Any], beside: Collection[str]) -> None:
+        """Raise a PlacementError if values of a state_dict are none of the model's.
+
+        Of those that parts here have some of, or that are needed `beside` them.
+        """
+        names = self.names
+        for name, one in self.original.items():
+            if name not in state or (one.held_as not in names and name not in beside):
+                continue
+            value = state[name]
+            if not isinstance(value, torch.Tensor):
+                raise PlacementError(f"{name} is a {type(value).__name__}, expected a tensor")
+            if tuple(value.shape) != one.shape:
+                raise PlacementError(f"{name} has shape {tuple(value.shape)}, expected {one.shape}")
+
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy the slices out of tensors of the model's state_dict."""
         given = {one.held_as: name for name, one in self.original.items() if name in state}
@@ -183,6 +225,11 @@ class HeldState:
         for key, held in (*self._slices.items(), *self._copies.items()):
             if held.name in given:
                 self._tensors[key].copy_(held.take(state[given[held.name]]))
+
+    def whole(self, held: Iterable[tuple[Slice, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """The model's own state_dict, of what all parts hold; see `of`."""
+        full = assembled(held)
+        return {name: full[one.held_as] for name, one in self.original.items()}
 
     def holding(self, programs: Programs, part: int) -> Holding:
         """What a part has of the model's state, its own and what its program copies."""

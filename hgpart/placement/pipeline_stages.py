@@ -152,7 +152,7 @@ def _function(
         ]
         for transfer in arriving
     }
-    for name, size in zip(placement.programs.inputs, placement.form.sizes, strict=True):
+    for name, size in zip(placement.programs.inputs, placement.forms.present.sizes, strict=True):
         if name in inputs:
             graph.call_function(check_size, (inputs[name], name, size))
     accepted = placement.programs.blueprint.traced.batch_sizes

@@ -3,86 +3,58 @@
 from __future__ import annotations
 
 import copy
-from collections import ChainMap, OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
 from operator import add
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 
-from hgpart.errors import PlacementError, check_whole
-from hgpart.execution.runtime import Gather, Placed
+from hgpart.errors import PlacementError
+from hgpart.execution.runtime import Placed
 from hgpart.execution.step_run import Score
 from hgpart.execution.threads.crew import Crew
 from hgpart.execution.threads.local import LocalRuntime
-from hgpart.execution.weights.copies import Copies
 from hgpart.partition.partition import MB
-from hgpart.placement.as_module.original_modules import (
-    REGISTRIES,
-    Listed,
-    Registry,
-    Settings,
-    check_assigned,
-    is_registered,
-    listed,
-    listed_children,
-    modes_of,
-    set_modes,
-    skeleton,
-)
+from hgpart.placement.as_module.listing_module import ListingModule
+from hgpart.placement.as_module.original_modules import skeleton
+from hgpart.placement.as_module.settings import Settings
 from hgpart.placement.as_module.whole_tensors import warn_of_optimizers
-from hgpart.placement.building.blueprint import UNUSED, Blueprint
-from hgpart.placement.cutting.slices import Slice
-from hgpart.placement.expected import (
-    float_type,
-)
-from hgpart.placement.held_state import HeldState, assembled
-from hgpart.placement.micro_batches import (
+from hgpart.placement.batches.micro_batches import schedule_for_mode
+from hgpart.placement.batches.streams import (
     StreamedBatches,
-    check_buffers_of_stream,
+    StreamedLosses,
     check_modules_of_stream,
-    check_norms_of_stream,
-    check_slices_of_stream,
-    check_stream,
-    schedule_for_mode,
+    sum_of_parts,
 )
-from hgpart.placement.mode_programs import (
-    build_programs,
-    in_dtype,
-    never_used,
-    owners_blueprint,
-    with_input_gradients,
-    with_unused,
-)
-from hgpart.placement.other_forms import does_the_same, programs_of, retraced
-from hgpart.placement.parts import Parts
+from hgpart.placement.building.blueprint import Blueprint
+from hgpart.placement.copies_by_form import CopiesByForm
+from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.expected import float_type
+from hgpart.placement.forms import Forms
+from hgpart.placement.held_state import HeldState
+from hgpart.placement.mode_programs import build_programs, owners_blueprint, with_input_gradients
+from hgpart.placement.passes import Passes, gradients_wanted
 from hgpart.placement.programs import Programs
-from hgpart.placement.shares.exchanges import Holding, exchanges
-from hgpart.placement.shares.messages import buckets_of
-from hgpart.placement.state.original_state import compared_names, has_hooks, hooked, original_state
+from hgpart.placement.state.original_state import compared_names, hooked, original_state
 from hgpart.placement.state.traced_values import check_values
 from hgpart.placement.state.weight_files import opened_weights
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.summary import Summary
 from hgpart.tracing.arguments import Inputs
-from hgpart.tracing.forms import Form, Sizes, said_of, sizes_of_inputs
-from hgpart.tracing.model_outline import outline_of
-from hgpart.tracing.reachable import NO_STATE
-from hgpart.tracing.traced_model import TracedModel
+from hgpart.tracing.forms import Form, said_of, sizes_of_inputs
 
 if TYPE_CHECKING:
     from hgpart.placement.accounting import PlacementReport
 
 
-class Placement(nn.Module):
+class Placement(ListingModule):
     """A model in k parts, each a torch.fx GraphModule with its slices of the weights.
 
     It is called, trained and saved like the model that it was made of: one process runs all parts
@@ -105,7 +77,17 @@ class Placement(nn.Module):
     placed_for : Form
         The mode, and the sizes of inputs and of the batch, that it was made for: work, and times of
         layers, are of what the model does with these.
+    forms : Forms
+        What the parts do in each form; the present one is that of the next pass.
+    passes : Passes
+        What passes begin with.
+    copies : CopiesByForm
+        What parts have of each other's state.
+    held_state : HeldState
+        The tensors of the parts.
     """
+
+    held_state: HeldState
 
     def __init__(
         self,
@@ -115,46 +97,28 @@ class Placement(nn.Module):
         devices: tuple[torch.device, ...],
     ) -> None:
         """Use `hgpart.place`."""
-        super().__init__()
         blueprint = blueprints[0]
-        self.k = blueprint.partition.k
-        self.devices = devices
-        self.training = blueprint.traced.training
-        self._held = tuple(held)
         traced = blueprint.traced
-        self._skeleton = (skeleton(model),)  # a submodule would count among the placement's own
-        self.listed = Listed()
-        self._modes = {
-            model.training: modes_of(self._skeleton[0]),
-            traced.training: traced.outline.modes,
-        }
-        set_modes(self._skeleton[0], traced.outline.modes)
-        self._known_settings = {outline_of(self._skeleton[0]): 0}
-        self.set_since = Settings(self._skeleton[0])
-        dtype = float_type((*model.parameters(), *model.buffers(), *blueprint.traced.example))
+        bare, modes = skeleton(model), traced.outline.modes
+        settings = Settings(bare, traced.training, modes, tuple(hooked(model)))
+        dtype = float_type((*model.parameters(), *model.buffers(), *traced.example))
         programs = build_programs(blueprints, owners_blueprint(blueprints), held, dtype)
-        self._state = HeldState(original_state(model, blueprint.used_state))
-        unused = never_used(programs, self._state.original)
-        self.placed_for = self.form = traced.form  # all else is of the present form
-        self._forms = {self.form: with_unused(programs, self._state.original, unused)}
-        self._alike: dict[Form, Form] = {}  # forms in which a model does what it does in another
+        programs.check_types(traced.example)  # floats of one type alone can be called with
+        state = HeldState(original_state(model, blueprint.used_state))
+        super().__init__(settings, state)
+        self.k, self.training = blueprint.partition.k, traced.training
+        tensors = dict(model.named_buffers(remove_duplicate=False))
+        tensors.update(model.named_parameters(remove_duplicate=False))
+        self.forms = Forms(settings, programs, state, tensors, devices)
+        if programs.has_all_parts:
+            state.check_coverage()
+        self.placed_for = self.forms.first
+        self.passes = Passes(self.forms, settings, state)
+        self.copies = CopiesByForm(self.forms, state)
         self._crew = Crew(devices)
         self._placed: dict[tuple[Form, bool], Placed] = {}
         self._runtimes: dict[Placed, LocalRuntime] = {}
-        self._copies: dict[Form, Copies] = {}  # what parts have of each other's state
-        self._last = (self.form, False)  # form and whether gradients of inputs were wanted
-        self._hooked = self._hooked_then = tuple(hooked(model))
-        # Floats of one type alone can be called with.
-        self.programs.check_types(blueprint.traced.example)
-        self.parts = Parts()
-        state = dict(model.named_buffers(remove_duplicate=False))
-        state.update(model.named_parameters(remove_duplicate=False))
-        self._state.fill(self.programs, devices, state)
-        if self._has_all:
-            self._state.check_coverage()
-        self._show()
-        for name in REGISTRIES:
-            self.__dict__[name] = Registry("", self.__dict__[name])
+        self._list_model(self.forms.parts)
         warn_of_optimizers(self)
 
     # -------------------------------------------------------------- the submodules
@@ -162,103 +126,17 @@ class Placement(nn.Module):
     @property
     def programs(self) -> Programs:
         """What the parts that this process holds do, in the present form."""
-        return self._forms[self.form]
+        return self.forms.programs
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """The device of each part."""
+        return self.forms.devices
 
     @property
     def dtype(self) -> torch.dtype:
         """The type that floating tensors travel in."""
         return self.programs.dtype
-
-    @property
-    def is_as_placed(self) -> bool:
-        """Whether inputs and batch are as those that it was placed for."""
-        first = self.placed_for
-        return (self.form.sizes, self.form.batch_size) == (first.sizes, first.batch_size)
-
-    def check_gradients(self) -> None:
-        """Raise a PlacementError if gradients would not be those of the model."""
-        lost = (*self._hooked, *self.programs.blueprint.traced.lost_gradients)
-        if lost:
-            raise PlacementError(
-                f"the model's backward pass has what a placement's has not ({lost[0]}): accepted "
-                "are passes without gradients, in evaluation under torch.no_grad()"
-            )
-
-    def check_batch(self, batch_size: int, inputs: Sequence[torch.Tensor | None]) -> None:
-        """Check what a pass begins with; a process may have None for tensors that it does not read.
-
-        Raises
-        ------
-        PlacementError
-            If state is yet to be loaded, the model's code fixed another batch size, or an input
-            has another type or, but for the batch, another shape than was traced. If a norm has one
-            value per channel to take its statistics of, or gradients are wanted that a placement
-            does not have; in slices of the batch also those of parameters that have hooks, or were
-            frozen when they were placed.
-        """
-        self.check_alike((batch_size,))
-        self._check_pass(inputs)
-        self.programs.check_inputs(batch_size, inputs)
-
-    def check_alike(self, sizes: Sequence[int]) -> None:
-        """What of `check_batch`, for micro-batches of some sizes, all processes find alike.
-
-        Whatever of the model's state and of the inputs each of them has.
-        """
-        self.programs.check_micro_batches(len(sizes))
-        self.check_samples(sizes)
-        if torch.is_grad_enabled() and self.programs.blueprint.trainable:
-            self.check_gradients()
-        self.programs.check_norms_of_batch(self.devices)
-
-    def _check_pass(self, inputs: Sequence[torch.Tensor | None]) -> None:
-        """What of `check_batch` goes by what this process has, but for the shapes of inputs."""
-        if self._are_set_anew():
-            raise PlacementError(
-                "modules were given other attributes, modes or hooks after the model was placed: "
-                "accepted in processes is before"
-            )
-        if unfilled := self._state.unfilled:
-            raise PlacementError(
-                f"{min(unfilled)} has no value ({len(unfilled)} in all): the model was on the meta "
-                "device, load a state_dict first"
-            )
-        if _gradients_wanted(inputs):
-            self.check_gradients()
-        if torch.is_grad_enabled() and len(self.programs.shares) > 1:
-            self._check_parameters()
-
-    def _check_parameters(self) -> None:
-        """Raise a PlacementError if a gradient would not be that of all shares of the batch."""
-        for part in self._held:
-            for held, tensor in self._state.of(part):
-                if not tensor.requires_grad:
-                    continue
-                if held.name not in self.programs.blueprint.trainable:
-                    raise PlacementError(
-                        f"{held.name} requires a gradient, and did not when it was placed: "
-                        "accepted in slices of the batch is to place the model anew"
-                    )
-                if has_hooks(tensor):
-                    raise PlacementError(
-                        f"a hook on {held.name}, whose gradient is added up from slices of the "
-                        "batch: accepted are parameters without hooks, and passes without gradients"
-                    )
-
-    def check_samples(self, sizes: Sequence[int]) -> None:
-        """Raise a PlacementError if a batch can't be computed in micro-batches of some sizes.
-
-        If it is none that the present form is for, or a micro-batch, or a share of it, has too few
-        samples, or too many.
-        """
-        if not self.takes(batch_size := sum(sizes)):
-            known = self.programs.blueprint.traced.batch_sizes
-            raise PlacementError(
-                f"a batch of {batch_size}: accepted at present are {known}, with which the model "
-                "does the same, and others by for_inputs"
-            )
-        for size in set(sizes):
-            self.programs.check_samples(size)
 
     def report(self, batch_size: int | None = None) -> PlacementReport:
         """What each part holds, computes, sends and keeps, from the submodules themselves.
@@ -282,16 +160,16 @@ class Placement(nn.Module):
             If the model's forward does not take these inputs, there is anything but tensors where
             it was traced with some, or another flag or number than it was traced with.
         PlacementError
-            For any of the reasons of `check_batch`, `for_inputs` and `Programs.divided`.
+            For any of the reasons of `Passes.check_batch`, `for_inputs` and `Programs.divided`.
         """
         tensors = self.programs.arguments.tensors_of(inputs, named)
         batch_size = self.programs.batch_size_of(tensors)
         self._for_call(tensors, "forward")
         programs = self.programs
         if len(programs.shares) > 1:
-            self._state.check_not_replaced(programs)
-        (values,) = self.batches(tensors, (batch_size,))
-        self._last = self.form, _gradients_wanted(tensors)
+            self.held_state.check_not_replaced(programs)
+        (values,) = self.passes.batches(tensors, (batch_size,))
+        self.forms.input_gradients = gradients_wanted(tensors)
         with programs.batch():
             results = self.runtime.run(values)
         return programs.whole_result(programs.by_share(results))
@@ -347,22 +225,22 @@ class Placement(nn.Module):
         PlanError
             If the schedule is for another placement, or for its other mode.
         PlacementError
-            As in `for_inputs`, and in `check_batch` for each micro-batch; if an input requires a
-            gradient.
+            As in `for_inputs`, and in `Passes.check_batch` for each micro-batch; if an input
+            requires a gradient.
         """
         tensors = self.programs.tensors_of(inputs)
         batch_size = self.programs.batch_size_of(tensors)
         self._for_call(tensors, "step")
         schedule = schedule_for_mode(schedule or self.runtime.whole_batch, loss_fn is not None)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
-        batches = self.divided(tensors, sizes)
-        self._last = self.form, False
+        batches = self.passes.divided(tensors, sizes)
+        self.forms.input_gradients = False
         score = partial(self.programs.score, targets, loss_fn, sizes)
         with self.programs.batch():
             scores = self.runtime.step(schedule, batches, score)
         if loss_fn is not None:
             losses = [reduce(add, scores[part]) for part in sorted(scores)]
-            return _total(losses)
+            return sum_of_parts(losses)
         by_part = {part: [iter(each) for each in found] for part, found in scores.items()}
         parts = self.programs.output_parts
         return [
@@ -425,93 +303,23 @@ class Placement(nn.Module):
         PlanError, PlacementError
             As `step`; and if what does not learn was changed meanwhile, by a plan over slices.
         """
-        if self._has_all:
-            self._follow()
-        self.check_stream(schedule, stash)
+        if self.programs.has_all_parts:
+            self.forms.follow(self.training)
+        self.programs.check_stream(schedule, stash)
         check_modules_of_stream(self.programs.submodule(part) for part in self.programs.parts)
-        self._last = self.form, False
-        waiting = {part: deque[torch.Tensor]() for part in sorted({*self.programs.output_parts})}
-        losses: list[torch.Tensor] = []
-        telling = Lock()
-
-        def tell(part: int, loss: torch.Tensor | None) -> None:
-            if loss is None:
-                return
-            with telling:  # each part in its own thread
-                waiting[part].append(loss)
-                if all(waiting.values()):
-                    losses.append(_total([several.popleft() for several in waiting.values()]))
-                    on_loss(losses[-1])
+        self.forms.input_gradients = False
+        losses = StreamedLosses(parts := {*self.programs.output_parts}, on_loss)
 
         def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
             tensors = self.programs.tensors_of(inputs)
             sizes = (self.programs.batch_size_of(tensors),)
-            (values,) = self.divided(tensors, sizes)
+            (values,) = self.passes.divided(tensors, sizes)
             return values, partial(self.programs.score, targets, loss_fn, sizes)
 
-        source = StreamedBatches(batches, schedule.micro_batches, begun, len(waiting))
-        with self.copies_in_flight():
-            self.runtime.stream(schedule, source.values(), source.score, update, tell, stash)
-        return losses
-
-    def check_stream(self, schedule: Schedule, stash: bool) -> None:
-        """Raise an ArgumentError unless a stream can go by a schedule, as all processes find."""
-        check_norms_of_stream("batch" if self.programs.has_norms_of_batch else self.programs.norms)
-        check_buffers_of_stream(self.programs.blueprint)
-        if len(self.programs.shares) > 1:
-            check_slices_of_stream(stash=stash)
-        check_stream(schedule, stash)
-
-    @contextmanager
-    def copies_in_flight(self) -> Iterator[None]:
-        """Where a stream takes copies, and what belongs to the part in them, apart.
-
-        Raises
-        ------
-        PlacementError
-            At its end, if what does not learn was changed meanwhile.
-        """
-        if len(self.programs.shares) == 1:
-            yield
-            return
-        try:
-            yield
-        except BaseException:
-            for parameter in self.parameters():  # some may be of a batch that others have not ended
-                parameter.grad = None
-            raise
-        finally:
-            self._state.join()
-        self.copies.check_fixed()
-
-    def divided(
-        self,
-        inputs: Sequence[torch.Tensor | None],
-        sizes: Sequence[int],
-        part: int | None = None,
-    ) -> list[dict[str, Any]]:
-        """The values of placeholders for each micro-batch, of the tensors among the inputs.
-
-        For a part alone, inputs may be of the samples that it needs, or reads, and None where it
-        reads none.
-        """
-        if _gradients_wanted(inputs):
-            raise PlacementError(
-                "an input requires a gradient, which a step does not compute: accepted are steps "
-                "without, and calling the placement"
-            )
-        return self.batches(inputs, sizes, part)
-
-    def batches(
-        self,
-        inputs: Sequence[torch.Tensor | None],
-        sizes: Sequence[int],
-        part: int | None = None,
-    ) -> list[dict[str, Any]]:
-        """The same, where inputs may require gradients."""
-        self.check_alike(sizes)
-        self._check_pass(inputs)
-        return self.programs.divided(inputs, sizes, part)
+        source = StreamedBatches(batches, schedule.micro_batches, begun, len(parts))
+        with self.copies.in_flight(self.parameters()):
+            self.runtime.stream(schedule, source.values(), source.score, update, losses.tell, stash)
+        return losses.told
 
     @property
     def runtime(self) -> LocalRuntime:
@@ -524,71 +332,15 @@ class Placement(nn.Module):
     @property
     def placed(self) -> Placed:
         """What a runtime needs to know of the parts here, in the present form."""
-        if self._last not in self._placed:
-            form, input_gradients = self._last
-            programs = self._forms[form]
-            if input_gradients:
+        key = self.forms.present, self.forms.input_gradients
+        if key not in self._placed:
+            programs = self.programs
+            if self.forms.input_gradients:
                 programs = with_input_gradients(programs)
-            copies = self.shared_state if len(programs.shares) > 1 else None
+            copies = self.copies.gathered if len(programs.shares) > 1 else None
             facts = self.devices, programs.parts, programs.output_parts, copies
-            self._placed[self._last] = Placed(self.k, *facts)
-        return self._placed[self._last]
-
-    @property
-    def copies(self) -> Copies:
-        """What parts have of each other's state in the present form, where all parts are here."""
-        return self.shared_state(self._crew.gather)
-
-    @property
-    def shares_state(self) -> bool:
-        """Whether it is known what parts have of each other's state in the present form."""
-        return self.form in self._copies
-
-    def shared_state(self, gather: Gather) -> Copies:
-        """What parts have of each other's state in the present form.
-
-        The first time all processes ask for it, and gather what each of them holds.
-        """
-        if self.form not in self._copies:
-            here = {part: self.holding(part) for part in self._held}
-            self._copies[self.form] = self._copies_of(ChainMap(*gather(here)))
-        return self._copies[self.form]
-
-    def let_weights_travel(self) -> None:
-        """Let the next pass begin with weights that go to copies, as behind an update.
-
-        A pass where no weight has changed since the last one, and gradients are added up, begins
-        without: there are fewer bytes than tables say of a step.
-        """
-        for copies in self._copies.values():
-            copies.alike = False
-            copies.forget_weights()
-
-    def holding(self, part: int) -> Holding:
-        """What a part holds of the model's state in the present form: its own, and copies."""
-        return self._state.holding(self.programs, part)
-
-    def _copies_of(self, holdings: Mapping[int, Holding]) -> Copies:
-        blueprint = self.programs.blueprint
-        layers = buckets_of(blueprint.graph, blueprint.parameter_shapes, blueprint.trainable)
-        every = dict.fromkeys(
-            (held.name for one in holdings.values() for held in one.copies.values()), "state"
-        )
-        traced = blueprint.traced
-        passing = {*layers, *(traced.buffers[name] for name in traced.updated)}
-        fixed = {name: state for name, state in every.items() if name not in passing}
-        beside = {name: state for name, state in every.items() if name not in layers}
-        return Copies(
-            self._state.tensor,
-            self._held,
-            weights=exchanges(holdings, layers),
-            fixed=exchanges(holdings, fixed),
-            beside=exchanges(holdings, beside),
-            state=exchanges(holdings, every),
-            steps=self._state.copies_of_steps(self.programs),
-            training=self.form.training,
-            every=self._copies,
-        )
+            self._placed[key] = Placed(self.k, *facts)
+        return self._placed[key]
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the steps of the present form with torch.compile, whose arguments these are."""
@@ -605,44 +357,10 @@ class Placement(nn.Module):
         have it train. In the other mode all modules are. The mode of a module that was set since,
         as `placed.norm.eval()`, is over, as it is in the model.
         """
-        before = modes_of(self._skeleton[0])
-        try:
-            self._skeleton[0].train(mode)
-            if mode in self._modes:
-                set_modes(self._skeleton[0], self._modes[mode])
-            self._switch(mode)
-        except BaseException:
-            set_modes(self._skeleton[0], before)
-            raise
+        self.forms.train(mode)
+        self.training = mode
         self.parts.train(mode)
         return self
-
-    def _follow(self) -> None:
-        """Switch to what the model's modules have been set to since, if they were."""
-        if self._are_set_anew():
-            self._switch(self.training)
-
-    def _are_set_anew(self) -> bool:
-        """Whether the model's modules have other settings than those of the present form."""
-        if not self.set_since.are_others:
-            return False
-        if self._known_settings.get(outline_of(self._skeleton[0])) != self.form.settings:
-            return True
-        self._note_settings()
-        return False
-
-    def _note_settings(self) -> None:
-        self._hooked = (*self._hooked_then, *hooked(self._skeleton[0]))
-        self.set_since.note()
-
-    def _switch(self, training: bool) -> None:
-        """Switch to a mode, and the settings, that the model's modules are in."""
-        known, outline = self._known_settings, outline_of(self._skeleton[0])
-        settings = known.setdefault(outline, len(known))
-        form = self._form_for(self.form._replace(training=training, settings=settings))
-        self.training = training
-        self._note_settings()
-        self._switched(form)
 
     def for_inputs(self, inputs: Inputs) -> Placement:
         """Switch to inputs of the sizes of these, as `train` switches to a mode.
@@ -673,28 +391,18 @@ class Placement(nn.Module):
         True
         """
         self._check_has_all("for_inputs")
-        self._follow()
+        self.forms.follow(self.training)
         tensors = self.programs.tensors_of(inputs)
-        return self.for_sizes(sizes_of_inputs(tensors), self.programs.arguments.batch_size(tensors))
+        batch_size = self.programs.arguments.batch_size(tensors)
+        self.forms.for_sizes(sizes_of_inputs(tensors), batch_size)
+        return self
 
     def _for_call(self, tensors: Sequence[torch.Tensor], call: str) -> None:
         """Switch to the sizes of what it is called with, if it can compute with that."""
         self._check_has_all(call)
-        self._follow()
+        self.forms.follow(self.training)
         self.programs.check_types(tensors)
-        self.for_sizes(sizes_of_inputs(tensors), self.programs.batch_size_of(tensors))
-
-    def for_sizes(self, sizes: Sizes, batch_size: int | None = None) -> Placement:
-        """The same of the sizes themselves, which all processes switch to together.
-
-        Without a batch size, for batches as at present.
-        """
-        batch_size = self.form.batch_size if batch_size is None else batch_size
-        check_whole("batch size", batch_size)
-        if sizes == self.form.sizes and self.takes(batch_size):
-            return self
-        asked = self.form._replace(sizes=sizes, batch_size=batch_size)
-        return self._switched(self._form_for(asked))
+        self.forms.for_sizes(sizes_of_inputs(tensors), self.programs.batch_size_of(tensors))
 
     def for_batch(self, batch_size: int) -> Placement:
         """Switch to what the model does with a batch of so many samples, of the present sizes.
@@ -709,285 +417,36 @@ class Placement(nn.Module):
         PlacementError
             As in `for_inputs`.
         """
-        return self.for_sizes(self.form.sizes, batch_size)
-
-    def takes(self, batch_size: int) -> bool:
-        """Whether the model does with a batch of so many samples what it does in the present form.
-
-        False where that is not known, as of a batch of one: `for_batch` finds it out.
-        """
-        asked = self.form._replace(batch_size=batch_size)
-        sizes = self.programs.blueprint.traced.batch_sizes
-        return batch_size in sizes or self._alike.get(asked) == self.form
-
-    def _switched(self, form: Form) -> Placement:
-        self.form, self._last = form, (form, False)
-        self._show()
+        self.forms.for_sizes(self.forms.present.sizes, batch_size)
         return self
-
-    def _form_for(self, asked: Form) -> Form:
-        """The form that a batch is computed in, whose programs are made if there are none."""
-        for form, programs in self._forms.items():
-            sizes = programs.blueprint.traced.batch_sizes
-            if form.is_but_for_batch(asked) and asked.batch_size in sizes:
-                return form
-        self._make(asked)
-        return self._alike.get(asked, asked)
-
-    def _make(self, form: Form) -> None:
-        """Make programs of a form, if there are none; the model's modules are as they are in it."""
-        if form in self._forms or form in self._alike:
-            return
-        first = base = self.placed_for
-        as_first = form._replace(sizes=first.sizes, batch_size=first.batch_size)
-        if form != as_first:
-            base = as_first
-            self._make(base)
-            if form.batch_size == 1:  # which does for no other batch
-                self._make(form._replace(batch_size=first.batch_size))
-        with torch.inference_mode(False):  # a call may come here in whatever mode
-            before = self._forms[base].blueprint
-            try:
-                traced = retraced(self._skeleton[0], before.traced, form, self.dtype)
-            except PlacementError:
-                before.check_norms(form.batch_size)  # which says more
-                raise
-            for known, programs in self._forms.items():
-                if known.is_but_for_batch(form) and does_the_same(
-                    programs.blueprint.traced, traced
-                ):
-                    self._alike[form] = known
-                    return
-            made, new = self._in_form(form, traced, self._forms[base])
-            state = self._state.gathered(new)
-            self._let_go(new)
-            beside = self._state.parameters_beside(made)
-            self._forms[form] = with_unused(made, self._state.original, beside)
-            for programs in self._forms.values():
-                self._state.fill(programs, self.devices, state)
-
-    def _in_form(
-        self, form: Form, traced: TracedModel, base: Programs
-    ) -> tuple[Programs, set[str]]:
-        """What the parts do in another form, and the buffers that more of them hold for it."""
-        made = programs_of(traced, base, self._held)
-        new = {
-            held.name
-            for part, slices in made.slices.items()
-            for name, held in slices.items()
-            if name not in made.copies[part]
-            and held.name not in traced.constants
-            and not self._state.holds(part, held)
-        }
-        original = self._state.original
-        changing = {*original, *(traced.buffers[name] for name in traced.updated)}
-        fixed = {name for name, one in original.items() if one.parameter}
-        for facts in (base.blueprint.facts, made.blueprint.facts):
-            fixed |= {facts.traced.buffers[node.name] for node in facts.carried}
-        if divided := new & (fixed if self._has_all else changing):
-            before = base.blueprint.traced
-            accepted = before.form.said_beside(form)
-            if form.is_but_for_batch(before.form):
-                accepted = f"batches of {before.batch_sizes}"
-            raise PlacementError(
-                f"{min(divided)} is divided in another way in "
-                f"{'training' if form.training else 'evaluation'} with inputs of "
-                f"{form.said_beside(before.form)}: accepted are {accepted}, or a model that is "
-                "placed with an example of that"
-            )
-        return made, new
-
-    def _let_go(self, names: set[str]) -> None:
-        """Forget copies that part 0 held because other forms had no use for them."""
-        for form, programs in self._forms.items():
-            kept = {}
-            for attribute, held in programs.slices.get(0, {}).items():
-                if attribute.startswith(f"{UNUSED}.") and held.name in names:
-                    self._state.forget(0, held)
-                else:
-                    kept[attribute] = held
-            if kept:
-                self._forms[form] = replace(programs, slices={**programs.slices, 0: kept})
-
-    @property
-    def _has_all(self) -> bool:
-        return len(self._held) == self.k
 
     def _check_has_all(self, method: str) -> None:
         """Raise a PlacementError, which names the method that processes have for it, if not so."""
-        if not self._has_all:
+        if not self.programs.has_all_parts:
+            here = len(self.programs.parts)
             raise PlacementError(
-                f"this process holds {len(self._held)} of {self.k} parts only: accepted is "
+                f"this process holds {here} of {self.k} parts only: accepted is "
                 f"DistributedModel.{method}, in all processes"
             )
 
-    def _show(self) -> None:
-        """Make the submodules of the present form those of the module."""
-        for part, program in self.programs.parts.items():
-            self.parts[str(part)] = program.module
-
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Placement:
         """Move all parts, of all forms; what moves is `fn`'s to say, as in `.double()`."""
-        devices = tuple(fn(torch.empty(0, device=device)).device for device in self.devices)
-        dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
-        if dtype != self.dtype and self.programs.blueprint.has_complex:
-            raise PlacementError(
-                f"a placement of {self.programs.arguments.model}, which computes with complex "
-                f"numbers, in {dtype}: accepted is {self.dtype}, or to place the model in {dtype}"
-            )
-        for programs in self._forms.values():
-            for program in programs.parts.values():
-                program.module._apply(fn)  # type: ignore[no-untyped-call]
-            self._state.follow(programs)
-        if dtype != self.dtype:
-            for form, programs in self._forms.items():
-                self._forms[form] = in_dtype(programs, dtype)
-        self.devices, self._crew = devices, Crew(devices)
+        self.forms.move(fn)
+        self._crew = Crew(self.devices)
         self._placed.clear()
         self._runtimes.clear()
-        for copies in self._copies.values():
-            copies.moved = True
-        self._copies.clear()
-        for programs in self._forms.values():
-            self._state.fill(programs, devices, {})
-        self._show()
+        self.copies.forget()
         return self
 
-    # -------------------------------------------------------------- the model's modules
-
-    def slices_of(self, name: str) -> list[torch.Tensor]:
-        """What parts hold of a tensor of the model's state, by its name there."""
-        known = self._state.original.get(name)
-        return [] if known is None else self._state.slices_of(known.held_as)
-
-    def divided_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those parameters that are not all of a parameter of the model, whose names they have."""
-        for part in self.programs.parts:
-            for held, tensor in self.held(part):
-                if isinstance(tensor, nn.Parameter) and not held.is_whole:
-                    yield held.name, tensor
-
-    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """The model's own modules; see `named_modules`."""
-        for name, module in listed_children(self, self._skeleton[0], "").items():
-            if module is not None:
-                yield name, module
-
-    def named_modules(
-        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Module]]:
-        """The placement and the model's own modules, by the names that they have in the model.
-
-        Modes, attributes, what is within these, and hooks have the effect that they have on the
-        model, whose next pass traces it once more: norms in evaluation, a dropout's rate.
-        Hooks are called in the trace, not in each pass: those that return nothing are refused.
-        `parameters()` of a module are what parts hold of it. Its tensors as a whole are nowhere:
-        reading or replacing one is a PlacementError.
-
-        >>> import hgpart
-        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
-        >>> placed = hgpart.place(model, k=2, example=torch.zeros(2, 3, 8, 8))
-        >>> [name for name, module in placed.named_modules() if isinstance(module, nn.BatchNorm2d)]
-        ['1']
-        >>> sum(one.numel() for one in placed.get_submodule("1").parameters())
-        16
-        """
-        memo = set() if memo is None else memo
-        if self in memo:
-            return
-        if remove_duplicate:
-            memo.add(self)
-        yield prefix, self
-        own = vars(self._skeleton[0])
-        if own["_parameters"] or own["_buffers"] or not own["_modules"]:
-            whole = listed(self, self._skeleton[0], "")  # which has what no module in it has
-            yield from whole.named_modules(memo, prefix, remove_duplicate)
-            return
-        for name, module in self.named_children():
-            path = f"{prefix}.{name}" if prefix else name
-            yield from module.named_modules(memo, path, remove_duplicate)
-
-    def _named_members(
-        self,
-        get_members_fn: Callable[..., Any],
-        prefix: str = "",
-        recurse: bool = True,
-        remove_duplicate: bool = True,
-    ) -> Iterator[tuple[str, Any]]:
-        """The parameters and buffers of parts, by the parts' names."""
-        if recurse:
-            prefix = f"{prefix}.parts" if prefix else "parts"
-            yield from self.parts._named_members(
-                get_members_fn, prefix=prefix, remove_duplicate=remove_duplicate
-            )
-
-    def __getattr__(self, name: str) -> Any:
-        """A module of the model's, or an attribute of the model itself."""
-        skeleton = self.__dict__.get("_skeleton")
-        if skeleton is None or name in self._modules:
-            return super().__getattr__(name)
-        own = vars(skeleton[0])
-        if name in own and name not in NO_STATE:
-            return self.set_since.lend(own[name])
-        if is_registered(own, name):
-            return getattr(listed(self, skeleton[0], ""), name)
-        return super().__getattr__(name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute: of the model, if that has it."""
-        parts = self.__dict__.get("_modules", {}).get("parts")
-        if parts is None or name in self.__dict__ or hasattr(type(self), name):
-            super().__setattr__(name, value)
-            return
-        own = vars(self._skeleton[0])
-        check_assigned(own, "", name, value)
-        if name in own and name not in NO_STATE:
-            setattr(self._skeleton[0], name, value)
-            self.set_since.were_set()
-        else:
-            super().__setattr__(name, value)
-
-    def add_module(self, name: str, module: nn.Module | None) -> None:
-        """Refuse another module than the model's own, of which there is no trace."""
-        if "parts" not in self._modules:
-            super().add_module(name, module)
-        else:
-            listed(self, self._skeleton[0], "").add_module(name, module)
-
     # -------------------------------------------------------------- as it is shown, and copied
-
-    @property
-    def original(self) -> nn.Module:
-        """The model that it was made of, without weights: its modules, their kinds and names.
-
-        What is set there has the effect that it has on `modules()`, and each pass looks for it.
-        """
-        self.set_since.lend_modules(self._skeleton[0])
-        return self._skeleton[0]
-
-    def original_parameters(self, part: int) -> Iterator[tuple[str, nn.Parameter]]:
-        """A part's parameters, each with the name of what it is a slice of in the model.
-
-        A name comes several times where the part has several slices of it, and with other parts
-        where these have the rest. See `held` for which elements they are.
-
-        >>> import hgpart
-        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
-        >>> placed = hgpart.place(model, k=2, example=torch.zeros(2, 3, 8, 8))
-        >>> sorted({name for name, _ in placed.original_parameters(0)})
-        ['0.bias', '0.weight', '1.bias', '1.weight']
-        """
-        for held, tensor in self.held(part):
-            if isinstance(tensor, nn.Parameter):
-                yield held.name, tensor
 
     def __repr__(self) -> str:
         """Short: the parts' code is `print(placement.programs.submodule(0).code)`."""
         return (
-            f"Placement({type(self._skeleton[0]).__name__} in {self.k} parts on "
+            f"Placement({type(self.model_settings.model).__name__} in {self.k} parts on "
             f"{', '.join(map(str, dict.fromkeys(self.devices)))}, "
             f"{'training' if self.training else 'evaluation'}, "
-            f"inputs of {said_of(self.form.sizes)})"
+            f"inputs of {said_of(self.forms.present.sizes)})"
         )
 
     def summary(self) -> Summary:
@@ -999,15 +458,15 @@ class Placement(nn.Module):
         partition = self.programs.partition
         found = partition.summary().with_column("device", self.devices)
         (line,) = found.lines
-        if not self.is_as_placed:
+        if not self.forms.is_as_placed:
             found = found.without_column("work %")
-            now, first = self.form, self.placed_for
+            now, first = self.forms.present, self.forms.first
             line = (
                 f"{self.k} parts, inputs of {now.said_beside(first)} (placed for "
                 f"{first.said_beside(now)}): {partition.evaluation.volume / MB:,.4g} MB between "
                 f"them for a batch of {partition.modelling.batch_size}"
             )
-        return replace(found, lines=(f"{type(self._skeleton[0]).__name__} in {line}",))
+        return replace(found, lines=(f"{type(self.model_settings.model).__name__} in {line}",))
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
@@ -1037,14 +496,30 @@ class Placement(nn.Module):
 
     def held(self, part: int) -> Iterator[tuple[Slice, torch.Tensor]]:
         """What a part holds of the model's state, in whatever mode: each tensor once."""
-        return self._state.of(part)
+        return self.held_state.of(part)
 
-    def check_coverage(self, slices: Iterable[Slice]) -> None:
-        """Raise a PlacementError unless these, of all parts, have each parameter's elements once.
+    def original_parameters(self, part: int) -> Iterator[tuple[str, nn.Parameter]]:
+        """A part's parameters, each with the name of what it is a slice of in the model.
 
-        Of parts that are all in this process that is known when the model is placed.
+        A name comes several times where the part has several slices of it, and with other parts
+        where these have the rest. See `held` for which elements they are.
+
+        >>> import hgpart
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+        >>> placed = hgpart.place(model, k=2, example=torch.zeros(2, 3, 8, 8))
+        >>> sorted({name for name, _ in placed.original_parameters(0)})
+        ['0.bias', '0.weight', '1.bias', '1.weight']
         """
-        self._state.check_coverage(slices)
+        for held, tensor in self.held(part):
+            if isinstance(tensor, nn.Parameter):
+                yield held.name, tensor
+
+    def divided_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Those parameters that are not all of a parameter of the model, whose names they have."""
+        for part in self.programs.parts:
+            for held, tensor in self.held(part):
+                if isinstance(tensor, nn.Parameter) and not held.is_whole:
+                    yield held.name, tensor
 
     def state_dict(  # type: ignore[override]
         self,
@@ -1063,13 +538,8 @@ class Placement(nn.Module):
         self._check_has_all("gathered_state_dict")
         found = OrderedDict() if destination is None else destination
         held = chain.from_iterable(map(self.held, range(self.k)))
-        found.update((prefix + name, one) for name, one in self.whole_state(held).items())
+        found.update((prefix + name, one) for name, one in self.held_state.whole(held).items())
         return found
-
-    def whole_state(self, held: Iterable[tuple[Slice, torch.Tensor]]) -> dict[str, torch.Tensor]:
-        """The model's own state_dict, of what all parts hold; see `held`."""
-        full = assembled(held)
-        return {name: full[one.held_as] for name, one in self._state.original.items()}
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -1086,49 +556,18 @@ class Placement(nn.Module):
             raise PlacementError(
                 f"the state is a {type(state_dict).__name__}, expected tensors by name"
             )
-        original = self._state.original
-        missing, unknown = compared_names(state_dict, original, strict)
-        here = self._state.names
-        bare = self._skeleton[0].state_dict(keep_vars=True)
+        missing, unknown = compared_names(state_dict, self.held_state.original, strict)
+        bare = self.model_settings.model.state_dict(keep_vars=True)
         values = {name: value for name, value in bare.items() if not value.is_meta}
-        for name, one in original.items():
-            if name not in state_dict or (one.held_as not in here and name not in values):
-                continue
-            value = state_dict[name]
-            if not isinstance(value, torch.Tensor):
-                raise PlacementError(f"{name} is a {type(value).__name__}, expected a tensor")
-            if tuple(value.shape) != one.shape:
-                raise PlacementError(f"{name} has shape {tuple(value.shape)}, expected {one.shape}")
-        for programs in self._forms.values():
+        self.held_state.check_values(state_dict, values)
+        for programs in self.forms.every:
             check_values(programs.blueprint.traced, programs.blueprint.graph, state_dict)
         with torch.no_grad():
             for name in values.keys() & state_dict.keys():  # which the other mode is traced with
                 values[name].copy_(state_dict[name])
-            self._state.load(state_dict)
-        self.let_weights_travel()
+            self.held_state.load(state_dict)
+        self.copies.let_weights_travel()
         return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: Mapping[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        """Load as part of a module that the placement is in: torch calls this, then the parts."""
-        own = {name.removeprefix(prefix): state_dict.pop(name) for name in list(state_dict)}
-        try:
-            found = self.load_state_dict(own, strict=False)
-        except PlacementError as error:
-            error_msgs.append(str(error))
-        else:
-            missing_keys += (prefix + name for name in found.missing_keys)
-            unexpected_keys += (prefix + name for name in found.unexpected_keys)
-        # The parts are filled now: let torch find there what they hold.
-        self.parts.state_dict(destination=state_dict, prefix=f"{prefix}parts.", keep_vars=True)
 
     def load_checkpoint(self, path: Path | str) -> None:
         """Load a safetensors or torch file of the model's state_dict.
@@ -1143,19 +582,5 @@ class Placement(nn.Module):
         PlacementError
             If it is of another model.
         """
-        with opened_weights(path, self._state.original) as state:
+        with opened_weights(path, self.held_state.original) as state:
             self.load_state_dict(state)
-
-
-def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Of parts, to the bit what processes make of them, that tell each other numbers."""
-    first, *others = losses
-    if not others:
-        return first
-    total = reduce(add, (loss.to(first.device, torch.float64) for loss in losses))
-    return total.to(first.dtype)
-
-
-def _gradients_wanted(inputs: Sequence[torch.Tensor | None]) -> bool:
-    """Whether gradients of inputs are to be computed."""
-    return torch.is_grad_enabled() and any(one.requires_grad for one in inputs if one is not None)

@@ -20,6 +20,20 @@ from hgpart.execution.step_run import Score
 from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.partition import Partition
+from hgpart.placement.batches.micro_batches import (
+    Total,
+    divided_values,
+    joined_results,
+    named_by_share,
+    score_of,
+    stand_in,
+)
+from hgpart.placement.batches.streams import (
+    check_buffers_of_stream,
+    check_norms_of_stream,
+    check_slices_of_stream,
+    check_stream,
+)
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.expected import (
@@ -30,17 +44,10 @@ from hgpart.placement.expected import (
     planned_bytes,
     together,
 )
-from hgpart.placement.micro_batches import (
-    Total,
-    divided_values,
-    joined_results,
-    named_by_share,
-    score_of,
-    stand_in,
-)
 from hgpart.placement.shares.batch_shares import joined, sizes_of
 from hgpart.placement.shares.statistics import SharedStatistics
 from hgpart.placement.state.batch_statistics import batch_of
+from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Arguments, Inputs, as_called
 from hgpart.work.figures import Work
 
@@ -96,6 +103,11 @@ class Programs:
     def k(self) -> int:
         """The number of all parts."""
         return self.blueprint.partition.k
+
+    @property
+    def has_all_parts(self) -> bool:
+        """Whether this process holds all parts."""
+        return len(self.parts) == self.k
 
     @cached_property
     def partition(self) -> Partition:
@@ -291,6 +303,14 @@ class Programs:
                     f"norms of the batch, which is in slices, in {dtype}: accepted are float32 and "
                     "float64, and autocast is not"
                 )
+
+    def check_stream(self, schedule: Schedule, stash: bool) -> None:
+        """Raise an ArgumentError unless a stream can go by a schedule, as all processes find."""
+        check_norms_of_stream("batch" if self.has_norms_of_batch else self.norms)
+        check_buffers_of_stream(self.blueprint)
+        if len(self.shares) > 1:
+            check_slices_of_stream(stash=stash)
+        check_stream(schedule, stash)
 
     def expected(self, batch_size: int) -> Evaluation:
         """The figures of maps at a batch size, from the hypergraph and not the submodules."""

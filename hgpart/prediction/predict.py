@@ -140,8 +140,8 @@ def predict(
         raise PlanError(
             f"times of {len(times.layers)} layers: accepted are those of the model's {layers}"
         )
-    if not placement.is_as_placed:
-        now, first = placement.form, placement.placed_for
+    if not placement.forms.is_as_placed:
+        now, first = placement.forms.present, placement.forms.first
         raise PlanError(
             f"a placement at inputs of {now.said_beside(first)}: accepted is one at "
             f"{first.said_beside(now)}, which it was placed for, and times are of"
@@ -189,7 +189,7 @@ def with_weights(
     """
     if len(placement.programs.shares) == 1:
         return schedule, ()
-    copies = placement.copies
+    copies = placement.copies.present
     weights = tuple(
         None if one.owner == one.holder else Weights(copies.nbytes(one), len(one.elements) > 1)
         for one in copies.weights

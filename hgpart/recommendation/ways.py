@@ -244,7 +244,7 @@ class _Search:
             placement = place(asked.model, whole, ["meta"] * placed.k)
             placement.train()
             size = placed.modelling.batch_size
-            placement.for_batch(size).check_samples((size,))
+            placement.for_batch(size).passes.check_samples((size,))
         except HgpartError as error:
             self.dropped.append(Dropped(division.text, " ".join(str(error).split())))
             return None
@@ -293,7 +293,7 @@ class _Search:
         size = subject.batch_size // replicas
         try:
             if not scheduling.is_stream:
-                placement.for_batch(size).check_samples(scheduling.sizes(size))
+                placement.for_batch(size).passes.check_samples(scheduling.sizes(size))
             made = wanted_schedule(
                 placement, scheduling, True, batches=scheduling.sample_batches, batch_size=size
             )

@@ -18,11 +18,8 @@ from hgpart.execution.program import PartProgram
 from hgpart.execution.runtime import Placed, RunRecord, Runtime
 from hgpart.execution.step_run import Score
 from hgpart.placement import Placement
-from hgpart.placement.micro_batches import (
-    StreamedBatches,
-    check_modules_of_stream,
-    schedule_for_mode,
-)
+from hgpart.placement.batches.micro_batches import schedule_for_mode
+from hgpart.placement.batches.streams import StreamedBatches, check_modules_of_stream
 from hgpart.run.open_pass import OpenPass
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.rank import Rank
@@ -66,7 +63,7 @@ class DistributedModel(nn.Module):
                 "is one for each part"
             )
         own = [held for held, _ in placement.held(connection.rank)]
-        placement.check_coverage(chain.from_iterable(connection.gather(own)))
+        placement.held_state.check_coverage(chain.from_iterable(connection.gather(own)))
         self._begin(placement, connection)
 
     def _begin(self, placement: Placement, connection: Connection) -> None:
@@ -151,10 +148,10 @@ class DistributedModel(nn.Module):
         )
         self.for_batch(batch)
         here = self._here(given)
-        self.placement.check_alike((batch,))
+        self.placement.passes.check_alike((batch,))
         learns = torch.is_grad_enabled()
         with self._together.whole_pass():
-            (values,) = self.placement.batches(here, (batch,), rank)
+            (values,) = self.placement.passes.batches(here, (batch,), rank)
             with self.placement.programs.batch():
                 begun = self.runtime.forward(values, batch, learns)
             self._ended()
@@ -246,10 +243,10 @@ class DistributedModel(nn.Module):
             schedule = schedule_for_mode(self.runtime.whole_batch, loss_fn is not None)
         sizes = micro_batch_sizes(batch, micro_batches)
         here = self._here(given)
-        self.placement.check_alike(sizes)
+        self.placement.passes.check_alike(sizes)
         programs = self.placement.programs
         with self._together.whole_pass():
-            batches = self.placement.divided(here, sizes, rank)
+            batches = self.placement.passes.divided(here, sizes, rank)
             made: dict[int, Score] = {}
             if self.makes_result:  # now, as all that processes do together has one order
                 asked = targets, loss_fn, sizes, rank
@@ -281,7 +278,7 @@ class DistributedModel(nn.Module):
         placement, rank = self.placement, self.connection.rank
         mine = [(held, tensor.detach().cpu()) for held, tensor in placement.held(rank)]
         every = self.connection.collect(mine)
-        return None if every is None else placement.whole_state(chain.from_iterable(every))
+        return None if every is None else placement.held_state.whole(chain.from_iterable(every))
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -355,7 +352,7 @@ class DistributedModel(nn.Module):
         self._forget_pass()
         placement = self.placement
         several = len(placement.programs.shares) > 1
-        placement.check_stream(schedule, stash)
+        placement.programs.check_stream(schedule, stash)
         check_size(batch_size)
         with self._together.whole_pass():
             self._together.check_same(
@@ -374,7 +371,7 @@ class DistributedModel(nn.Module):
             size = None if several else placement.programs.arguments.batch_size(given)
             if size not in (None, batch_size):
                 raise ArgumentError(f"a batch of {size}: accepted are batches of {batch_size}")
-            (values,) = placement.divided(self._here(given), (batch_size,), rank)
+            (values,) = placement.passes.divided(self._here(given), (batch_size,), rank)
             options: dict[str, Any] = {
                 "alone": True,
                 "total": None if several else self._together.total,
@@ -385,7 +382,7 @@ class DistributedModel(nn.Module):
 
         rank, makes_result = self.connection.rank, self.makes_result
         source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
-        with self._together.whole_pass(), placement.copies_in_flight():
+        with self._together.whole_pass(), placement.copies.in_flight(placement.parameters()):
             check_modules_of_stream([self.program.module])
             runs = schedule, source.values(), source.score, update, tell, stash
             self.runtime.stream(*runs, batch_size)
@@ -427,8 +424,8 @@ class DistributedModel(nn.Module):
         PlacementError
             As `Placement.for_batch`; if it can't be on one rank, all stay as they were.
         """
-        if not self.placement.takes(batch_size):  # as all ranks find
-            self._together.switch(self.placement.form.sizes, batch_size)
+        if not self.placement.forms.takes(batch_size):  # as all ranks find
+            self._together.switch(self.placement.forms.present.sizes, batch_size)
         return self
 
     def _given(self, inputs: Inputs) -> list[Tensor | None]:

@@ -162,7 +162,7 @@ def measure(
 def _run(learner: PlacedModel, images: Tensor, count: int) -> None:
     """One pass, or two; of a stream, of some batches, with updates that change nothing."""
     learner.model.zero_grad()
-    learner.placement.let_weights_travel()  # as behind an update, which there is none of
+    learner.placement.copies.let_weights_travel()  # as behind an update, which there is none of
     if learner.scheduling.is_stream:
         batches = repeat((images, None), count)
         learner.learn(batches, count, len(images), _mean_square_of, _ignore, _ignore)

@@ -15,7 +15,7 @@ from torch import Tensor
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.first_order import first_order
 from hgpart.execution.runtime import Pass, RunRecord
-from hgpart.placement.micro_batches import check_loss
+from hgpart.placement.batches.micro_batches import check_loss
 from hgpart.run.together import Together
 
 

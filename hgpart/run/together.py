@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.placement import Placement
-from hgpart.placement.loss_counts import class_loss
-from hgpart.placement.micro_batches import Counts
+from hgpart.placement.batches.loss_counts import class_loss
+from hgpart.placement.batches.micro_batches import Counts
 from hgpart.run.processes.agreement import Agreement, Batch
 from hgpart.run.processes.connection import Connection
 from hgpart.tracing.forms import Sizes
@@ -64,10 +64,10 @@ class Together:
 
     def switch(self, sizes: Sizes, batch_size: int | None) -> None:
         """Switch all ranks to a batch of other sizes; see `DistributedModel.for_inputs`."""
-        before = self._placement.form
+        before = self._placement.forms.present
         failed: Exception | None = None
         try:
-            self._placement.for_sizes(sizes, batch_size)
+            self._placement.forms.for_sizes(sizes, batch_size)
         except Exception as error:
             failed = error
         reasons = self._connection.gather(failed and str(failed))
@@ -75,7 +75,7 @@ class Together:
             raise failed
         for rank, reason in enumerate(reasons):
             if reason is not None:
-                self._placement.for_sizes(before.sizes, before.batch_size)
+                self._placement.forms.for_sizes(before.sizes, before.batch_size)
                 raise PlacementError(f"rank {rank} can't have a batch of these sizes: {reason}")
 
     def beginning(

@@ -185,7 +185,7 @@ def verify(
         If the two are not in the same mode, there is no tolerance for the model's type, or the
         inputs are not the model's.
     PlacementError
-        As in `Placement.check_batch`, for each micro-batch.
+        As in `Passes.check_batch`, for each micro-batch.
     RunError
         If the results are not of the same kind.
     """
@@ -209,9 +209,9 @@ def verify(
     if scheduling is None and len(shares) > 1:
         scheduling = Scheduling("sequential")
     sizes = (batch_size,) if scheduling is None else scheduling.sizes(batch_size)
-    placement.check_batch(batch_size, [None] * len(tensors))
-    placement.check_alike(sizes)
-    placement.let_weights_travel()  # as the table has it, whatever was run before
+    placement.passes.check_batch(batch_size, [None] * len(tensors))
+    placement.passes.check_alike(sizes)
+    placement.copies.let_weights_travel()  # as the table has it, whatever was run before
     with torch.random.fork_rng(devices=[]):
         if scheduling is None:
             expected = _passes(model, inputs, seed)

@@ -223,7 +223,7 @@ def _fastest(
     for many in micro_batches:
         try:
             scheduling = Scheduling(micro_batches=many)
-            placement.for_batch(size).check_samples(scheduling.sizes(size))
+            placement.for_batch(size).passes.check_samples(scheduling.sizes(size))
             made = wanted_schedule(placement, scheduling, True, batch_size=size)
             prediction = predict(placement, made, machine, times, size)
         except HgpartError as error:

@@ -176,7 +176,7 @@ def whole_model(
     if not fitting:
         return None
     placement.for_batch(fitting[-1])  # a model may compute a single sample by another program
-    fitting = [size for size in fitting if placement.takes(size)]
+    fitting = [size for size in fitting if placement.forms.takes(size)]
     placement.load_state_dict({name: weight(value) for name, value in state.items()})
     return WholeModel(
         program=placement.programs.parts[0],
@@ -193,4 +193,4 @@ def _batch(placement: Placement, samples: int, device: torch.device) -> Mapping[
     made = [
         drawn([at_batch(size, samples) for size in one.shape], one.dtype, device) for one in inputs
     ]
-    return placement.batches(made, [samples])[0]
+    return placement.passes.batches(made, [samples])[0]

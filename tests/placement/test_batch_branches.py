@@ -54,16 +54,16 @@ def test_each_batch_is_computed_as_the_model_does(model, training):
     sizes = (8, 2) if isinstance(model, Grouped) else (8, 3, 1, 8)
     for samples in sizes:
         assert verify(model, placed, batch(samples)).failures == ()
-        assert placed.takes(samples)
+        assert placed.forms.takes(samples)
         assert disagreements(placed.report(samples), placed) == ()
 
 
 def test_a_batch_of_one_has_no_programs_of_its_own_where_it_is_as_others():
     model, placed = placed_for(nn.Sequential(nn.Conv2d(3, 6, 3), nn.Flatten(), nn.Linear(96, 2)), 2)
     programs = placed.programs.parts
-    assert not placed.takes(1)  # which is not known yet
+    assert not placed.forms.takes(1)  # which is not known yet
     assert torch.allclose(placed(batch(1)), model(batch(1)))
-    assert placed.takes(1)
+    assert placed.forms.takes(1)
     assert placed.programs.parts is programs
 
 
@@ -73,7 +73,7 @@ def test_the_mode_is_switched_in_the_same_branch():
     for one in (model, placed):
         one.eval()
     assert torch.allclose(placed(batch(3)), model(batch(3)))
-    assert placed.is_as_placed is False
+    assert placed.forms.is_as_placed is False
 
 
 def test_micro_batches_take_the_branch_of_their_batch():

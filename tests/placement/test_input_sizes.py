@@ -243,13 +243,13 @@ def test_what_is_refused_by_name():
     assert placed(torch.zeros(2, 3, 10, 10)).shape == (2, 4, 6, 6)
     with pytest.raises(PlacementError, match=r"^inputs of 5x8x8: accepted are 3x8x8, and"):
         placed(torch.zeros(2, 5, 8, 8))
-    form = placed.form
+    form = placed.forms.present
     for call in (placed, placed.step):  # a wrong type alone is named, and nothing is traced for it
         with pytest.raises(
             PlacementError, match=r"^image of type torch.float64: accepted is torch"
         ):
             call(torch.zeros(2, 3, 9, 9).double())
-    assert placed.form == form
+    assert placed.forms.present == form
     order = hgpart.schedule(placed, "async", micro_batches=2, in_flight=1)
     batches = [([torch.zeros(2, 3, side, side)], None) for side in (10, 8)]
     said = (
@@ -311,8 +311,8 @@ def test_one_process_of_several_does_not_switch_alone():
     said = r"^this process holds 1 of 2 parts only: accepted is DistributedModel.for_inputs, in all"
     with pytest.raises(PlacementError, match=said):
         placed.for_inputs(torch.zeros(2, 3, 12, 12))
-    form = placed.form
+    form = placed.forms.present
     for call, name in ((placed, "forward"), (placed.step, "step")):
         with pytest.raises(PlacementError, match=said.replace("for_inputs", name)):
             call(torch.zeros(2, 3, 12, 12))
-        assert placed.form == form
+        assert placed.forms.present == form

@@ -172,13 +172,14 @@ def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
     other = schedule(placed(*model_of("residual"), k=2), "gpipe", 2)
     with pytest.raises(PlanError, match="schedule of 2 parts is for other chunks"):
         predict(placement, other, machine_of(3, FAST), layer_times)
-    sizes = placement.form.sizes
-    placement.for_sizes(tuple((channels, 16, 12) for channels, *_ in sizes))
+    sizes = placement.forms.present.sizes
+    placement.forms.for_sizes(tuple((channels, 16, 12) for channels, *_ in sizes))
     with pytest.raises(
         PlanError, match=r"^a placement at inputs of \dx16x12( in a batch of \d)?: "
     ):
         predict(placement, made, machine_of(3, FAST), layer_times)
-    assert predict(placement.for_sizes(sizes), made, machine_of(3, FAST), layer_times).seconds > 0
+    placement.forms.for_sizes(sizes)
+    assert predict(placement, made, machine_of(3, FAST), layer_times).seconds > 0
     some = placed(*model_of("residual"), parts=[0]).train()
     with pytest.raises(RunError, match="holds 1 of 3 parts"):
         predict(some, made, machine_of(3, FAST), layer_times)
@@ -204,7 +205,7 @@ def test_a_stream_over_slices_sends_weights_once_a_batch_and_back(
         for piece in pieces
         if action.is_of_weights
     ]
-    copies = placement.copies.weights
+    copies = placement.copies.present.weights
     wanted = Counter[tuple[Direction, int, int, int]]()
     for number, one in enumerate(copies):
         if one.owner != one.holder:

@@ -72,7 +72,7 @@ def test_weights_and_their_gradients_travel_once(
     handled = replace(costs, overheads=Overheads(transfer=0.0, byte=1e-9))
     dearer = jobs_of(lowered, handled, handled.job)
     gradients = traffic.backward_bytes - (traffic.forward_bytes - maps).T
-    copies = placement.copies
+    copies = placement.copies.present
     travelling = [one for one in copies.weights if one.owner != one.holder]
     for part in range(k):
         more = sum(job.seconds for job in dearer.jobs[part])

@@ -1,1 +1,1 @@
-"""What makes a placement a torch module: the modules that it lists, the optimizers that it has."""
+"""What makes a placement a torch module: modules that it lists, what is set on them, optimizers."""

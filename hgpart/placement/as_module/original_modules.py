@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
-from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
@@ -22,14 +21,9 @@ from torch.utils import _pytree as pytree
 
 from hgpart.errors import PlacementError
 from hgpart.operators.calls import has_gradients
-from hgpart.tracing.model_outline import content_in
+from hgpart.placement.as_module.settings import Settings
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
-_FIXED = (
-    *(bool, int, float, complex, str, bytes, type(None), type, FunctionType, BuiltinFunctionType),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-)
-
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -76,14 +70,22 @@ class Listed(WeakValueDictionary[int, nn.Module]):
         return Listed()
 
 
+class Holder(Protocol):
+    """The state of a placement, as the modules that it lists need it."""
+
+    def slices_of(self, name: str) -> list[Tensor]:
+        """What parts hold of a tensor of the model's state, by its name there."""
+
+
 class Lister(Protocol):
     """A placement, as the modules that it lists need it."""
 
     listed: Listed
-    set_since: Settings
+    model_settings: Settings
 
-    def slices_of(self, name: str) -> list[Tensor]:
-        """What parts hold of a tensor of the model's state, by its name there."""
+    @property
+    def held_state(self) -> Holder:
+        """What parts hold of the model's state."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """Load some of the model's state."""
@@ -119,7 +121,7 @@ def slices_of(
     """What parts hold of a module's tensors, each slice by the name of what it is of."""
     found: dict[str, Tensor | None] = {}
     for name, whole in registry.items():
-        several = [] if whole is None else placement.slices_of(_joined(path, name))
+        several = [] if whole is None else placement.held_state.slices_of(_joined(path, name))
         if len(several) == 1:
             found[name] = several[0]
         for number, one in enumerate(several if len(several) > 1 else ()):
@@ -195,7 +197,7 @@ class _Listed:
         if name == "__dict__" or (
             name in object.__getattribute__(self, "__dict__") and name not in REGISTRIES
         ):
-            self._placement.set_since.lend(value)  # hooks, too, are put where torch reads them
+            self._placement.model_settings.lend(value)  # hooks, too, are put where torch reads them
         return value
 
     def __getattr__(self, name: str) -> Any:
@@ -214,12 +216,12 @@ class _Listed:
     def __setattr__(self, name: str, value: Any) -> None:
         check_assigned(vars(self._module), self._path, name, value)
         object.__setattr__(self, name, value)
-        self._placement.set_since.were_set()
+        self._placement.model_settings.were_set()
 
     def __delattr__(self, name: str) -> None:
         check_assigned(vars(self._module), self._path, name, None)
         object.__delattr__(self, name)
-        self._placement.set_since.were_set()
+        self._placement.model_settings.were_set()
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         if name not in vars(self._module)["_modules"] or self._modules[name] is not module:
@@ -313,80 +315,6 @@ def _listed_kind(kind: Any) -> type[nn.Module]:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-class Settings:
-    """Whether the attributes, modes and hooks of a model's modules were set since they were noted.
-
-    All that a pass asks is whether anything was set, and whether what was handed out, and can be
-    changed within, still has the content that it had: listed modules tell of both.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._lent: dict[int, Any] = {}
-        self.note()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Settings:
-        """Those of the copied model: what was set and not noted still is in the copy."""
-        made = Settings(copy.deepcopy(self._model, memo))
-        made._were_set = self.are_others
-        return made
-
-    def note(self) -> None:
-        """They are as they are now."""
-        self._were_set = False
-        self._content = content_in(self._model) if self._lent else None
-        self._known = {at: self._content_of(value) for at, value in self._lent.items()}
-
-    def were_set(self) -> None:
-        """Some were set."""
-        self._were_set = True
-
-    def lend(self, value: Any) -> Any:
-        """What is handed out, as the value of an attribute, and may be changed from now on."""
-        if id(value) not in self._lent and _can_change(value):
-            self._lent[id(value)] = value
-            self._known[id(value)] = self._content_of(value)
-            for leaf in pytree.tree_leaves(value):
-                if isinstance(leaf, nn.Module):
-                    self.lend_modules(leaf)
-        return value
-
-    def lend_modules(self, model: nn.Module) -> None:
-        """Modules of the model's own, on which anything may be set from now on."""
-        for module in model.modules():
-            self.lend(vars(module))
-
-    def _content_of(self, value: Any) -> Any:
-        self._content = self._content or content_in(self._model)
-        return self._content(value)
-
-    @property
-    def are_others(self) -> bool:
-        """Whether any was set since, be it to an equal value."""
-        return self._were_set or any(
-            self._content_of(value) != self._known[at] for at, value in self._lent.items()
-        )
-
-
-def _can_change(value: Any) -> bool:
-    """Whether a value may be changed from within."""
-    if isinstance(value, tuple | frozenset):
-        return any(map(_can_change, value))
-    return not isinstance(value, _FIXED)
-
-
-def modes_of(model: nn.Module) -> tuple[bool, ...]:
-    """Whether each module is in training, in the order of an `Outline`."""
-    return tuple(one.training for _, one in model.named_modules(remove_duplicate=False))
-
-
-def set_modes(model: nn.Module, modes: tuple[bool, ...]) -> None:
-    """Give each module its mode."""
-    every: list[nn.Module] = [one for _, one in model.named_modules(remove_duplicate=False)]
-    for one, mode in zip(every, modes, strict=True):
-        one.training = mode
 
 
 def skeleton(model: M) -> M:

@@ -46,7 +46,7 @@ def divided() -> tuple[Net, PartitionedModel]:
 def both() -> tuple[Net, Placement]:
     model, plan = divided()
     placed = place(model, plan)
-    assert len(placed.slices_of("norm.weight")) == 2  # else little is tried
+    assert len(placed.held_state.slices_of("norm.weight")) == 2  # else little is tried
     return copy.deepcopy(model), placed
 
 
@@ -106,7 +106,7 @@ def test_a_mode_that_was_set_is_over_with_train_and_copies_have_their_own() -> N
             frozen(expected)
         assert_same(trained(one), trained(expected))
     again.train()
-    assert again.form == placed.form
+    assert again.forms.present == placed.forms.present
 
 
 def test_running_statistics_are_reset() -> None:
@@ -246,19 +246,19 @@ def test_whatever_is_set_on_modules_or_within_what_they_hand_out_is_noticed(name
     placed = copy.deepcopy(with_held()[1])
     for module in placed.modules():
         _ = module.training, [*module.parameters(recurse=False)], repr(module)
-    assert placed.words == ["a", "b"] and not placed.set_since.are_others
+    assert placed.words == ["a", "b"] and not placed.model_settings.are_others
     CHANGES[name](placed)
-    assert placed.set_since.are_others and copy.deepcopy(placed).set_since.are_others
-    placed.set_since.note()
-    assert not placed.set_since.are_others
+    assert placed.model_settings.are_others and copy.deepcopy(placed).model_settings.are_others
+    placed.model_settings.note()
+    assert not placed.model_settings.are_others
 
 
 def test_hooks_that_are_taken_away_are_noticed() -> None:
     placed = copy.deepcopy(with_held()[1])
     handle = placed.rest.register_forward_hook(lambda *_: None)
-    placed.set_since.note()
+    placed.model_settings.note()
     handle.remove()
-    assert placed.set_since.are_others
+    assert placed.model_settings.are_others
 
 
 def test_what_is_set_within_attributes_has_the_models_effect() -> None:
@@ -289,7 +289,7 @@ def test_a_process_with_some_of_the_parts_does_not_follow_alone() -> None:
     placed = place(*divided(), parts=[0])
     placed.norm.eval()
     with pytest.raises(PlacementError, match="modules were given other attributes"):
-        placed.check_batch(4, [IMAGES[0]])
+        placed.passes.check_batch(4, [IMAGES[0]])
 
 
 def test_statistics_are_taken_anew_of_all_batches() -> None:

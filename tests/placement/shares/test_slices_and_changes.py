@@ -117,7 +117,7 @@ def test_weights_that_have_not_changed_do_not_travel():
     for one in both.placement.parameters():  # torch does not count it
         one.data.mul_(0.5)
     assert [travelled() for _ in range(2)] == [True, False]
-    both.placement.let_weights_travel()
+    both.placement.copies.let_weights_travel()
     assert [travelled() for _ in range(2)] == [True, False]
 
 
@@ -143,7 +143,7 @@ def test_what_is_only_moved_is_a_change():
     """A sum of all bytes took it for none."""
     both = Both()
     both.step()
-    copies = both.placement.copies
+    copies = both.placement.copies.present
     assert not copies.fixed_changed
     for part in both.placement.programs.parts:
         for held, tensor in both.placement.held(part):

@@ -97,7 +97,7 @@ def agrees(model, placement: Placement, order: Schedule, batches) -> None:
             assert (getattr(sent, name) == len(batches) * getattr(table, name)).all()
     pieces = {part: [held for held, _ in several] for part, several in learned(placement).items()}
     holders = {
-        part: {one.holder for one in placement.copies.weights if one.owner == part} - {part}
+        part: {one.holder for one in placement.copies.present.weights if one.owner == part} - {part}
         for part in range(placement.k)
     }
     torch.manual_seed(3)

@@ -46,16 +46,16 @@ def test_other_samples_than_a_part_needs_are_refused():
     placement = place(model, placements.of_data_parallel(traced, graph, modelling, 3))
     assert placement.programs.samples_needed(1, (6, 3)) == [2, 3, 7]
     whole, own = (
-        placement.divided([given], (9,), part)[0]
+        placement.passes.divided([given], (9,), part)[0]
         for given, part in ((images, None), (images[3:6], 1))
     )
     given = {name for name, value in own.items() if isinstance(value, torch.Tensor)}
     assert len(given) == 1
     assert all(torch.equal(own[name], whole[name]) for name in given)
     with pytest.raises(PlacementError, match=r"accepted are 9 or 3 samples$"):
-        placement.divided([images[:4]], (9,), 1)
+        placement.passes.divided([images[:4]], (9,), 1)
     with pytest.raises(PlacementError, match=r"accepted are 9 samples$"):
-        placement.divided([images[:3]], (9,))
+        placement.passes.divided([images[:3]], (9,))
     labels, loss_fn = torch.arange(9) % 5, nn.functional.cross_entropy
     placement.programs.score(labels[3:6], loss_fn, (9,), 1, alone=True)
     with pytest.raises(

@@ -1,11 +1,8 @@
-"""A batch -> its micro-batches: inputs and random masks, sliced where the samples lie.
-
-And a stream of batches -> those of them that parts have begun.
-"""
+"""A batch -> its micro-batches: inputs and random masks, sliced where the samples lie."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial, reduce
 from itertools import accumulate, chain
 from operator import add
@@ -17,12 +14,10 @@ from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.step_run import Score
+from hgpart.placement.batches.loss_counts import class_loss, is_sum
 from hgpart.placement.building.blueprint import Blueprint
-from hgpart.placement.loss_counts import class_loss, is_sum
-from hgpart.placement.state.original_state import has_hooks
-from hgpart.schedules import check_recompute
 from hgpart.schedules.schedule import Schedule
-from hgpart.tracing.arguments import Inputs, has_dicts
+from hgpart.tracing.arguments import has_dicts
 from hgpart.tracing.batches import evenly, shape_said
 from hgpart.tracing.traced_nodes import first_tensor
 
@@ -241,120 +236,6 @@ def _sum_and_count(made: Any) -> tuple[torch.Tensor, Any]:
         raise ArgumentError(f"a loss of {made!r}: accepted is a tensor, or (sum, count)")
     loss, count = made
     return loss, count.detach() if isinstance(count, torch.Tensor) else count
-
-
-class StreamedBatches:
-    """The batches of a stream, each drawn when it is asked for, and their losses.
-
-    Parameters
-    ----------
-    batches : iterable of (inputs, targets)
-    count : int
-        How many of them there have to be.
-    begun : callable
-        Given inputs and targets, the values of the placeholders and, given a part that has results,
-        what it makes of them.
-    parts : int
-        How many parts here have results.
-    """
-
-    def __init__(
-        self,
-        batches: Iterable[tuple[Inputs, Any]],
-        count: int,
-        begun: Callable[[Inputs, Any], tuple[Mapping[str, Any], Callable[[int], Score]]],
-        parts: int,
-    ) -> None:
-        self._batches, self._count, self._begun, self._parts = batches, count, begun, parts
-        self._scores: dict[int, list[Callable[[int], Score]]] = {}  # once for each part to come
-
-    def values(self) -> Iterator[Mapping[str, Any]]:
-        """Of the placeholders, batch by batch.
-
-        Raises
-        ------
-        ArgumentError
-            If there are too few.
-        """
-        batches = iter(self._batches)
-        for number in range(self._count):
-            batch = next(batches, None)
-            if batch is None:
-                raise ArgumentError(
-                    f"{number} batches: accepted are {self._count}, as the schedule has"
-                )
-            values, score = self._begun(*batch)
-            if self._parts:
-                self._scores[number] = [score] * self._parts
-            yield values
-
-    def score(self, part: int) -> Score:
-        """What a part that has results makes of a batch: its part of the loss."""
-
-        def of_batch(number: int, results: tuple[torch.Tensor, ...]) -> torch.Tensor:
-            waiting = self._scores[number]
-            score = waiting.pop()
-            if not waiting:
-                self._scores.pop(number, None)
-            loss: torch.Tensor = score(part)(0, results)
-            return loss
-
-        return of_batch
-
-
-def check_stream(schedule: Schedule, stash: bool) -> None:
-    """Raise an ArgumentError unless a stream can go by a schedule, in the present grad mode."""
-    if not isinstance(schedule, Schedule) or schedule.in_flight is None:
-        given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
-        raise ArgumentError(f"a stream by a {given}: accepted is one of the rule async")
-    again = any(outline.again for outline in schedule.outlines)
-    check_recompute(recompute=again, stash=stash)
-    if not torch.is_grad_enabled():
-        raise ArgumentError("a stream without grad mode: accepted is with, as it trains")
-
-
-def check_modules_of_stream(modules: Iterable[fx.GraphModule]) -> None:
-    """Raise an ArgumentError unless parts can keep their gradients apart, and their weights."""
-    for module in modules:
-        for name, parameter in module.named_parameters():
-            if has_hooks(parameter):
-                raise ArgumentError(
-                    f"a stream with a hook on {name}, whose gradients gather elsewhere: accepted "
-                    "are parameters without hooks"
-                )
-        for step in module.children():
-            if getattr(step, "_compiled_call_impl", None) is not None:
-                raise ArgumentError(
-                    "a stream of steps that torch.compile has compiled, which are bound to one "
-                    "version of their weights: accepted are steps as they were placed"
-                )
-
-
-def check_slices_of_stream(*, stash: bool) -> None:
-    """Raise an ArgumentError for what can't be where parts have copies of weights."""
-    if not stash:
-        raise ArgumentError(
-            "batches in flight without stash by a plan over slices, whose parts have copies of "
-            "weights: accepted is with stash"
-        )
-
-
-def check_norms_of_stream(norms: str) -> None:
-    """Raise an ArgumentError for norms that update running statistics at the end of a batch."""
-    if norms == "batch":
-        raise ArgumentError(
-            "norms of the batch with batches in flight, each of which is one micro-batch: accepted "
-            "are those of micro-batches"
-        )
-
-
-def check_buffers_of_stream(blueprint: Blueprint) -> None:
-    """Raise an ArgumentError for buffers that are computed from weights, of whatever version."""
-    for buffer in blueprint.carriers:
-        raise ArgumentError(
-            f"batches in flight, which change weights that {blueprint.traced.buffers[buffer.name]} "
-            "is computed from: accepted are buffers that are not computed from parameters"
-        )
 
 
 def _to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:

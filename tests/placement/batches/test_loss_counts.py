@@ -223,7 +223,7 @@ def test_targets_that_a_loss_in_the_model_ignores_are_refused_where_the_batch_is
                 loss_of(targets, micro_batches)
             for part in {*placement.programs.output_parts}:  # as in a process
                 with pytest.raises(PlacementError, match=message):
-                    placement.divided([x, some], [6 // micro_batches] * micro_batches, part)
+                    placement.passes.divided([x, some], [6 // micro_batches] * micro_batches, part)
     if slices > 1:
         with pytest.raises(PlacementError, match=message):
             placement(x, some)

@@ -1,0 +1,112 @@
+"""Forms + the state that parts hold -> what they have of each other's state in each form."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import nn
+
+from hgpart.execution.runtime import Gather
+from hgpart.execution.weights.copies import Copies
+from hgpart.placement.forms import Forms
+from hgpart.placement.held_state import HeldState
+from hgpart.placement.shares.exchanges import Holding, exchanges
+from hgpart.placement.shares.messages import buckets_of
+from hgpart.tracing.forms import Form
+
+
+class CopiesByForm:
+    """What parts have of each other's state in each form, where the batch is in slices.
+
+    Where some parts are in other processes, all processes ask for it together the first time.
+    """
+
+    def __init__(self, forms: Forms, state: HeldState) -> None:
+        self._forms, self._state = forms, state
+        self._copies: dict[Form, Copies] = {}
+
+    @property
+    def present(self) -> Copies:
+        """Those of the present form, where all parts are here, or processes have asked before."""
+        return self.gathered(lambda here: [here])
+
+    @property
+    def are_known(self) -> bool:
+        """Whether those of the present form are known."""
+        return self._forms.present in self._copies
+
+    def gathered(self, gather: Gather) -> Copies:
+        """Those of the present form.
+
+        The first time all processes ask for it, and gather what each of them holds.
+        """
+        if not self.are_known:
+            programs = self._forms.programs
+            here = {part: self._state.holding(programs, part) for part in programs.parts}
+            self._copies[self._forms.present] = self._copies_of(ChainMap(*gather(here)))
+        return self._copies[self._forms.present]
+
+    def _copies_of(self, holdings: Mapping[int, Holding]) -> Copies:
+        programs = self._forms.programs
+        blueprint = programs.blueprint
+        layers = buckets_of(blueprint.graph, blueprint.parameter_shapes, blueprint.trainable)
+        every = dict.fromkeys(
+            (held.name for one in holdings.values() for held in one.copies.values()), "state"
+        )
+        traced = blueprint.traced
+        passing = {*layers, *(traced.buffers[name] for name in traced.updated)}
+        fixed = {name: state for name, state in every.items() if name not in passing}
+        beside = {name: state for name, state in every.items() if name not in layers}
+        return Copies(
+            self._state.tensor,
+            tuple(programs.parts),
+            weights=exchanges(holdings, layers),
+            fixed=exchanges(holdings, fixed),
+            beside=exchanges(holdings, beside),
+            state=exchanges(holdings, every),
+            steps=self._state.copies_of_steps(programs),
+            training=self._forms.present.training,
+            every=self._copies,
+        )
+
+    def let_weights_travel(self) -> None:
+        """Let the next pass begin with weights that go to copies, as behind an update.
+
+        A pass where no weight has changed since the last one, and gradients are added up, begins
+        without: there are fewer bytes than tables say of a step.
+        """
+        for copies in self._copies.values():
+            copies.alike = False
+            copies.forget_weights()
+
+    def forget(self) -> None:
+        """Forget all of them, as the model has other tensors now: it was moved."""
+        for copies in self._copies.values():
+            copies.moved = True
+        self._copies.clear()
+
+    @contextmanager
+    def in_flight(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+        """Where a stream takes copies, and what belongs to the part in them, apart.
+
+        If it fails, the parameters of the parts here have no gradients.
+
+        Raises
+        ------
+        PlacementError
+            At its end, if what does not learn was changed meanwhile.
+        """
+        if len(self._forms.programs.shares) == 1:
+            yield
+            return
+        try:
+            yield
+        except BaseException:
+            for parameter in parameters:  # some may be of a batch that others have not ended
+                parameter.grad = None
+            raise
+        finally:
+            self._state.join()
+        self.present.check_fixed()

@@ -1,0 +1,118 @@
+"""The inputs of a pass -> the values that programs are given, once parts can compute with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hgpart.errors import PlacementError
+from hgpart.placement.as_module.settings import Settings
+from hgpart.placement.forms import Forms
+from hgpart.placement.held_state import HeldState
+
+
+class Passes:
+    """What passes in the present form begin with: checks, and the values of their batch."""
+
+    def __init__(self, forms: Forms, settings: Settings, state: HeldState) -> None:
+        self._forms, self._settings, self._state = forms, settings, state
+
+    def check_gradients(self) -> None:
+        """Raise a PlacementError if gradients would not be those of the model."""
+        lost = (*self._settings.hooked, *self._forms.programs.blueprint.traced.lost_gradients)
+        if lost:
+            raise PlacementError(
+                f"the model's backward pass has what a placement's has not ({lost[0]}): accepted "
+                "are passes without gradients, in evaluation under torch.no_grad()"
+            )
+
+    def check_batch(self, batch_size: int, inputs: Sequence[torch.Tensor | None]) -> None:
+        """Check what a pass begins with; a process may have None for tensors that it does not read.
+
+        Raises
+        ------
+        PlacementError
+            If state is yet to be loaded, the model's code fixed another batch size, or an input
+            has another type or, but for the batch, another shape than was traced. If a norm has one
+            value per channel to take its statistics of, or gradients are wanted that a placement
+            does not have; in slices of the batch also those of parameters that have hooks, or were
+            frozen when they were placed.
+        """
+        self.check_alike((batch_size,))
+        self._check_pass(inputs)
+        self._forms.programs.check_inputs(batch_size, inputs)
+
+    def check_alike(self, sizes: Sequence[int]) -> None:
+        """What of `check_batch`, for micro-batches of some sizes, all processes find alike.
+
+        Whatever of the model's state and of the inputs each of them has.
+        """
+        self._forms.programs.check_micro_batches(len(sizes))
+        self.check_samples(sizes)
+        if torch.is_grad_enabled() and self._forms.programs.blueprint.trainable:
+            self.check_gradients()
+        self._forms.programs.check_norms_of_batch(self._forms.devices)
+
+    def _check_pass(self, inputs: Sequence[torch.Tensor | None]) -> None:
+        """What of `check_batch` goes by what this process has, but for the shapes of inputs."""
+        if self._forms.are_set_anew:
+            raise PlacementError(
+                "modules were given other attributes, modes or hooks after the model was placed: "
+                "accepted in processes is before"
+            )
+        self._state.check_filled()
+        if gradients_wanted(inputs):
+            self.check_gradients()
+        if torch.is_grad_enabled() and len(self._forms.programs.shares) > 1:
+            self._state.check_learning(self._forms.programs)
+
+    def check_samples(self, sizes: Sequence[int]) -> None:
+        """Raise a PlacementError if a batch can't be computed in micro-batches of some sizes.
+
+        If it is none that the present form is for, or a micro-batch, or a share of it, has too few
+        samples, or too many.
+        """
+        if not self._forms.takes(batch_size := sum(sizes)):
+            known = self._forms.programs.blueprint.traced.batch_sizes
+            raise PlacementError(
+                f"a batch of {batch_size}: accepted at present are {known}, with which the model "
+                "does the same, and others by for_inputs"
+            )
+        for size in set(sizes):
+            self._forms.programs.check_samples(size)
+
+    def divided(
+        self,
+        inputs: Sequence[torch.Tensor | None],
+        sizes: Sequence[int],
+        part: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The values of placeholders for each micro-batch, of the tensors among the inputs.
+
+        For a part alone, inputs may be of the samples that it needs, or reads, and None where it
+        reads none.
+        """
+        if gradients_wanted(inputs):
+            raise PlacementError(
+                "an input requires a gradient, which a step does not compute: accepted are steps "
+                "without, and calling the placement"
+            )
+        return self.batches(inputs, sizes, part)
+
+    def batches(
+        self,
+        inputs: Sequence[torch.Tensor | None],
+        sizes: Sequence[int],
+        part: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The same, where inputs may require gradients."""
+        self.check_alike(sizes)
+        self._check_pass(inputs)
+        return self._forms.programs.divided(inputs, sizes, part)
+
+
+def gradients_wanted(inputs: Sequence[torch.Tensor | None]) -> bool:
+    """Whether gradients of inputs are to be computed."""
+    return torch.is_grad_enabled() and any(one.requires_grad for one in inputs if one is not None)
