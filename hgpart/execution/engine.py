@@ -54,7 +54,6 @@ class PartRun(PartState):
     joined : bool
         Whether steps that follow one another have one autograd graph. It takes less time; where
         backward leaves the gradients of weights to `backward_weights`, it would hold more memory.
-
     micro_batch : int
         As which it travels.
 

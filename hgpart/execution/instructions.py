@@ -175,8 +175,13 @@ class Compute:
             if gradient is not None:
                 outputs.append(head)
                 gradients.append(gradient)
+        if outputs and run.to_inputs_alone:
+            leaves = [leaf for _, leaf in graph.leaves]
+            found = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
+            for leaf, gradient in zip(leaves, found, strict=True):
+                leaf.grad = gradient
         # What is compiled can run its graph once only: all of it is done now then.
-        if outputs and (self._compiled(run) or (weights and not self._has_products(run))):
+        elif outputs and (self._compiled(run) or (weights and not self._has_products(run))):
             torch.autograd.backward(outputs, gradients)
         elif outputs:
             left = add_map_gradients(outputs, gradients, [leaf for _, leaf in graph.leaves])

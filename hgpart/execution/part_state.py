@@ -41,6 +41,8 @@ class PartState:
     spans : list of Span
         What it waited for and sent, in order.
     wires : Wires
+    to_inputs_alone : bool
+        Whether a backward pass is for the gradients of inputs, and parameters get none.
     products : dict, optional
         If there is one, what gradients of weights are left for the end of a step, where those of
         all its micro-batches, and of slices of the batch, are computed at once: a large matrix is
@@ -65,6 +67,7 @@ class PartState:
         self.traffic = Traffic.none(k)
         self.spans: list[Span] = []
         self.products: dict[Any, list[Product]] | None = None
+        self.to_inputs_alone = False
         self.wires, self._micro_batch = wires, micro_batch
         self._gradients: dict[int, Tensor] = {}
         self._own: set[int] = set()  # slots whose gradient nobody else holds

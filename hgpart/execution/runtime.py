@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import chain
 from operator import add
+from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -36,6 +37,9 @@ from hgpart.schedules.schedule import Action, Direction, Schedule
 
 Gather = Callable[[Any], list[Any]]  # what all processes have, in their order
 Here = TypeVar("Here")
+BEGINNING = (
+    Lock()
+)  # what copies are like is found, and mended, by one thread of the user's at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,8 +171,8 @@ class Runtime:
         runs = self._runs({part: iter([values]) for part in self.programs}, travelling, sent)
         begun = Pass(self, runs, schedule, (samples,), travelling)
         self.last = begun.run(schedule.forward_only)
-        if learns and travelling is not None and travelling.is_due:
-            travelling.copies.note_weights()
+        if learns and travelling is not None:
+            travelling.copies.count_weights()
         return begun
 
     def step(
@@ -215,8 +219,8 @@ class Runtime:
             )
             lowered = self.lowered(schedule, travelling)
             self.last = Pass(self, runs, lowered, sizes, travelling).run(lowered)
-            if schedule.backward and travelling is not None and travelling.is_due:
-                travelling.copies.note_weights()
+            if schedule.backward and travelling is not None:
+                travelling.copies.count_weights()
         makers = sorted({*self.output_parts} & self.programs.keys())
         return {
             part: [runs[part].scores[micro_batch] for micro_batch in range(len(batches))]
@@ -298,6 +302,8 @@ class Runtime:
             self._uses = copies, self._of_all(lambda program: uses(program, copies.of_step))
         known = self._lowered.get(schedule)
         if known is None or known[0] is not copies:
+            if not travelling.exchanges:
+                return schedule
             made = lower(schedule, travelling.travels, copies.backward, self._uses[1])
             known = self._lowered[schedule] = copies, made
         return known[1] if travelling.is_due or schedule.in_flight else known[1].of_gradients
@@ -330,11 +336,12 @@ class Runtime:
         """Begin a pass: what does not travel in its schedule is brought; returns what does."""
         if self._copies_of is None:
             return None
-        copies = self._copies_of(self.transport.gather)
-        due = copies.due(learns, self.transport.so_on_any)
-        if due.beside is not None:
-            self._bring(Travelling(copies, due.beside, is_counted=False), sent)
-            copies.note(learns)
+        with BEGINNING:
+            copies = self._copies_of(self.transport.gather)
+            due = copies.due(learns, self.transport.so_on_any)
+            if due.beside is not None:
+                self._bring(Travelling(copies, due.beside, is_counted=False), sent)
+            copies.note(learns, due)
         return Travelling(copies, copies.weights, is_due=due.weights)
 
     def _bring(self, travelling: Travelling, sent: Mapping[int, Traffic]) -> None:
@@ -421,29 +428,28 @@ class Pass:
                 "backward after backward, accepted is one forward in grad mode, then one backward"
             )
         self._is_back = True
-        for part, of_results in gradients.items():
-            self.runs[part].begin_backward(of_results)
+        for part, run in self.runs.items():
+            run.begin_backward(gradients.get(part, ()), weights)
         self.run(self._schedule.backward_only if weights else self._runtime.back_to_inputs)
 
     def run(self, schedule: Schedule, stop: Callable[[], object] = lambda: None) -> RunRecord:
         """Do what the schedule says; returns what was done up to now, which goes on."""
         runtime, runs = self._runtime, self.runs
-        wires = runtime.transport.open(schedule, runtime.programs, self._sizes, self._travelling)
-
-        def stop_all() -> None:
-            wires.stop()
-            stop()
-
-        jobs = [partial(run.run, schedule.sequences[part], wires) for part, run in runs.items()]
+        ends = runtime.programs, self._sizes, self._travelling
         try:
+            wires = runtime.transport.open(schedule, *ends)
+
+            def stop_all() -> None:
+                wires.stop()
+                stop()
+
+            sequences = schedule.sequences
+            jobs = [partial(run.run, sequences[part], wires) for part, run in runs.items()]
             self._execute(jobs, stop_all)
         except BaseException:
             if self._travelling is not None:
                 self._travelling.copies.forget_weights()  # some may not have come
             raise
-        finally:
-            if schedule.backward and self._travelling is not None:
-                self._travelling.copies.clear()  # they were taken, or the pass has failed
         return self.record
 
     @property

@@ -130,28 +130,40 @@ class StepRun:
         halves = (action for action in back if action.direction is Direction.WEIGHTS)
         self._in_halves = {action.micro_batch for action in halves}
         self._has_products = self._several_use_a_matrix or self._is_of_several(len(last))
-        final = computing[-1] if computing else None
-        for action in actions:
-            if self._count is not None:
-                self.counts.append([])
-            begin = perf_counter_ns()
-            (self._move if action.is_of_weights else self._compute)(action)
-            if action is final:
-                self._add_products()
-            self._note(action, begin, perf_counter_ns())
-            ends = last.get(action.micro_batch) is action
-            if ends and (self._learns or not torch.is_grad_enabled()):
-                self._end(action.micro_batch)
-            self._look()
+        self._last, self._final = last, computing[-1] if computing else None
+        try:
+            for action in actions:
+                self._do(action)
+        finally:
+            if self._learns and self._travelling is not None:
+                # They were taken, or the pass has failed; the next job of this part adds its own.
+                self._travelling.copies.clear(self._program.part)
         begin = perf_counter_ns()
         if wires.settle() and actions:
             end = perf_counter_ns()
             self.events.append(Event(actions[-1], Doing.WAIT, begin, end))
             self.timing.add(_way(actions[-1]), *[(end - begin) / 1e9] * 2)
 
-    def begin_backward(self, gradients: Sequence[Tensor | None]) -> None:
-        """Let the only micro-batch go back from here, with the gradients of its results."""
+    def begin_backward(self, gradients: Sequence[Tensor | None], weights: bool) -> None:
+        """Let the only micro-batch go back from here, with the gradients of its results.
+
+        If not for `weights`, to the inputs alone.
+        """
         self._gradients[0] = gradients
+        self._runs[0].to_inputs_alone = not weights
+
+    def _do(self, action: Action) -> None:
+        if self._count is not None:
+            self.counts.append([])
+        begin = perf_counter_ns()
+        (self._move if action.is_of_weights else self._compute)(action)
+        if action is self._final:
+            self._add_products()
+        self._note(action, begin, perf_counter_ns())
+        ends = self._last.get(action.micro_batch) is action
+        if ends and (self._learns or not torch.is_grad_enabled()):
+            self._end(action.micro_batch)
+        self._look()
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:

@@ -231,10 +231,10 @@ class Placement(ListingModule):
         tensors = self.programs.tensors_of(inputs)
         batch_size = self.programs.batch_size_of(tensors)
         self._for_call(tensors, "step")
+        self.forms.input_gradients = False
         schedule = schedule_for_mode(schedule or self.runtime.whole_batch, loss_fn is not None)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
         batches = self.passes.divided(tensors, sizes)
-        self.forms.input_gradients = False
         score = partial(self.programs.score, targets, loss_fn, sizes)
         with self.programs.batch():
             scores = self.runtime.step(schedule, batches, score)

@@ -167,8 +167,8 @@ class DistributedModel(nn.Module):
         ----------
         loss : Tensor or None
             A number computed from what the last `forward` in grad mode returned, and from no other
-            pass's result; None on the other ranks. Where several
-            ranks have results, each has its part of the loss: what they add up to is the batch's.
+            pass's result; None on the other ranks. Where several ranks have results, each has its
+            part of the loss: what they add up to is the batch's.
 
         Raises
         ------
@@ -240,7 +240,9 @@ class DistributedModel(nn.Module):
         batch = self._together.agreed_size(given, batch_size, own)
         self.for_batch(batch)
         if schedule is None:
-            schedule = schedule_for_mode(self.runtime.whole_batch, loss_fn is not None)
+            with self._together.whole_pass():
+                schedule = self.runtime.whole_batch
+            schedule = schedule_for_mode(schedule, loss_fn is not None)
         sizes = micro_batch_sizes(batch, micro_batches)
         here = self._here(given)
         self.placement.passes.check_alike(sizes)

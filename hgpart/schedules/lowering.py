@@ -177,15 +177,25 @@ def _stream(schedule: Schedule, travels: Sequence[Travel], back: Sequence[int]) 
     them begins it. The weights that the first batch begins with are there, those behind the last
     one are sent by nobody.
     """
-    numbers = range(len(travels))
+    between: dict[Travel, list[int]] = {}  # numbers, by owner and holder
+    spread: list[list[int]] = [[] for _ in range(schedule.k)]  # by owner
+    collected: list[list[int]] = [[] for _ in range(schedule.k)]
+    reduced: list[list[int]] = [[] for _ in range(schedule.k)]  # by holder
+    for number, travel in enumerate(travels):
+        between.setdefault(travel, []).append(number)
+        spread[travel.owner].append(number)
+    for number in back:
+        owner, holder = travels[number]
+        collected[owner].append(number)
+        if owner != holder:
+            reduced[holder].append(number)
     updates = [0] * schedule.k
     there = [[0] * schedule.k for _ in updates]  # by part and owner, updates that copies have
 
     def arriving(part: int, owner: int, wanted: int) -> Iterator[Action]:
         for update in range(there[part][owner] + 1, wanted + 1):
-            for number in numbers:
-                if travels[number] == (owner, part):
-                    yield Action(part, GATHER, update, number)
+            for number in between.get(Travel(owner, part), ()):
+                yield Action(part, GATHER, update, number)
         there[part][owner] = wanted
 
     for action in schedule.order:
@@ -194,18 +204,14 @@ def _stream(schedule: Schedule, travels: Sequence[Travel], back: Sequence[int]) 
             for owner in range(schedule.k):
                 yield from arriving(part, owner, batch - schedule.staleness[owner][batch])
         if direction is Direction.UPDATE:
-            for number in back:
-                if travels[number].owner == part:
-                    yield Action(part, COLLECT, batch, number)
+            yield from (Action(part, COLLECT, batch, number) for number in collected[part])
         yield action
         if direction is BACKWARD and chunk == len(schedule.outlines[part].backward) - 1:
-            for number in back:
-                if travels[number].holder == part != travels[number].owner:
-                    yield Action(part, REDUCE, batch, number)
+            yield from (Action(part, REDUCE, batch, number) for number in reduced[part])
         if direction is Direction.UPDATE:
             updates[part] += 1
-            for number in numbers if updates[part] < schedule.micro_batches else ():
-                if travels[number].owner == part:
+            if updates[part] < schedule.micro_batches:
+                for number in spread[part]:
                     yield Action(part, SPREAD, updates[part], number)
     for part in range(schedule.k):
         for owner in range(schedule.k):

@@ -511,6 +511,16 @@ def test_gradients_of_inputs_alone_leave_the_parameters_as_they_are() -> None:
     assert_close(gradient(step.bias), torch.full((3,), 2.0, dtype=torch.float64))
 
 
+def test_gradients_of_inputs_alone_leave_vectors_as_they_are() -> None:
+    """What samples are multiplied by element by element got its gradient on the way."""
+    step = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)).double()
+    runtime = there_and_back(step)
+    x = example().requires_grad_()
+    (result,) = runtime.run({"x": x})
+    torch.autograd.grad(result.square().sum(), x)
+    assert all(one.grad is None for one in step.parameters())
+
+
 def test_parts_share_the_intra_op_threads() -> None:
     before = torch.get_num_threads()
     seen: list[int] = []

@@ -19,7 +19,6 @@ class Batch:
     def __init__(self, runtime: Runtime, values: Mapping[str, Any], learns: bool) -> None:
         self._output_parts = runtime.output_parts
         self._pass: Pass = runtime.forward(values, 0, learns)
-        self.results: tuple[Tensor, ...] = ()
         self.gradients: tuple[Tensor | None, ...] = ()
 
     def taken_results(self) -> tuple[Tensor, ...]:

@@ -118,7 +118,7 @@ class Copies:
         self._own_state, self._own_fixed = self._own(state), self._own(fixed)
         self._own_weights = self._own(weights)
         self._contents: dict[tuple[int, Key], tuple[int, ...]] = {}
-        # Of own weights, when copies got them last.
+        # Of own weights: at the end of the last pass that learned, and when they travelled last.
         self._counts: list[tuple[int, int]] | None = None
         self._given: list[tuple[int, ...]] | None = None
         self._adds_up = False
@@ -156,12 +156,9 @@ class Copies:
             Given what is so here, whether it is so on any process: all come to the same answers.
         """
         whole = not self._begun or not (self.alike or (learns and self._training))
-        self._begun = True
         if learns or self._training:  # weights or statistics may change behind it
             for one in self._every.values():
                 one.alike = False
-        else:
-            self.alike = True
         some = self.fixed if learns else self.state
         changed = not whole and bool(some) and self._are_other(self._own_of(learns))
         asked = [changed, self._are_weights_other()] if learns else [changed]
@@ -174,35 +171,32 @@ class Copies:
         return Due(beside, any(weights))
 
     def _are_weights_other(self) -> bool:
-        """Whether weights that learn have changed since copies got them.
+        """Whether weights that learn are others than those that travelled last, which they are now.
 
-        torch counts how often a tensor is written to, but not through its `data`: so, where it has
-        counted nothing, the contents decide. They are kept from the first pass on that finds it so,
-        as of gradients that are added up over several.
+        torch counts how often a tensor is written to, but not through its `data`: so the contents
+        decide. They are looked at from the first pass on before which nothing was counted, as where
+        gradients of several are added up.
         """
-        same = self._counts == self._counted()
-        self._adds_up |= same
-        return not (same and self._given == self._contents_of_weights())
-
-    def note_weights(self) -> None:
-        """Note that copies have got the weights that learn, which may lie within them."""
-        self._counts = self._counted()
-        self._given = self._contents_of_weights() if self._adds_up else None
-
-    def _counted(self) -> list[tuple[int, int]]:
         weights = [self._tensor(*one) for one in self._own_weights]
-        return [(tensor._version, tensor.data_ptr()) for tensor in weights]
+        self._adds_up |= self._counts == [_count(one) for one in weights]
+        before = self._given
+        self._given = [_content(one)[2:] for one in weights] if self._adds_up else None
+        return self._given is None or self._given != before
 
-    def _contents_of_weights(self) -> list[tuple[int, ...]]:
-        return [_content(self._tensor(*one))[2:] for one in self._own_weights]
+    def note(self, learns: bool, due: Due) -> None:
+        """Note that what was due beside weights is there."""
+        self._begun = True
+        self.alike |= not learns and not self._training
+        if due.beside is not None:
+            self._contents |= {one: _content(self._tensor(*one)) for one in self._own_of(learns)}
+
+    def count_weights(self) -> None:
+        """Note how often weights that learn have been written to; copies of them may be some."""
+        self._counts = [_count(self._tensor(*one)) for one in self._own_weights]
 
     def forget_weights(self) -> None:
         """Let weights travel in the next pass that learns, whether they have changed or not."""
         self._counts = self._given = None
-
-    def note(self, learns: bool) -> None:
-        """Note that copies are like it now."""
-        self._contents |= {one: _content(self._tensor(*one)) for one in self._own_of(learns)}
 
     def _own_of(self, learns: bool) -> Sequence[tuple[int, Key]]:
         return self._own_fixed if learns else self._own_state
@@ -354,13 +348,10 @@ class Copies:
             pairs.append((tensor.grad, elements.places, values))
         add_all(pairs)
 
-    def clear(self) -> None:
-        """Forget the gradients of copies that are here: they were taken, or a pass has failed."""
-        for one in self.weights:
-            if one.holder in self._here:
-                for elements in one.elements:
-                    for copy in elements.copies:
-                        self._tensor(one.holder, copy.key).grad = None
+    def clear(self, part: int) -> None:
+        """Forget the gradients of a part's copies."""
+        for one in self.tensors_of(part):
+            one.grad = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,6 +386,11 @@ def _by_layer(exchanges: Sequence[Exchange]) -> list[list[int]]:
     return [[*numbers] for _, numbers in runs]
 
 
+def _count(tensor: Tensor) -> tuple[int, int]:
+    """What torch changes where a tensor is written to, or has other `data`."""
+    return tensor._version, tensor.data_ptr()
+
+
 def _content(tensor: Tensor) -> tuple[int, ...]:
     """What is another one when a tensor was changed, given another `data`, or that in place.
 
@@ -410,4 +406,4 @@ def _content(tensor: Tensor) -> tuple[int, ...]:
     for first in range(0, len(words), WORDS):
         some = words[first : first + WORDS]
         total = total * FACTOR + (some * places[: len(some)]).sum()
-    return tensor._version, tensor.data_ptr(), int(total), *flat[words.nbytes :].tolist()
+    return *_count(tensor), int(total), *flat[words.nbytes :].tolist()

@@ -122,23 +122,30 @@ Pair = tuple[Tensor, Places, Tensor]  # a tensor, some places in it, and values 
 
 
 def put_if_other(pairs: Sequence[Pair]) -> None:
-    """Write some elements, if any of them is another; it is many times as fast for all at once."""
+    """Write some elements, if any of them is another; it is many times as fast for all at once.
+
+    On a GPU they are written anyway: to compare them the host would have to wait.
+    """
     views, values = list[Tensor](), list[Tensor]()
     for tensor, places, given in pairs:
         given, view = given.to(tensor.device), _view(tensor, places)
         if view is None:
-            if not torch.equal(taken(tensor, places), given):
+            if _are_other([taken(tensor, places)], [given]):
                 put(tensor, places, given)
         elif view.data_ptr() != given.data_ptr():  # else it is where it belongs
             views.append(view)
             values.append(given)
-    alike = len({(view.dtype, view.device) for view in views}) == 1
-    if alike and not torch.equal(torch.cat(views), torch.cat(values)):
+    if views and _are_other(views, values):
         torch._foreach_copy_(views, values)
-    elif not alike:
-        for view, given in zip(views, values, strict=True):
-            if not torch.equal(view, given):
-                view.copy_(given)
+
+
+def _are_other(views: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
+    """Whether some tensors differ, as far as that is known at once."""
+    if any(view.device.type != "cpu" for view in views):
+        return True
+    if len({view.dtype for view in views}) == 1:
+        return not torch.equal(torch.cat([*views]), torch.cat([*values]))
+    return not all(map(torch.equal, views, values))
 
 
 def add_all(pairs: Sequence[Pair]) -> None:

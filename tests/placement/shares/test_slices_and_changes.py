@@ -6,6 +6,7 @@ without a word.
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 
 import pytest
@@ -119,6 +120,56 @@ def test_weights_that_have_not_changed_do_not_travel():
     assert [travelled() for _ in range(2)] == [True, False]
     both.placement.copies.let_weights_travel()
     assert [travelled() for _ in range(2)] == [True, False]
+
+
+def test_weights_that_a_loss_writes_to_travel_with_the_next_pass():
+    """They were noted as travelled, as what was noted was what they were at the end of the pass."""
+    both = Both()
+    for _ in range(3):
+        both.add_up()
+    unwritten = [*both.placement.parameters()]
+
+    def writing(result, targets):
+        while unwritten:  # by the first part that has results
+            unwritten.pop().data.mul_(0.5)
+        return LOSS(result, targets)
+
+    both.placement.step(both.inputs, both.targets, writing)
+    both.placement.zero_grad(), both.model.zero_grad()
+    for one in both.model.parameters():
+        one.data.mul_(0.5)
+    for _ in range(2):
+        both.add_up()
+
+
+def test_passes_of_several_threads_of_the_caller_add_up():
+    """One cleared the gradients of copies that the other was adding to."""
+    both = Both()
+
+    def once():
+        both.placement(*both.inputs).square().mean().backward()
+
+    learning = [one for one in both.placement.parameters() if one.requires_grad]
+    once()
+    wanted = [2 * one.grad for one in learning]
+    for _ in range(10):
+        both.placement.zero_grad()
+        callers = [threading.Thread(target=once) for _ in range(2)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        found = [one.grad for one in learning]
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_a_step_may_follow_a_call_with_gradients_of_inputs():
+    """It went by the schedule of programs that send these."""
+    both = Both()
+    image = both.inputs[0].clone().requires_grad_()
+    both.placement(image).sum().backward()
+    both.placement.zero_grad()
+    both.step()
 
 
 def test_weights_that_are_put_back_after_an_evaluation_travel():
