@@ -78,6 +78,11 @@ class CopiesByForm:
         without: there are fewer bytes than tables say of a step.
         """
         for copies in self._copies.values():
+            copies.forget_weights()
+
+    def note_loaded(self) -> None:
+        """Note that they may not be like what they are of, as that was loaded."""
+        for copies in self._copies.values():
             copies.alike = False
             copies.forget_weights()
 

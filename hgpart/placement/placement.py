@@ -566,7 +566,7 @@ class Placement(ListingModule):
             for name in values.keys() & state_dict.keys():  # which the other mode is traced with
                 values[name].copy_(state_dict[name])
             self.held_state.load(state_dict)
-        self.copies.let_weights_travel()
+        self.copies.note_loaded()
         return torch.nn.modules.module._IncompatibleKeys(missing, unknown)
 
     def load_checkpoint(self, path: Path | str) -> None:
