@@ -126,6 +126,7 @@ class Runtime:
         self.programs = {part: placed.programs[part] for part in transport.parts}
         self.last = RunRecord.none(len(transport.parts), self.k)
         self.transport, self._copies_of = transport, placed.copies
+        self._whole_batch: Schedule | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -133,11 +134,13 @@ class Runtime:
         self._uses: tuple[Copies, list[Uses]] | None = None
         self._lowered: WeakKeyDictionary[Schedule, tuple[Copies, Schedule]] = WeakKeyDictionary()
 
-    @cached_property
+    @property
     def whole_batch(self) -> Schedule:
-        """What all parts do with a batch at once; all processes ask for it."""
-        outlines: list[Outline] = self._of_all(lambda program: outline(program, {}))
-        return make_schedule(outlines, "sequential", 1, Costs())
+        """What all parts do with a batch at once; the first time all processes ask for it."""
+        if self._whole_batch is None:
+            outlines: list[Outline] = self._of_all(lambda program: outline(program, {}))
+            self._whole_batch = make_schedule(outlines, "sequential", 1, Costs())
+        return self._whole_batch
 
     @cached_property
     def back_to_inputs(self) -> Schedule:
