@@ -28,8 +28,12 @@ class Toy:
     copies: None = None
 
 
+def maps_of(channels: int) -> TransferredTensor:
+    return TransferredTensor((1, 0), (0, channels), torch.float64)
+
+
 def transfer(number: int, sender: int, receiver: int, **others: Any) -> Transfer:
-    tensors = (TransferredTensor((1, 0), (0, 1), torch.float64),)
+    tensors = (maps_of(1),)
     facts = {"layer": f"layer{number}", "partial": False, "tensors": tensors}
     facts |= {"differentiable": True} | others
     return Transfer(number=number, sender=sender, receiver=receiver, **facts)
@@ -130,8 +134,8 @@ class Cut:
         self.last = len(model.layers) - 1
         self.travelling = self._travelling()
         self.transfers = tuple(
-            transfer(number, sender, receiver)
-            for number, (_, sender, receiver) in enumerate(self.travelling)
+            transfer(number, sender, receiver, tensors=(maps_of(len(channels)),))
+            for number, ((_, sender, receiver), channels) in enumerate(self.travelling.items())
         )
         programs = [self._program(part) for part in range(k)]
         self.placed = toy(*programs, output_part=output_part)
