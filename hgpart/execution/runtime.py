@@ -1,7 +1,9 @@
 """Programs of parts + Transport -> Runtime: passes, steps and streams, in threads or processes.
 
-Whatever travels is in the one order of a schedule: maps and their gradients as the rule has them,
-weights that several parts compute with as `hgpart.schedules.lowering` adds them.
+A `Placed` is what a runtime needs to know of a placement, a `Pass` what it does by a schedule: a
+batch forward and then back, a step, or a stream. Whatever travels is in the schedule's one order:
+maps and their gradients as the rule has them, weights that several parts compute with as
+`hgpart.schedules.lowering` adds them.
 """
 
 from __future__ import annotations

@@ -56,12 +56,12 @@ class Batches(Protocol):
 
 
 class Transport(Protocol):
-    """What parts are here, and how they reach each other.
+    """How the parts in this process reach each other, and those in other processes.
 
     Attributes
     ----------
     parts : sequence of int
-        That are in this process.
+        The parts in this process.
     """
 
     parts: Sequence[int]
