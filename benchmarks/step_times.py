@@ -222,7 +222,7 @@ class Bench:
 
     def note(self, name: str, model: DistributedModel, m: int, steps: int = 1) -> None:
         """Keep what steps of m micro-batches waited, the last ones, and sent, one of them."""
-        timing, traffic = model.last.timing[0], model.last.traffic
+        timing, traffic = model.runtime.last.timing[0], model.runtime.last.traffic
         self.waited[name] = (timing.forward_waiting + timing.backward_waiting) / steps
         if name in self.sent:  # all steps send as much
             return

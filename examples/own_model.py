@@ -72,7 +72,7 @@ def main() -> None:
             losses = connection.gather(None if loss is None else loss.item())
             if connection.rank == 0:
                 print(f"epoch {epoch}: loss {sum(filter(None, losses)):.3f}")
-        sent = connection.gather(int(model.last.traffic.forward_bytes.sum()))
+        sent = connection.gather(int(model.runtime.last.traffic.forward_bytes.sum()))
         if connection.rank == 0:
             print(plan.summary())
             print(f"sent in a forward pass: {sum(sent) / 1e6:.3f} MB")

@@ -151,7 +151,7 @@ class _Training:
         if not self.trial.counts:
             return
         run = self.run
-        sent = run.runtime.last.traffic if isinstance(run, Placement) else run.last.traffic
+        sent = run.runtime.last.traffic
         if self.connection is not None:
             first, *others = self.connection.gather(sent)
             sent = sum(others, first)

@@ -70,7 +70,10 @@ def differences(connection: Connection, way: str) -> str:
             placed.for_inputs(given)
             placed.step(given, TARGETS, mse_loss, order, batch_size=SAMPLES)
     rank, sent = connection.rank, threads.runtime.last.traffic
-    if placed.last.traffic.backward_bytes[rank].tolist() != sent.backward_bytes[rank].tolist():
+    if (
+        placed.runtime.last.traffic.backward_bytes[rank].tolist()
+        != sent.backward_bytes[rank].tolist()
+    ):
         return "other bytes"
     whole = dict(threads.held(rank))
     for held, tensor in placed.placement.held(rank):

@@ -152,7 +152,7 @@ def compare(
     if connection.k > 2:  # each micro-batch has its messages; its bytes are its share
         messages = table.forward_messages * len(SIZES), table.backward_messages * len(SIZES)
         table = replace(table, forward_messages=messages[0], backward_messages=messages[1])
-    traffic = sum(connection.gather(placed.last.traffic), Traffic.none(connection.k))
+    traffic = sum(connection.gather(placed.runtime.last.traffic), Traffic.none(connection.k))
     wrong = wrong_figures(traffic, table)
     del placed
     gc.collect()  # a placement refers to itself, and the next one may be as large

@@ -12,20 +12,12 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from hgpart.execution.program import PartProgram, pack, receive, send
+from hgpart.execution.runtime import Placed
+from hgpart.execution.threads.crew import Crew
+from hgpart.execution.threads.local import LocalRuntime
 from hgpart.execution.transfers import Transfer, TransferredTensor
 
 INPUT_CHANNELS = 3
-
-
-@dataclass(frozen=True)
-class Toy:
-    """What a LocalRuntime wants to know."""
-
-    k: int
-    devices: tuple[torch.device, ...]
-    programs: dict[int, PartProgram]
-    output_parts: tuple[int, ...]
-    copies: None = None
 
 
 def maps_of(channels: int) -> TransferredTensor:
@@ -57,9 +49,16 @@ def program(
     return PartProgram(part, fx.GraphModule(root, graph), own)
 
 
-def toy(*programs: PartProgram, output_part: int = 0) -> Toy:
-    devices = (torch.device("cpu"),) * len(programs)
-    return Toy(len(programs), devices, dict(enumerate(programs)), (output_part,))
+def toy(*programs: PartProgram, output_part: int = 0) -> Placed:
+    return Placed(len(programs), dict(enumerate(programs)), (output_part,))
+
+
+def crew_of(placed: Placed) -> Crew:
+    return Crew([torch.device("cpu")] * placed.k)
+
+
+def local(placed: Placed) -> LocalRuntime:
+    return LocalRuntime(placed, crew_of(placed))
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class Toy(nn.Module):
 
     @cached_property
     def placed(self):
-        return Placed(self.k, (), self.parts, self.output_parts)
+        return Placed(self.k, self.parts, self.output_parts)
 
     def in_flight(self, parameters):
         return nullcontext()  # there are none
@@ -228,7 +228,7 @@ def agree(connection, seed):
     expected.square().sum().backward()
     torch.set_rng_state(state)
     result = placed(x) if placed.reads_inputs else placed(None, batch_size=batch)
-    traffic = placed.last.traffic
+    traffic = placed.runtime.last.traffic
     with torch.no_grad():  # which is a pass of its own
         placed(x)
     if connection.rank == 0:
@@ -237,7 +237,7 @@ def agree(connection, seed):
     else:
         assert result is None
         placed.backward(None)
-    assert placed.last.traffic is traffic
+    assert placed.runtime.last.traffic is traffic
     held = 0
     for name, share in placed.placement.module.named_children():
         layer = int(name.removeprefix("share_"))
@@ -248,7 +248,7 @@ def agree(connection, seed):
             held += getattr(share, kind).numel()
     assert sum(connection.gather(held)) == sum(p.numel() for p in model.parameters())
 
-    traffic = sum(connection.gather(placed.last.traffic), Traffic.none(connection.k))
+    traffic = sum(connection.gather(placed.runtime.last.traffic), Traffic.none(connection.k))
     forward = torch.zeros(connection.k, connection.k, dtype=torch.int64)
     backward = torch.zeros_like(forward)
     for transfer in placed.placement.programs.transfers:
@@ -258,7 +258,7 @@ def agree(connection, seed):
             backward[transfer.receiver, transfer.sender] += size
     assert traffic.forward_bytes.tolist() == forward.tolist()
     assert traffic.backward_bytes.tolist() == backward.tolist()
-    timings = connection.gather(placed.last.timing[0])
+    timings = connection.gather(placed.runtime.last.timing[0])
     assert len(timings) == connection.k
     assert all(isinstance(timing, Timing) and timing.forward_busy > 0 for timing in timings)
 
@@ -303,8 +303,8 @@ def agree_in_micro_batches(connection, seed, rule, micro_batches):
         schedule,
         batch_size=batch,
     )
-    assert_covers(placed.last.events, schedule, connection.rank, waits_last=True)
-    assert_sent_before_received([*chain(*connection.gather(placed.last.events))], schedule)
+    assert_covers(placed.runtime.last.events, schedule, connection.rank, waits_last=True)
+    assert_sent_before_received([*chain(*connection.gather(placed.runtime.last.events))], schedule)
     assert (loss is None) == (connection.rank > 0)
     if loss is not None:
         torch.testing.assert_close(loss, expected.detach(), rtol=1e-12, atol=0)

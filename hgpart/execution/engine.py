@@ -55,7 +55,7 @@ class PartRun(PartState):
         Whether steps that follow one another have one autograd graph. It takes less time; where
         backward leaves the gradients of weights to `backward_weights`, it would hold more memory.
     micro_batch : int
-        As which it travels.
+        The number that its messages have.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Backward passes of autograd.Functions that have no derivatives themselves, and say so.
+"""autograd.Functions whose backward passes have no derivatives themselves, and say so.
 
 torch's `once_differentiable` says so where the incoming gradient requires one. A second backward
 pass that begins from constants, as a gradient penalty's does, would find nothing and go on.
@@ -6,11 +6,12 @@ pass that begins from constants, as a gradient penalty's does, would find nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from hgpart.errors import PlacementError
 
@@ -34,3 +35,12 @@ def first_order(backward: Callable[..., R]) -> Callable[..., R]:
         return backward(*args)
 
     return checked
+
+
+def outputs_for(ctx: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """What a function returns for leaves: those that require a gradient get it by its backward."""
+    ctx.set_materialize_grads(False)
+    outputs = tuple(leaf.detach() for leaf in leaves)
+    pairs = zip(leaves, outputs, strict=True)
+    ctx.mark_non_differentiable(*(out for leaf, out in pairs if not leaf.requires_grad))
+    return outputs

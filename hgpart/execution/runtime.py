@@ -29,7 +29,6 @@ from hgpart.execution.records.totals import Timing, Totals, Traffic
 from hgpart.execution.step_run import Score, StepRun
 from hgpart.execution.transport import Transport
 from hgpart.execution.weights.copies import Copies, Travelling
-from hgpart.execution.weights.exchanges import Exchange
 from hgpart.execution.weights.versions import Versions
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -39,9 +38,8 @@ from hgpart.schedules.schedule import Action, Direction, Schedule
 
 Gather = Callable[[Any], list[Any]]  # what all processes have, in their order
 Here = TypeVar("Here")
-BEGINNING = (
-    Lock()
-)  # what copies are like is found, and mended, by one thread of the user's at a time
+# One thread of the caller's at a time finds out what copies lack, and brings it.
+BEGINNING = Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +50,16 @@ class Placed:
     ----------
     k : int
         Number of parts.
-    devices : sequence of torch.device
-        Where each part is.
     programs : mapping of int to PartProgram
-        What the parts do that are here.
+        The programs of the parts in this process.
     output_parts : tuple of int
         The part that has the model's results, for each share of the batch.
     copies : callable or None
-        What parts have of each other's state, if they have some; all processes call it.
+        Finds what parts have of each other's state; None if they have nothing. All processes call
+        it.
     """
 
     k: int
-    devices: Sequence[torch.device]
     programs: Mapping[int, PartProgram]
     output_parts: tuple[int, ...]
     copies: Callable[[Gather], Copies] | None = None
@@ -76,14 +72,14 @@ class RunRecord:
     Attributes
     ----------
     sent : tuple of Traffic
-        What each part sent.
+        One for each part: what it sent.
     timing : tuple of Timing
-        Of each part.
+        One for each part: how long it worked and waited.
     by_part : tuple of list of Event
-        What each part did when.
+        One for each part: what it did when.
     peak_bytes : tuple of int
-        Of a step that was `hgpart.execution.held_memory.memory_counted`: the most that each part
-        held.
+        The most that each part held, if that was to be counted; see
+        `hgpart.execution.held_memory.memory_counted`.
     """
 
     sent: tuple[Traffic, ...]
@@ -93,7 +89,7 @@ class RunRecord:
 
     @staticmethod
     def none(parts: int, k: int) -> RunRecord:
-        """Of some of k parts that have done nothing."""
+        """A record of some of k parts, which have done nothing."""
         every = range(parts)
         return RunRecord(tuple(Traffic.none(k) for _ in every), tuple(Timing() for _ in every))
 
@@ -119,7 +115,8 @@ class Runtime:
     Attributes
     ----------
     last : RunRecord
-        Of the last run that ended well; of nothing before.
+        The record of the last pass, step or stream that ended well. A call that goes back is the
+        last one again.
     """
 
     def __init__(self, placed: Placed, transport: Transport) -> None:
@@ -135,6 +132,17 @@ class Runtime:
         self._fitting: WeakSet[Schedule] = WeakSet()
         self._uses: tuple[Copies, list[Uses]] | None = None
         self._lowered: WeakKeyDictionary[Schedule, tuple[Copies, Schedule]] = WeakKeyDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles know of no schedule, and have done nothing yet."""
+        schedules = "_fitting", "_uses", "_lowered"
+        kept = {name: value for name, value in self.__dict__.items() if name not in schedules}
+        return {**kept, "last": RunRecord.none(len(self.programs), self.k)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew."""
+        self.__dict__.update(state)
+        self._forget()
 
     @property
     def whole_batch(self) -> Schedule:
@@ -159,7 +167,7 @@ class Runtime:
         values : mapping
             Placeholder name -> value, of all placeholders of the parts here, on any device.
         samples : int
-            Of the batch.
+            How many the batch has; between threads it does not matter.
         learns : bool
             Whether parts begin with each other's weights, as a backward pass may follow.
 
@@ -177,7 +185,7 @@ class Runtime:
         begun = Pass(self, runs, schedule, (samples,), travelling)
         self.last = begun.run(schedule.forward_only)
         if learns and travelling is not None:
-            travelling.copies.count_weights()
+            travelling.note()
         return begun
 
     def step(
@@ -192,18 +200,18 @@ class Runtime:
         Parameters
         ----------
         schedule : Schedule
-            As a rule makes it.
+            The order that a rule makes, without weights that travel.
         batches : sequence of mapping
             For each micro-batch the values that `forward` takes.
         score : callable
-            Of a part that has results, given a micro-batch and them; see `StepRun`.
+            Told a part that has results, returns what that part makes of them; see `StepRun`.
         sizes : sequence of int
-            Samples of each micro-batch.
+            Samples of each micro-batch; between threads they do not matter.
 
         Returns
         -------
         dict of int to list
-            By part here that has results, what `score` returned for each micro-batch.
+            For each part here that has results, what it made of those of each micro-batch.
 
         Raises
         ------
@@ -225,7 +233,7 @@ class Runtime:
             lowered = self.lowered(schedule, travelling)
             self.last = Pass(self, runs, lowered, sizes, travelling).run(lowered)
             if schedule.backward and travelling is not None:
-                travelling.copies.count_weights()
+                travelling.note()
         makers = sorted({*self.output_parts} & self.programs.keys())
         return {
             part: [runs[part].scores[micro_batch] for micro_batch in range(len(batches))]
@@ -250,7 +258,7 @@ class Runtime:
         batches : iterator of mapping
             Gives the values that `forward` takes, when the first part here begins a batch.
         score : callable
-            As in `step`, for batches.
+            The same as in `step`, for batches.
         update : callable
             Told a part, whose parameters it changes by their `grad`.
         on_score : callable
@@ -258,7 +266,7 @@ class Runtime:
         stash : bool
             See `Versions`.
         samples : int
-            Of each batch.
+            How many each batch has; between threads it does not matter.
 
         Raises
         ------
@@ -272,7 +280,6 @@ class Runtime:
             self._check_owners(schedule, travelling.copies)
             if travelling.is_due:
                 self._bring(travelling, sent)  # what the first batch begins with
-            travelling.copies.forget_weights()  # which parts go on changing
         source = self.transport.batches(batches, schedule.under_way)
 
         def finish(part: int, found: Any) -> None:
@@ -347,11 +354,11 @@ class Runtime:
             if due.beside is not None:
                 self._bring(Travelling(copies, due.beside, is_counted=False), sent)
             copies.note(learns, due)
-        return Travelling(copies, copies.weights, is_due=due.weights)
+        return Travelling(copies, copies.weights, due=due)
 
     def _bring(self, travelling: Travelling, sent: Mapping[int, Traffic]) -> None:
         """Let copies be like what they are of, before a pass begins."""
-        exchanges: Sequence[Exchange] = travelling.exchanges
+        exchanges = travelling.exchanges
         order = [
             Action(one.owner, Direction.SPREAD, 0, number)
             for number, one in enumerate(exchanges)
@@ -392,10 +399,17 @@ class Runtime:
 class Pass:
     """What parts here do by a schedule: forward and, later, back; or both in turns.
 
-    Attributes
+    Parameters
     ----------
+    runtime : Runtime
     runs : mapping of int to StepRun
-        By part.
+        One for each part here, by part.
+    schedule : Schedule
+        The whole pass, of which `run` may be told some.
+    sizes : sequence of int
+        Samples of each micro-batch.
+    travelling : Travelling or None
+        The weights that travel in it.
     """
 
     def __init__(
@@ -419,7 +433,7 @@ class Pass:
         Parameters
         ----------
         gradients : mapping of int to sequence of Tensor or None
-            By part here that has results, of these.
+            For each part here that has results, their gradients.
         weights : bool
             Whether parameters get gradients; inputs do in any case.
 
@@ -435,35 +449,28 @@ class Pass:
         self._is_back = True
         for part, run in self.runs.items():
             run.begin_backward(gradients.get(part, ()), weights)
-        self.run(self._schedule.backward_only if weights else self._runtime.back_to_inputs)
+        runtime = self._runtime
+        runtime.last = self.run(self._schedule.backward_only if weights else runtime.back_to_inputs)
 
     def run(self, schedule: Schedule, stop: Callable[[], object] = lambda: None) -> RunRecord:
-        """Do what the schedule says; returns what was done up to now, which goes on."""
+        """Do what a schedule says; returns the record of all that was done up to now.
+
+        If it fails, `stop` is called besides, to wake those that wait for something else.
+        """
         runtime, runs = self._runtime, self.runs
-        ends = runtime.programs, self._sizes, self._travelling
-        try:
-            wires = runtime.transport.open(schedule, *ends)
+        wires = runtime.transport.open(schedule, runtime.programs, self._sizes, self._travelling)
 
-            def stop_all() -> None:
-                wires.stop()
-                stop()
+        def stop_all() -> None:
+            wires.stop()
+            stop()
 
-            sequences = schedule.sequences
-            jobs = [partial(run.run, sequences[part], wires) for part, run in runs.items()]
-            self._execute(jobs, stop_all)
-        except BaseException:
-            if self._travelling is not None:
-                self._travelling.copies.forget_weights()  # some may not have come
-            raise
-        return self.record
-
-    @property
-    def record(self) -> RunRecord:
-        """What was done up to now, which a backward pass adds to."""
-        runs = self.runs.values()
+        sequences = schedule.sequences
+        self._execute(
+            [partial(run.run, sequences[part], wires) for part, run in runs.items()], stop_all
+        )
         return RunRecord(
-            tuple(run.traffic for run in runs),
-            tuple(run.timing for run in runs),
-            tuple(run.events for run in runs),
-            tuple(chain.from_iterable(run.peak_bytes for run in runs)),
+            tuple(run.traffic for run in runs.values()),
+            tuple(run.timing for run in runs.values()),
+            tuple(run.events for run in runs.values()),
+            tuple(chain.from_iterable(run.peak_bytes for run in runs.values())),
         )

@@ -94,11 +94,11 @@ class Transport(Protocol):
         ----------
         schedule : Schedule
         programs : mapping of int to PartProgram
-            Of the parts that are here.
+            The programs of the parts in this process.
         sizes : sequence of int
             Samples of each micro-batch.
         travelling : Travelling, optional
-            What weights travel in it.
+            The weights that travel in it.
         """
 
     def batches(self, source: Iterator[Any], under_way: int) -> Batches:

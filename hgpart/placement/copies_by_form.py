@@ -30,7 +30,9 @@ class CopiesByForm:
     @property
     def present(self) -> Copies:
         """Those of the present form, where all parts are here, or processes have asked before."""
-        return self.gathered(lambda here: [here])
+        if self._forms.programs.has_all_parts:
+            return self.gathered(lambda here: [here])
+        return self._copies[self._forms.present]
 
     @property
     def are_known(self) -> bool:

@@ -338,8 +338,8 @@ class Placement(ListingModule):
             if self.forms.input_gradients:
                 programs = with_input_gradients(programs)
             copies = self.copies.gathered if len(programs.shares) > 1 else None
-            facts = self.devices, programs.parts, programs.output_parts, copies
-            self._placed[key] = Placed(self.k, *facts)
+            facts = self.k, programs.parts, programs.output_parts, copies
+            self._placed[key] = Placed(*facts)
         return self._placed[key]
 
     def compile(self, *args: Any, **kwargs: Any) -> None:

@@ -84,7 +84,7 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
         else:
             run = PartRun(
                 PartProgram(program.part, module, program.transfers),
-                NoWires(program, batch_size),
+                _NoWires(program, batch_size),
                 META,
                 k,
             )
@@ -177,7 +177,7 @@ class StepRehearsal:
         updates = any(action.direction is Direction.UPDATE for action in actions)
         versions = Versions(self._program.module, _no_update, stash=True) if updates else None
 
-        wires, most = NoWires(self._program, samples), list[int]()
+        wires, most = _NoWires(self._program, samples), list[int]()
         held_pieces = list[frozenset[tuple[Direction, int]]]()
 
         def count(step: StepRun) -> int:
@@ -213,7 +213,7 @@ class StepRehearsal:
         Each memory counts once, whatever chunks hold it, at the end of the forward pass: chunk by
         chunk, it is computed again if that leaves less.
         """
-        run = PartRun(self._program, NoWires(self._program, samples), META, self._k)
+        run = PartRun(self._program, _NoWires(self._program, samples), META, self._k)
         alive, reads, keeps = [], list[dict[int, int]](), list[dict[int, int]]()
         with _refused(self.part), torch.enable_grad(), without_statistics(), _Watch():
             run.begin(_here(values))
@@ -332,7 +332,7 @@ class _Watch(TorchDispatchMode):
         return max(accumulate(changes, initial=before))
 
 
-class NoWires:
+class _NoWires:
     """Delivers tensors of the right shapes, without memory."""
 
     def __init__(self, program: PartProgram, samples: int) -> None:

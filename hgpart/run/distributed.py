@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.program import PartProgram
-from hgpart.execution.runtime import Placed, RunRecord, Runtime
+from hgpart.execution.runtime import Placed, Runtime
 from hgpart.execution.step_run import Score
 from hgpart.placement import Placement
 from hgpart.placement.batches.micro_batches import schedule_for_mode
@@ -48,11 +48,6 @@ class DistributedModel(nn.Module):
         If there are more or fewer processes than parts.
     PlacementError
         If not exactly one process holds each element of the model's parameters.
-
-    Attributes
-    ----------
-    last : RunRecord
-        Of this rank, in the last run, forward and backward.
     """
 
     def __init__(self, placement: Placement, connection: Connection) -> None:
@@ -69,7 +64,6 @@ class DistributedModel(nn.Module):
     def _begin(self, placement: Placement, connection: Connection) -> None:
         self.placement, self.connection = placement, connection
         self._together, self._transport = Together(placement, connection), Rank(connection)
-        self.last = RunRecord.none(1, connection.k)
         self._pass: OpenPass | None = None  # the last one in grad mode, until its backward
         self._runtimes: WeakKeyDictionary[Placed, Runtime] = WeakKeyDictionary()
 
@@ -84,7 +78,7 @@ class DistributedModel(nn.Module):
 
     @property
     def runtime(self) -> Runtime:
-        """Runs this rank's part, in the present form."""
+        """Runs this rank's part, in the present form; its `last` says what travelled."""
         placed = self.placement.placed
         if placed not in self._runtimes:
             self._runtimes[placed] = Runtime(placed, self._transport)
@@ -154,7 +148,7 @@ class DistributedModel(nn.Module):
             (values,) = self.placement.passes.batches(here, (batch,), rank)
             with self.placement.programs.batch():
                 begun = self.runtime.forward(values, batch, learns)
-            self._ended()
+            self._together.agreement.settle()
         opened = OpenPass(begun, self._together, self.placement.programs.output_parts)
         if learns:
             self._pass = opened
@@ -186,7 +180,6 @@ class DistributedModel(nn.Module):
         opened, self._pass = self._pass, None
         with self._together.whole_pass():
             opened.backward(loss)
-            self.last = opened.record
             self._together.agreement.settle()
 
     def step(
@@ -257,7 +250,7 @@ class DistributedModel(nn.Module):
                 self._together.total((0.0, 0.0))
             with programs.batch():
                 scores = self.runtime.step(schedule, batches, made.__getitem__, sizes)
-            self._ended()
+            self._together.agreement.settle()
         if not self.makes_result:
             return None
         if loss_fn is None:
@@ -388,7 +381,7 @@ class DistributedModel(nn.Module):
             check_modules_of_stream([self.program.module])
             runs = schedule, source.values(), source.score, update, tell, stash
             self.runtime.stream(*runs, batch_size)
-            self._ended()
+            self._together.agreement.settle()
         return losses if makes_result else None
 
     def for_inputs(self, inputs: Inputs = ()) -> DistributedModel:
@@ -438,8 +431,3 @@ class DistributedModel(nn.Module):
         """The inputs whose values are here, and needed."""
         reads = self.reads_inputs
         return [None if not reads or value is None or value.is_meta else value for value in inputs]
-
-    def _ended(self) -> None:
-        """Have the record of the last run be of the one that has now ended."""
-        self._together.agreement.settle()
-        self.last = self.runtime.last

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import ArgumentError, RunError
-from hgpart.execution.first_order import first_order
-from hgpart.execution.runtime import Pass, RunRecord
+from hgpart.execution.first_order import first_order, outputs_for
+from hgpart.execution.runtime import Pass
 from hgpart.placement.batches.micro_batches import check_loss
 from hgpart.run.together import Together
 
@@ -40,11 +40,6 @@ class OpenPass:
     def results(self) -> tuple[Tensor, ...]:
         """What a loss can be computed from; it is not kept here, as its graph has this pass."""
         return guarded(self._leaves, self._check)
-
-    @property
-    def record(self) -> RunRecord:
-        """What was done up to now."""
-        return self._forward.record
 
     def backward(self, loss: Tensor | None) -> None:
         """Add to gradients, where results are by a loss; see `DistributedModel.backward`."""
@@ -104,11 +99,7 @@ class _Guarded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, check: Callable[[], None], *results: Tensor) -> tuple[Tensor, ...]:
         ctx.check = check
-        ctx.set_materialize_grads(False)
-        outputs = tuple(result.detach() for result in results)
-        pairs = zip(results, outputs, strict=True)
-        ctx.mark_non_differentiable(*(out for leaf, out in pairs if not leaf.requires_grad))
-        return outputs
+        return outputs_for(ctx, results)
 
     @staticmethod
     @first_order

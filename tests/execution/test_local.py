@@ -15,11 +15,12 @@ import pytest
 import torch
 from hypothesis import given
 from torch import Tensor, fx, nn
-from toy_programs import Cut, Dense, Model, cuts, program, toy, transfer
+from toy_programs import Cut, Dense, Model, cuts, local, program, toy, transfer
 
 from hgpart.errors import PlacementError, RunError
 from hgpart.execution.program import receive, send
 from hgpart.execution.records.totals import Timing
+from hgpart.execution.threads.crew import Crew
 from hgpart.execution.threads.local import LocalRuntime
 from hgpart.execution.transfers import TransferredTensor
 
@@ -51,7 +52,7 @@ def there_and_back(on_part_1: nn.Module, on_part_0: nn.Module | None = None) -> 
         return ()
 
     last = on_part_0 or nn.Identity()
-    return LocalRuntime(
+    return local(
         toy(
             program(0, first, transfers, twice=Call(lambda x: x * 2), last=last),
             program(1, second, transfers, step=on_part_1),
@@ -86,7 +87,7 @@ def step_forward_and_back(runtime: LocalRuntime, x: Tensor) -> Tensor:
 
 @given(cuts())
 def test_any_cut_computes_the_original_and_sends_each_map_once(cut: Cut) -> None:
-    runtime = LocalRuntime(cut.placed)
+    runtime = local(cut.placed)
     x = example(3).requires_grad_()
     expected = cut.model(x)
     (result,) = runtime.run({"x": x, "batch_size": 3})
@@ -109,7 +110,7 @@ def test_any_cut_computes_the_original_and_sends_each_map_once(cut: Cut) -> None
 
 @given(cuts())
 def test_runs_are_equal_to_the_bit(cut: Cut) -> None:
-    runtime, x = LocalRuntime(cut.placed), example()
+    runtime, x = local(cut.placed), example()
     outcomes = []
     for _ in range(2):
         result = step_forward_and_back(runtime, x)
@@ -122,7 +123,7 @@ def test_runs_are_equal_to_the_bit(cut: Cut) -> None:
 
 @given(cuts())
 def test_two_forwards_before_two_backwards(cut: Cut) -> None:
-    runtime, batches = LocalRuntime(cut.placed), (example(2), example(3))
+    runtime, batches = local(cut.placed), (example(2), example(3))
     losses = [runtime.run({"x": x})[0].sum() for x in batches]
     for loss in losses:
         loss.backward()
@@ -133,7 +134,7 @@ def test_two_forwards_before_two_backwards(cut: Cut) -> None:
 
 @given(cuts())
 def test_without_gradients_nothing_is_kept(cut: Cut) -> None:
-    runtime, x = LocalRuntime(cut.placed), example()
+    runtime, x = local(cut.placed), example()
     with torch.no_grad():
         (result,) = runtime.run({"x": x})
     assert not result.requires_grad
@@ -156,7 +157,7 @@ def test_skip_connections_over_parts_in_turn() -> None:
         Dense((-1, 0, 1, 2), 1, (1, 0)),
     )
     cut = Cut(Model(layers), 3, output_part=2)
-    step_forward_and_back(LocalRuntime(cut.placed), x := example())
+    step_forward_and_back(local(cut.placed), x := example())
     cut.model(x).sum().backward()
     assert_same_gradients(cut)
 
@@ -181,7 +182,7 @@ def test_integers_travel_beside_maps() -> None:
         graph.call_function(send, (1, graph.call_module("pick", (values, order)), order))
         return ()
 
-    runtime = LocalRuntime(
+    runtime = local(
         toy(
             program(0, first, over, sort=Call(lambda x: x.sort(1))),
             program(1, second, over, pick=Call(lambda values, order: values.gather(1, order) ** 2)),
@@ -211,7 +212,7 @@ def test_results_may_be_inputs_alike_or_moved_elements() -> None:
         flat = graph.call_module("flatten", (x,))
         return x, flat, flat, graph.placeholder("batch_size")
 
-    runtime = LocalRuntime(toy(program(0, first, flatten=nn.Flatten(0))))
+    runtime = local(toy(program(0, first, flatten=nn.Flatten(0))))
     x = example().requires_grad_()
     same, flat, again, batch_size = runtime.run({"x": x, "batch_size": torch.tensor(2)})
     (same.sum() + 2 * flat.sum() + 3 * again.sum()).backward()
@@ -225,7 +226,7 @@ def test_gradients_reach_only_what_the_loss_depends_on() -> None:
         return tuple(graph.call_module(name, (x,)) for name in ("used", "unused"))
 
     layers = {name: nn.Linear(3, 2, dtype=torch.float64) for name in ("used", "unused")}
-    used, _ = LocalRuntime(toy(program(0, first, **layers))).run({"x": example()})
+    used, _ = local(toy(program(0, first, **layers))).run({"x": example()})
     used.sum().backward()
     assert layers["used"].weight.grad is not None
     assert layers["unused"].weight.grad is None
@@ -452,7 +453,8 @@ def test_threads_are_named_kept_and_ended() -> None:
     assert part_threads() == ["hgpart part 0", "hgpart part 1"]
     assert [thread.name for thread in seen] == ["hgpart part 1", "hgpart part 0"] * 2
     assert seen[0] is seen[2]
-    runtime.crew.close()
+    assert isinstance(runtime.transport, Crew)
+    runtime.transport.close()
     await_end_of_threads()
     runtime.run({"x": example()})
     assert len(part_threads()) == 2
@@ -470,7 +472,7 @@ def test_one_part_runs_in_the_callers_thread() -> None:
         seen.append(threading.current_thread())
         return x**3
 
-    runtime = LocalRuntime(toy(program(0, first, step=Call(look))))
+    runtime = local(toy(program(0, first, step=Call(look))))
     x = example().requires_grad_()
     (result,) = runtime.run({"x": x})
     assert seen == [threading.current_thread()]
@@ -567,7 +569,7 @@ def test_calls_from_many_threads_at_once() -> None:
 def test_a_copy_runs_by_itself() -> None:
     layers = (Dense((-1,), 1, (0, 1)), Dense((0,), 1, (1, 0)))
     cut = Cut(Model(layers), 2, output_part=0)
-    runtime, x = LocalRuntime(cut.placed), example()
+    runtime, x = local(cut.placed), example()
     (expected,) = runtime.run({"x": x})
     result = step_forward_and_back(copy.deepcopy(runtime), x)
     assert torch.equal(result, expected)
@@ -586,7 +588,7 @@ def test_inputs_that_travel_without_a_gradient_back_must_not_require_one() -> No
 
     linear = nn.Linear(3, 2, dtype=torch.float64)
     programs = program(0, first, over), program(1, second, over, step=linear)
-    runtime = LocalRuntime(toy(*programs, output_part=1))
+    runtime = local(toy(*programs, output_part=1))
     step_forward_and_back(runtime, example())
     assert linear.weight.grad is not None
     assert runtime.last is not None
@@ -599,4 +601,4 @@ def test_a_runtime_needs_all_parts() -> None:
     placed = toy(program(0, lambda graph: (graph.placeholder("x"),)))
     placed.__dict__["k"] = 2
     with pytest.raises(PlacementError, match="1 programs and 1 devices for 2 parts"):
-        LocalRuntime(placed)
+        LocalRuntime(placed, Crew([torch.device("cpu")]))

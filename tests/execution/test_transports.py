@@ -13,12 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from toy_programs import Cut, cuts
+from toy_programs import Cut, crew_of, cuts
 
 from hgpart.execution.outlines import outline
 from hgpart.execution.records.totals import Traffic
-from hgpart.execution.runtime import Placed, Runtime
-from hgpart.execution.threads.crew import Crew
+from hgpart.execution.runtime import Runtime
 from hgpart.run.processes import post
 from hgpart.run.processes.rank import Rank
 from hgpart.schedules import make_schedule
@@ -94,19 +93,17 @@ Found = tuple[list[Any], Traffic]  # of each process
 
 
 def by_threads(cut: Cut, work: Work) -> Found:
-    placed = Placed(cut.k, cut.placed.devices, cut.placed.programs, cut.placed.output_parts)
-    runtime = Runtime(placed, Crew(placed.devices))
+    runtime = Runtime(cut.placed, crew_of(cut.placed))
     return [work(runtime)], runtime.last.traffic
 
 
 def by_processes(cut: Cut, work: Work, has_tags: bool) -> Found:
-    placed = Placed(cut.k, cut.placed.devices, cut.placed.programs, cut.placed.output_parts)
     network = Network(cut.k, has_tags)
     found: dict[int, Any] = {}
 
     def live(rank: int) -> None:
         network.rank.number = rank
-        own = replace(placed, programs={rank: placed.programs[rank]})
+        own = replace(cut.placed, programs={rank: cut.placed.programs[rank]})
         runtime = Runtime(own, Rank(Place(network, rank)))  # type: ignore[arg-type]
         found[rank] = work(runtime), runtime.last.traffic
 

@@ -96,13 +96,13 @@ def test_one_pass_after_the_other_adds_up(placed, model):
 def test_what_has_no_gradients_may_come_between_a_pass_and_its_backward(placed, model, between):
     """It forgot the pass."""
     result = placed(FIRST)
-    (events,) = placed.last.by_part
+    (events,) = placed.runtime.last.by_part
     placed.train(between != "evaluation")
     with torch.no_grad():
         placed.step([SECOND]) if between == "step" else placed(SECOND)
     placed.train()
     placed.backward(result.square().sum())
-    assert placed.last.by_part[0] is events
+    assert placed.runtime.last.by_part[0] is events
     model(FIRST).square().sum().backward()
     assert_same_gradients(placed, model)
 

@@ -16,11 +16,10 @@ from stale_training import stale_training
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
-from toy_programs import Cut, Dense, Model
+from toy_programs import Cut, Dense, Model, local
 
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.execution.outlines import outline
-from hgpart.execution.threads.local import LocalRuntime
 from hgpart.run.scheduling import schedule
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -243,7 +242,7 @@ def test_without_stash_a_batch_goes_back_through_the_newest_weights(stash):
     assert not torch.allclose(torch.stack(losses), torch.stack(others), rtol=1e-6)
     optimizers = [torch.optim.SGD(programs[part].module.parameters(), lr=0.5) for part in range(2)]
     found = []
-    LocalRuntime(cut.placed).stream(
+    local(cut.placed).stream(
         order,
         iter([{"x": x} for x, _ in batches]),
         lambda part: lambda batch, results: (results[0] - batches[batch][1]).square().mean(),

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hgpart.execution.first_order import first_order
-from hgpart.execution.runtime import Pass, Runtime
+from hgpart.execution.first_order import first_order, outputs_for
+from hgpart.execution.runtime import Runtime
 
 
-class Batch:
-    """A batch of all parts: its results are in the order of the shares that it is computed in."""
+class _Call:
+    """A pass of all parts; its results are in the order of the shares that they are computed in."""
 
     def __init__(self, runtime: Runtime, values: Mapping[str, Any], learns: bool) -> None:
         self._output_parts = runtime.output_parts
-        self._pass: Pass = runtime.forward(values, 0, learns)
+        self._pass = runtime.forward(values, 0, learns)
         self.gradients: tuple[Tensor | None, ...] = ()
 
     def taken_results(self) -> tuple[Tensor, ...]:
@@ -51,33 +51,17 @@ class Batch:
 
 
 def called(runtime: Runtime, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    """Run one batch as a function, whose backward pass adds to the gradients of parameters.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        Of all parts, in this process.
-    values : mapping
-        Placeholder name -> value, of all placeholders of all parts, on any device.
-
-    Returns
-    -------
-    tuple of Tensor
-        The model's results, on the devices of the output parts; those of each share in turn.
-    """
+    """What `LocalRuntime.run` returns where there are several parts."""
     learns = torch.is_grad_enabled()
     if not learns or not _requires(runtime, values):
         with torch.no_grad():
-            return Batch(runtime, values, learns).taken_results()
-    inputs = {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, Tensor) and value.requires_grad
-    }
+            return _Call(runtime, values, learns).taken_results()
+    call = _Call(runtime, values, learns)
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    inputs = {name: value for name, value in tensors.items() if value.requires_grad}
     start = torch.empty((), requires_grad=True)
-    batches: list[Batch] = []  # the one that is begun
-    token = _Forward.apply(batches, runtime, values, tuple(inputs), start, *inputs.values())  # type: ignore[no-untyped-call]
-    results: tuple[Tensor, ...] = _Results.apply(batches.pop(), token)  # type: ignore[no-untyped-call]
+    token = _Forward.apply(call, tuple(inputs), start, *inputs.values())  # type: ignore[no-untyped-call]
+    results: tuple[Tensor, ...] = _Results.apply(call, token)  # type: ignore[no-untyped-call]
     return results
 
 
@@ -98,19 +82,10 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        batches: list[Batch],
-        runtime: Runtime,
-        values: Mapping[str, Any],
-        names: tuple[str, ...],
-        start: Tensor,
-        *inputs: Tensor,
+        ctx: Any, call: _Call, names: tuple[str, ...], start: Tensor, *inputs: Tensor
     ) -> Tensor:
-        ctx.names = names
+        ctx.call, ctx.names = call, names
         ctx.devices = [tensor.device for tensor in inputs]
-        with torch.enable_grad():
-            ctx.batch = Batch(runtime, values, learns=True)
-        batches.append(ctx.batch)
         return torch.zeros_like(start)
 
     @staticmethod
@@ -118,12 +93,12 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:
         # `start` stands for the parameters: torch.autograd.grad of inputs leaves it out.
         weights = torch._C._will_engine_execute_node(ctx.next_functions[0][0])
-        gradients = ctx.batch.backward(weights)
-        ctx.batch.gradients = ()
+        gradients = ctx.call.backward(weights)
+        ctx.call.gradients = ()
         found = (gradients.get(name) for name in ctx.names)
         pairs = zip(found, ctx.devices, strict=True)
         return (
-            *[None] * 5,
+            *[None] * 3,
             *(None if each is None else each.to(device) for each, device in pairs),
         )
 
@@ -132,17 +107,12 @@ class _Results(torch.autograd.Function):
     """A token -> the results."""
 
     @staticmethod
-    def forward(ctx: Any, batch: Batch, token: Tensor) -> tuple[Tensor, ...]:
-        results = batch.taken_results()
-        ctx.batch = batch
-        ctx.set_materialize_grads(False)
-        outputs = tuple(result.detach() for result in results)
-        pairs = zip(results, outputs, strict=True)
-        ctx.mark_non_differentiable(*(out for leaf, out in pairs if not leaf.requires_grad))
-        return outputs
+    def forward(ctx: Any, call: _Call, token: Tensor) -> tuple[Tensor, ...]:
+        ctx.call = call
+        return outputs_for(ctx, call.taken_results())
 
     @staticmethod
     @first_order
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, Tensor]:
-        ctx.batch.gradients = gradients
+        ctx.call.gradients = gradients
         return None, torch.zeros(())

@@ -38,8 +38,8 @@ class LocalRuntime(Runtime):
     Parameters
     ----------
     placed : Placed
-    crew : Crew, optional
-        The parts' threads; new ones when left out.
+    crew : Crew
+        The parts' threads.
 
     Raises
     ------
@@ -47,14 +47,13 @@ class LocalRuntime(Runtime):
         If a part's program or device is missing.
     """
 
-    def __init__(self, placed: Placed, crew: Crew | None = None) -> None:
-        if not placed.k == len(placed.programs) == len(placed.devices):
+    def __init__(self, placed: Placed, crew: Crew) -> None:
+        if not placed.k == len(placed.programs) == len(crew.parts):
             raise PlacementError(
-                f"{len(placed.programs)} programs and {len(placed.devices)} devices for "
+                f"{len(placed.programs)} programs and {len(crew.parts)} devices for "
                 f"{placed.k} parts: in one process each part needs both"
             )
-        self.crew = crew or Crew(placed.devices)
-        super().__init__(placed, self.crew)
+        super().__init__(placed, crew)
 
     def run(self, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Run one batch.
@@ -155,19 +154,6 @@ class LocalRuntime(Runtime):
         _time_backward(results, timing)
         self.last = RunRecord((Traffic.none(1),), (timing,))
         return results
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles have done nothing yet."""
-        state = {**self.__dict__, "last": RunRecord.none(self.k, self.k)}
-        return {name: value for name, value in state.items() if name not in KEPT}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew."""
-        self.__dict__.update(state)
-        self._forget()
-
-
-KEPT = ("_fitting", "_uses", "_lowered")  # of schedules, which are nobody else's
 
 
 class _Alone:

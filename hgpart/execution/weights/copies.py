@@ -5,7 +5,7 @@ ends with the gradients of copies, which go there: so the gradient of each eleme
 whole batch in one place, where its optimizer is. These bytes are the partition's, (lambda - 1)
 times each way. What copies need besides is not counted: before a pass in evaluation running
 statistics, and the weights once after training; before one with gradients what does not learn,
-where the user has changed it. When all that travels is said by schedules: see
+where the user has changed it. Schedules say when weights and gradients travel: see
 `hgpart.schedules.lowering`.
 """
 
@@ -29,7 +29,6 @@ from hgpart.execution.weights.exchanges import (
     add_all,
     is_every,
     packed,
-    put,
     put_if_other,
     taken,
     unpacked,
@@ -39,7 +38,7 @@ from hgpart.schedules.schedule import Travel
 WORDS = 2**16  # that are looked at at once
 FACTOR = 6364136223846793005  # odd, so that no word is lost of what wraps (Knuth's MMIX)
 
-
+Contents = list[tuple[int, ...]]  # of several tensors: another one if any has other elements
 SoOnAny = Callable[[Sequence[bool]], Sequence[bool]]
 Leaves = Mapping[Tensor, Tensor]  # what a batch in flight computes with, by what they are of
 
@@ -50,13 +49,16 @@ class Due(NamedTuple):
     Attributes
     ----------
     beside : sequence of Exchange or None
-        Besides weights that learn; None if nothing has to.
+        What has to besides weights that learn; None if nothing has to.
     weights : bool
-        Whether these have to.
+        Whether weights that learn have to.
+    contents : Contents or None
+        What weights that learn are now, where that was looked at.
     """
 
     beside: Sequence[Exchange] | None
     weights: bool
+    contents: Contents | None
 
 
 class Copies:
@@ -118,9 +120,10 @@ class Copies:
         self._own_state, self._own_fixed = self._own(state), self._own(fixed)
         self._own_weights = self._own(weights)
         self._contents: dict[tuple[int, Key], tuple[int, ...]] = {}
-        # Of own weights: at the end of the last pass that learned, and when they travelled last.
+        # Of own weights: how often they had been written to when the last pass that learned ended,
+        # and what copies got of them; None if that is not known.
         self._counts: list[tuple[int, int]] | None = None
-        self._given: list[tuple[int, ...]] | None = None
+        self._given: Contents | None = None
         self._adds_up = False
         # As gradients come about: of the last layer first, of one layer in the order of exchanges.
         self.backward = [number for layer in reversed(_by_layer(weights)) for number in layer]
@@ -159,19 +162,22 @@ class Copies:
         if learns or self._training:  # weights or statistics may change behind it
             for one in self._every.values():
                 one.alike = False
-        some = self.fixed if learns else self.state
+        some, contents, weights = self.fixed if learns else self.state, None, False
         changed = not whole and bool(some) and self._are_other(self._own_of(learns))
-        asked = [changed, self._are_weights_other()] if learns else [changed]
-        changed, *weights = so_on_any(asked) if learns or (some and not whole) else asked
-        if any(weights) or whole or changed:  # copies of several forms may be the same tensors
+        if learns:
+            contents = self._looked_at()
+            changed, weights = so_on_any([changed, contents is None or contents != self._given])
+        elif some and not whole:
+            (changed,) = so_on_any([changed])
+        if learns or whole or changed:  # copies of several forms may be the same tensors
             for one in self._every.values():
-                if one is not self or not learns:
-                    one.forget_weights()
-        beside = (self.beside if learns else self.state) if whole else some if changed else None
-        return Due(beside, any(weights))
+                one.forget_weights()
+        if whole:
+            some = self.beside if learns else self.state
+        return Due(some if whole or changed else None, weights, contents)
 
-    def _are_weights_other(self) -> bool:
-        """Whether weights that learn are others than those that travelled last, which they are now.
+    def _looked_at(self) -> Contents | None:
+        """What own weights that learn are now, if that is worth a look.
 
         torch counts how often a tensor is written to, but not through its `data`: so the contents
         decide. They are looked at from the first pass on before which nothing was counted, as where
@@ -179,9 +185,7 @@ class Copies:
         """
         weights = [self._tensor(*one) for one in self._own_weights]
         self._adds_up |= self._counts == [_count(one) for one in weights]
-        before = self._given
-        self._given = [_content(one)[2:] for one in weights] if self._adds_up else None
-        return self._given is None or self._given != before
+        return [_content(one)[2:] for one in weights] if self._adds_up else None
 
     def note(self, learns: bool, due: Due) -> None:
         """Note that what was due beside weights is there."""
@@ -190,13 +194,14 @@ class Copies:
         if due.beside is not None:
             self._contents |= {one: _content(self._tensor(*one)) for one in self._own_of(learns)}
 
-    def count_weights(self) -> None:
-        """Note how often weights that learn have been written to; copies of them may be some."""
+    def note_weights(self, due: Due) -> None:
+        """Note, when a pass has ended well, that copies are like the weights that it began with."""
+        self._given = due.contents
         self._counts = [_count(self._tensor(*one)) for one in self._own_weights]
 
     def forget_weights(self) -> None:
         """Let weights travel in the next pass that learns, whether they have changed or not."""
-        self._counts = self._given = None
+        self._given = None
 
     def _own_of(self, learns: bool) -> Sequence[tuple[int, Key]]:
         return self._own_fixed if learns else self._own_state
@@ -229,15 +234,12 @@ class Copies:
 
     def _types(self, exchange: Exchange) -> list[torch.dtype]:
         if exchange not in self._known_types:  # there are other copies when the model is cast
-            self._known_types[exchange] = self._found_types(exchange)
+            if exchange.owner in self._here:
+                keys = [(exchange.owner, one.key) for one in exchange.elements]
+            else:
+                keys = [(exchange.holder, one.copies[0].key) for one in exchange.elements]
+            self._known_types[exchange] = [self._tensor(*key).dtype for key in keys]
         return self._known_types[exchange]
-
-    def _found_types(self, exchange: Exchange) -> list[torch.dtype]:
-        if exchange.owner in self._here:
-            keys = [(exchange.owner, one.key) for one in exchange.elements]
-        else:
-            keys = [(exchange.holder, one.copies[0].key) for one in exchange.elements]
-        return [self._tensor(part, key).dtype for part, key in keys]
 
     def values(self, exchange: Exchange) -> Tensor:
         """What the owner has."""
@@ -256,14 +258,7 @@ class Copies:
             for elements, values in zip(exchange.elements, pieces, strict=True)
             for copy in elements.copies
         ]
-        if exchange.owner != exchange.holder:
-            put_if_other(pairs)
-            return
-        for tensor, places, given in pairs:
-            there = taken(tensor, places)
-            if given.data_ptr() != there.data_ptr() and not torch.equal(there, given):
-                # The weights may lie within the copy, and NaN never equals itself.
-                put(tensor, places, given.clone())
+        put_if_other(pairs)
 
     def memory(self, exchange: Exchange) -> Tensor | None:
         """The bytes of a copy of the holder's, where it has the same elements in this order."""
@@ -362,17 +357,27 @@ class Travelling:
     ----------
     copies : Copies
     exchanges : sequence of Exchange
-        By their numbers in the schedule.
+        What the numbers in the schedule mean.
     is_counted : bool
         Whether they are part of the partition's communication volume.
-    is_due : bool
-        Whether weights travel; else copies are like them, and only gradients do.
+    due : Due or None
+        What was found to have to travel; None if that was not looked at, and all does.
     """
 
     copies: Copies
     exchanges: Sequence[Exchange]
     is_counted: bool = True
-    is_due: bool = True
+    due: Due | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether weights travel; else copies are like them, and only gradients do."""
+        return self.due is None or self.due.weights
+
+    def note(self) -> None:
+        """Note that a pass that learns has ended well."""
+        assert self.due is not None
+        self.copies.note_weights(self.due)
 
     @property
     def travels(self) -> tuple[Travel, ...]:

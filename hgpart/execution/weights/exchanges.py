@@ -20,11 +20,11 @@ class Copied:
     Attributes
     ----------
     key : Key
-        Of the copy.
+        The key of the copy.
     places : Places
-        Of these elements in it.
+        Where these elements are in the copy.
     among : Places
-        Of these elements among all that travel.
+        Where they are among all that travel.
     """
 
     key: Key
@@ -39,13 +39,13 @@ class Elements:
     Attributes
     ----------
     name : str
-        Of the parameter or buffer.
+        The name of the parameter or buffer.
     shape : tuple of int
-        Of it, whole.
+        Its whole shape.
     key : Key
-        Of the owner's tensor.
+        The key of the owner's tensor.
     places : Places
-        Of the elements in it.
+        Where the elements are in the owner's tensor.
     count : int
     copies : tuple of Copied
     """
@@ -65,7 +65,7 @@ class Exchange:
     Attributes
     ----------
     layer : str
-        That they are of, or the first of several; see `shares.messages`.
+        The layer that they are of, or the first of several; see `shares.messages`.
     owner, holder : int
         Parts; they are one where something is all of a part's parameter and some of its copy.
     elements : tuple of Elements
@@ -122,7 +122,7 @@ Pair = tuple[Tensor, Places, Tensor]  # a tensor, some places in it, and values 
 
 
 def put_if_other(pairs: Sequence[Pair]) -> None:
-    """Write some elements, if any of them is another; it is many times as fast for all at once.
+    """Write some elements, if any of them is another: all at once, as each call of torch costs.
 
     On a GPU they are written anyway: to compare them the host would have to wait.
     """
@@ -130,8 +130,8 @@ def put_if_other(pairs: Sequence[Pair]) -> None:
     for tensor, places, given in pairs:
         given, view = given.to(tensor.device), _view(tensor, places)
         if view is None:
-            if _are_other([taken(tensor, places)], [given]):
-                put(tensor, places, given)
+            if _are_other([taken(tensor, places)], [given]):  # as NaN always is
+                put(tensor, places, given.clone())  # which may lie within the tensor
         elif view.data_ptr() != given.data_ptr():  # else it is where it belongs
             views.append(view)
             values.append(given)
@@ -149,7 +149,7 @@ def _are_other(views: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
 
 
 def add_all(pairs: Sequence[Pair]) -> None:
-    """Add to some elements, as `add`; it is many times as fast for all at once."""
+    """Add to some elements, as `add`, all at once."""
     views, values = list[Tensor](), list[Tensor]()
     for tensor, places, given in pairs:
         view = _view(tensor, places)

@@ -15,7 +15,7 @@ from changed_models import CHANGES, change, freeze, of_data_parallel, taught
 from torch import nn
 
 from hgpart import Placement, place
-from hgpart.errors import PlacementError
+from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.engine import PartRun
 from hgpart.execution.weights import copies, exchanges
 from hgpart.run.placed_model import PlacedModel
@@ -140,6 +140,17 @@ def test_weights_that_a_loss_writes_to_travel_with_the_next_pass():
         one.data.mul_(0.5)
     for _ in range(2):
         both.add_up()
+
+
+def test_weights_of_a_step_that_is_refused_travel_with_the_next():
+    """They were noted as travelled when it was found that they had to."""
+    both = Both()
+    for _ in range(3):
+        both.add_up()
+    both.update()
+    with pytest.raises(ArgumentError):
+        both.placement.step(both.inputs, both.targets[:1], LOSS)
+    both.add_up()
 
 
 def test_passes_of_several_threads_of_the_caller_add_up():
