@@ -21,7 +21,7 @@ from hgpart.execution.transfers import Transfer
 from hgpart.execution.weights.gradients import WeightGradient, add_map_gradients
 from hgpart.operators.calls import has_gradients
 
-JOINED_BYTES = 2**22  # of weights in an instruction: their gradients depart together
+JOINED_BYTES = 2**24  # of weights in an instruction: their gradients depart together
 
 
 @dataclass(frozen=True, eq=False)

@@ -186,7 +186,7 @@ def test_what_has_many_weights_begins_another_instruction() -> None:
     class Large(nn.Module):
         def __init__(self, megabytes: int) -> None:
             super().__init__()
-            self.weight = nn.Parameter(torch.zeros(megabytes, 1, 2**18), requires_grad=False)
+            self.weight = nn.Parameter(torch.zeros(megabytes, 4, 2**18), requires_grad=False)
 
         def forward(self, x: Tensor) -> Tensor:
             return x

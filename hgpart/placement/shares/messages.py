@@ -9,7 +9,7 @@ from dataclasses import replace
 from hgpart.layers.channel_graph import ChannelGraph
 
 SMALL = 2**16  # elements: what has less goes with others, for which it is copied
-BUCKET = 2**18  # elements of small ones, whole, of layers in a row that go together
+BUCKET = 2**20  # elements of small ones, whole, of layers in a row that go together
 
 Shapes = Mapping[str, Sequence[int]]  # of parameters, whole, by name
 
