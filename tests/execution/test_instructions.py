@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from toy_programs import program, transfer
 
 from hgpart.execution.engine import PartRun
-from hgpart.execution.instructions import Compute, Prepared, prepare
+from hgpart.execution.instructions import JOINED_BYTES, Compute, Prepared, prepare
 from hgpart.execution.program import PartProgram, receive, send
 from hgpart.schedules.schedule import Piece
 
@@ -184,9 +184,11 @@ def test_what_has_many_weights_begins_another_instruction() -> None:
     """Their gradients depart when they are there, and not with all others."""
 
     class Large(nn.Module):
-        def __init__(self, megabytes: int) -> None:
+        def __init__(self, quarters: int) -> None:
             super().__init__()
-            self.weight = nn.Parameter(torch.zeros(megabytes, 4, 2**18), requires_grad=False)
+            self.weight = nn.Parameter(
+                torch.zeros(quarters, 1, JOINED_BYTES // 16), requires_grad=False
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             return x
