@@ -12,16 +12,16 @@ from pathlib import Path
 from packaging.metadata import Metadata
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ["hgpart", "native", "tests", "benchmarks", "docs", "examples"]
+FOLDERS = ["src", "native", "tests", "benchmarks", "docs", "examples"]
 DOCUMENTS = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE"]
 SETTINGS = ["pyproject.toml", "constraints.txt", "mkdocs.yml"]
 
 
-def written(folder: str) -> set[str]:
+def written(folder: str, root: Path = ROOT) -> set[str]:
     """The files of a folder of the repository that somebody wrote."""
     return {
-        file.relative_to(ROOT).as_posix()
-        for file in (ROOT / folder).rglob("*")
+        file.relative_to(root).as_posix()
+        for file in (root / folder).rglob("*")
         if file.is_file() and file.suffix not in (".pyc", ".so")
     }
 
@@ -48,5 +48,9 @@ with zipfile.ZipFile(wheel) as archive:
     about = next(name for name in files if name.endswith(".dist-info/METADATA"))
     Metadata.from_email(archive.read(about), validate=True)
     named = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
-    expected = written("hgpart") | native | {about.replace("METADATA", name) for name in named}
+    expected = (
+        written("hgpart", ROOT / "src")
+        | native
+        | {about.replace("METADATA", name) for name in named}
+    )
     compare(wheel, files, expected)

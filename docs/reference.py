@@ -26,7 +26,9 @@ OUTSIDE = re.compile(r"\[([^]]+)\]\((?!https?:|#)([^)#]*)(#[^)]*)?\)")
 def names() -> str:
     """Every public name, by the folder that it is from, for mkdocstrings to describe."""
     stages: dict[str, list[str]] = {}
-    for module, name in NAME.findall((ROOT / "hgpart/__init__.pyi").read_text(encoding="utf-8")):
+    for module, name in NAME.findall(
+        (ROOT / "src/hgpart/__init__.pyi").read_text(encoding="utf-8")
+    ):
         stages.setdefault(module.split(".")[0], []).append(name)
     return "\n".join(
         f"## `hgpart.{stage}`\n\n" + "\n".join(f"::: hgpart.{name}\n" for name in listed)

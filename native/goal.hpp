@@ -1,4 +1,4 @@
-// What a division is searched for; see hgpart/partition/native/goal.py.
+// What a division is searched for; see src/hgpart/partition/native/goal.py.
 #pragma once
 
 #include <cstdint>

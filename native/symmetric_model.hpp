@@ -1,4 +1,4 @@
-// A model's hypergraph by classes of interchangeable units; see hgpart/partition/symmetry/symmetry.py.
+// A model's hypergraph by classes of interchangeable units; see src/hgpart/partition/symmetry/symmetry.py.
 #pragma once
 
 #include <cstdint>

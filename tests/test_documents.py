@@ -141,7 +141,7 @@ def test_links_lead_to_files_and_no_placeholder_is_left(name: str) -> None:
     for module in re.findall(r"`(\w+\.py)`", TEXTS[name]) if name in EXECUTED else ():
         written = {one.title for one in blocks(TEXTS[name])}
         written |= {one.name for one in (ROOT / "examples").iterdir()}
-        assert module in written or list((ROOT / "hgpart").rglob(module)), module
+        assert module in written or list((ROOT / "src").rglob(module)), module
 
 
 def test_the_reference_has_every_public_name_and_every_command() -> None:

@@ -43,7 +43,7 @@ def test_all_are_the_extras_but_those_for_work_on_hgpart_itself() -> None:
 
 
 def test_what_messages_and_documents_say_to_install_are_extras() -> None:
-    files = [*(ROOT / "hgpart").rglob("*.py"), *ROOT.glob("*.md")]
+    files = [*(ROOT / "src").rglob("*.py"), *ROOT.glob("*.md")]
     said = {
         extra
         for file in files

@@ -799,10 +799,6 @@ def test_a_result_that_can_not_be_written_leaves_what_was_there(capsys, monkeypa
 # ------------------------------------------------------------------ how it ends
 
 
-# In the root of the repository Python would import the source tree, which has no native core.
-ELSEWHERE = Path(__file__).parents[1]
-
-
 PROGRAM = "from hgpart.cli import main; main()"
 # With a command that prints, and does not import torch for that as the others do.
 SAYING = """
@@ -820,7 +816,6 @@ def process(*arguments, program=PROGRAM, stdout=subprocess.PIPE):
         stderr=subprocess.PIPE,
         text=True,
         timeout=120,
-        cwd=ELSEWHERE,
     )
 
 
@@ -854,7 +849,7 @@ def test_an_interrupt_of_the_imports_is_one_line():
         "from hgpart.__main__ import main; main()"
     )
     command = [sys.executable, "-c", code, "models"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ELSEWHERE)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stderr) == (130, "hgpart: interrupted\n")
 
 
@@ -908,9 +903,7 @@ def test_help_and_version_do_not_wait_for_torch(option):
         "import sys; from hgpart.cli import run; status = run(sys.argv[1:]); "
         "sys.exit(9 if 'torch' in sys.modules else status)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code, option], capture_output=True, timeout=120, cwd=ELSEWHERE
-    )
+    ended = subprocess.run([sys.executable, "-c", code, option], capture_output=True, timeout=120)
     assert ended.returncode == 0
     assert b"hgpart" in ended.stdout
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -221,20 +219,3 @@ def test_ways_to_an_accuracy(tmp_path, capfd):
     again = [*map(str, options), "--resume"]
     assert run(["bench", model, "--batch-size", "64", "--effort", "0", *again]) == 0
     assert rows == {row["way"]: row for row in json.loads(Path(files[0]).read_text())["rows"]}
-
-
-@pytest.mark.full
-def test_what_lies_in_the_folder_is_not_imported(tmp_path):
-    """What forks the processes took a folder named hgpart for the package: all ways failed."""
-    model, package = toy(tmp_path), tmp_path / "hgpart"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    command = [Path(sys.executable).with_name("hgpart"), "bench", model, "--ways", "single"]
-    done = subprocess.run(
-        [*command, "--rounds", "1", "--batch-size", "4"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout

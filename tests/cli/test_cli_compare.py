@@ -345,7 +345,6 @@ def test_an_interrupted_process_keeps_what_is_done(jobs, count, tmp_path):
     child = subprocess.Popen(
         [sys.executable, "-c", STUCK, *job, *options],
         env={**os.environ, "STUCK": str(tmp_path / "stuck")},
-        cwd=tmp_path,  # not the repository's root, whose hgpart has no native core
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -363,7 +362,6 @@ def test_a_killed_process_leaves_the_rows_that_were_done(tmp_path):
     child = subprocess.Popen(
         [sys.executable, "-c", STUCK, *LENET, "--k", "2", "--jobs", "1", "--json", str(file)],
         env={**os.environ, "STUCK": str(tmp_path / "stuck")},
-        cwd=tmp_path,  # not the repository's root, whose hgpart has no native core
     )
     while child.poll() is None and not (tmp_path / "stuck2").exists():
         time.sleep(0.1)

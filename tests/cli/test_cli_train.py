@@ -76,7 +76,6 @@ def started(*arguments, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd="/",  # not in the source tree, which has no native core
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         **options,
     )
@@ -605,7 +604,7 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
     command += ("-o", states[0])
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*map(str, command)], cwd="/", env=environment, capture_output=True, text=True, timeout=300
+        [*map(str, command)], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     hgpart(*training, "--one-process", "--json", threads, "-o", states[1])

@@ -79,7 +79,6 @@ def started(*arguments):
     return [
         subprocess.Popen(
             [sys.executable, RANKS, *map(str, arguments)],
-            cwd="/",
             env={**environment, "RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.forkserver import ensure_running
-from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -67,7 +66,7 @@ class Session:
         self._processes = []
         self._orders: list[Connection[Any, Any]] = []
         with _started_with(job.threads):
-            _start_server()
+            ensure_running()
             for rank in range(count):
                 here, there = context.Pipe()
                 environment = {
@@ -218,19 +217,6 @@ def _started_with(threads: int) -> Iterator[None]:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = before
-
-
-def _start_server() -> None:
-    """Start what forks processes, if it does not run, in a folder that has no modules.
-
-    It looks there first for what it imports: hgpart's own source, say, which is not built.
-    """
-    here = Path.cwd()
-    os.chdir("/")
-    try:
-        ensure_running()
-    finally:
-        os.chdir(here)
 
 
 def _begin(*arguments: Any) -> None:

@@ -1,7 +1,7 @@
 """Code -> a process of our own: it imports what this one does, and ends with it.
 
-Of `python -m` and `python -c` the present folder is the first that is searched, and one with a
-folder named hgpart in it, as a checkout is, would take the place of the installed package.
+It is given this process's `sys.path`: of `python -c` the present folder would be the first that is
+searched, and whatever lies there would take the place of an installed module of its name.
 """
 
 from __future__ import annotations
