@@ -34,8 +34,8 @@ from hgpart.partition.problem.objectives import WIDE
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
+from hgpart.recommendation.least_time import least_time
 from hgpart.terminal import progress_bar, warn
-from hgpart.timecut.choosing import choose
 from hgpart.timing.layer_timing import time_layers
 from hgpart.work.figures import whole_work
 from hgpart.work.layer_times import LayerTimes, Pass, ShareTimes, training_work
@@ -140,11 +140,11 @@ def row_of(
         row["memory"] = limit
     begin = time.perf_counter()
     try:
-        chosen = choose(subject.module, subject.shape, problem, machine, subject.times, search)
-        best = chosen.timed[0]
-        row |= {"time": best.seconds, "way": best.name, "m": best.scheduling.micro_batches}
-        row["ways"] = {one.name: one.seconds for one in chosen.timed}
-        row["left out"] = dict(chosen.left_out)
+        found = least_time(subject.module, subject.shape, problem, machine, subject.times, search)
+        best = found.best
+        row |= {"time": best.seconds, "way": best.division.name, "m": best.scheduling.micro_batches}
+        row["ways"] = {ranked.division.name: ranked.seconds for ranked in found.ranked}
+        row["left out"] = {dropped.what: dropped.why for dropped in found.dropped}
     except HgpartError as error:
         row |= {"ways": {}, "left out": {"time": str(error)}}
     row["seconds of time"] = time.perf_counter() - begin

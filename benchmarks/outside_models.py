@@ -54,7 +54,6 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import hgpart
-from hgpart.compare.kinds import partition_of_kind
 from hgpart.run.verifying import FLOOR, Verification, verify
 from hgpart.zoo import packages
 
@@ -296,7 +295,7 @@ def divided(
             graph, work, k, 0.1, modelling=modelling, seed=seed, effort=EFFORT, best_effort=True
         )
     else:
-        found = partition_of_kind("random", graph, work, k, 0.1, modelling=modelling, seed=seed)
+        found = hgpart.partition_by("random", graph, work, k, modelling=modelling, seed=seed)
     return hgpart.PartitionedModel(traced, graph, work, found, found.evaluation, {})
 
 

@@ -22,14 +22,13 @@ from torch import nn
 from torch.nn import functional
 
 import hgpart
-from hgpart.compare.kinds import partition_of_kind
 from hgpart.execution.records.totals import Timing
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch
 
 BATCH = 16
-CASES = {"one": ("good", 1), "two": ("good", 2), "two-horizontal": ("horizontal", 2)}
+CASES = {"one": ("coarse", 1), "two": ("coarse", 2), "two-horizontal": ("horizontal", 2)}
 RESULTS = Path(__file__).parent / "results" / "placement_overhead.csv"
 COLUMNS = ["partition", "k", "processes", "steps", "plain s", "placed s", "ratio"]
 COLUMNS += ["plain CPU s", "placed CPU s", "CPU ratio", "waiting", "MB per step", "load"]
@@ -41,7 +40,7 @@ def plan(model: nn.Module, kind: str, k: int) -> hgpart.Plan:
     graph = hgpart.channel_graph(hgpart.trace(model, torch.empty(2, 3, 224, 224)))
     work = hgpart.flops(graph)
     modelling = hgpart.Modelling(batch_size=BATCH)
-    found = partition_of_kind(kind, graph, work, k=k, eps=0.1, modelling=modelling)
+    found = hgpart.partition_by(kind, graph, work, k, modelling=modelling)
     return hgpart.make_plan(found, graph, work, "vgg16", (3, 224, 224))
 
 

@@ -35,7 +35,7 @@ import hgpart
 from hgpart.errors import HgpartError
 from hgpart.partition import Partition
 from hgpart.partition.baselines.by_slices import data_parallel, in_every_slice
-from hgpart.partition.baselines.known_ways import Way
+from hgpart.partition.baselines.known_ways import Parts
 from hgpart.partition.baselines.one_weird_trick import one_weird_trick
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
@@ -70,7 +70,7 @@ def the_same_in(
 
 
 def known(
-    way: Callable[[Problem], Way], graph: hgpart.ChannelGraph, work: hgpart.Work, batch: int
+    way: Callable[[Problem], Parts], graph: hgpart.ChannelGraph, work: hgpart.Work, batch: int
 ) -> Partition:
     """A way that others train, with a slice for each process."""
     modelling = hgpart.Modelling(batch_size=batch, slices=PROCESSES)

@@ -23,6 +23,7 @@ import random
 import resource
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,17 +33,20 @@ from quality import Row, cpu_seconds, summarise
 
 import hgpart
 from hgpart.arrays import Int32
+from hgpart.errors import HgpartError
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
-from hgpart.partition.baselines.known_ways import known_ways
+from hgpart.partition.baselines.known_ways import numbers_of_replicas
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.external import mtkahypar as mtkahypar_backend
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve, solve_in_slices
+from hgpart.partition.ways import way_named
 
 SOLVERS = ("native", "whole", "ways", "mtkahypar", "kahypar")
 LONGEST = 600.0  # seconds, of native
 SLICES_PER_PART = (1, 4)  # of the peers and the ways, up to the batch
+SLICED = ("data-parallel", "one-weird-trick", "opposed-replicas", "replicated-stages")
 HYBRID_EFFORT = 0.1  # of native, for the parts of a replica
 KEY = ("model", "grain", "k", "batch_size", "eps")
 
@@ -160,8 +164,11 @@ def found_by(
     """Name, problem in slices, and partition, of each that a solver finds."""
     if solver == "ways":
         problem = problem.in_slices(int(slices))
-        for name, model, parts in known_ways(problem, by_native):
-            yield name, problem, model, parts
+        hybrids = (f"hybrid-{count}" for count in numbers_of_replicas(problem))
+        for name in ("layerwise-volume", "incremental", *SLICED, *hybrids):
+            with suppress(HgpartError):  # not for this model
+                model, parts = way_named(name).parts(problem, Search(effort=HYBRID_EFFORT))
+                yield name, problem, model, parts
         return
     backend = "native" if solver in ("native", "whole") else solver
     mtkahypar_backend.PRESET = "DEFAULT"
@@ -171,11 +178,6 @@ def found_by(
     else:
         found = solve(problem.in_slices(int(slices)), search, backend, best_effort=True)
     yield solver, problem.in_slices(found.modelling.slices), found.model, found.parts
-
-
-def by_native(problem: Problem) -> tuple[CnnHypergraph, Int32]:
-    found = solve(problem, Search(effort=HYBRID_EFFORT), best_effort=True)
-    return found.model, found.parts
 
 
 @cache

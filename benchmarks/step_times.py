@@ -35,7 +35,6 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import hgpart
-from hgpart.compare.kinds import partition_of_kind
 from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
@@ -47,7 +46,7 @@ from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 PROCESSES = 2
 RULES = "sequential", "gpipe", "1f1b", "zero-bubble", "greedy"
 STREAM = 8  # batches
-KINDS = {"default": "good", "measured": "good", "halves": "horizontal"}
+KINDS = {"default": "coarse", "measured": "coarse", "horizontal": "horizontal"}
 RESULTS = Path(__file__).parent / "results"
 
 Step = Callable[[], None]
@@ -182,9 +181,7 @@ class Bench:
             work = hgpart.profile(model, traced, graph, batch_size=self.batch)
         else:
             work = hgpart.flops(graph)
-        found = partition_of_kind(
-            KINDS[title], graph, work, k=PROCESSES, eps=0.1, modelling=modelling
-        )
+        found = hgpart.partition_by(KINDS[title], graph, work, PROCESSES, modelling=modelling)
         return hgpart.make_plan(found, graph, work, self.name, (3, self.size, self.size))
 
     def placed(self, name: str, model: DistributedModel, rule: str, m: int) -> Step:

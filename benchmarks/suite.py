@@ -39,7 +39,7 @@ WRITTEN = 160  # images of a data set: every fifth of a class is left for testin
 MOST_CLASSES = 10  # that these are of
 
 OTHERS = "single", "ddp", "pipeline-1f1b", "pipeline-gpipe"
-OURS = "layerwise:greedy:4", "coarse:greedy:4", "sliced:greedy:2", "weird-trick"
+OURS = "layerwise:greedy:4", "coarse:greedy:4", "sliced:greedy:2", "one-weird-trick"
 
 # Multiply-accumulates of a sample at 224 x 224, in 10^9.
 WORK = {
@@ -82,8 +82,8 @@ ALEXNET_WAYS = "single", "ddp", "layerwise", *OURS[1:]
 # default placement, data parallel, model parallel (padding and pooling on the CPU), and one weird
 # trick.
 ALEXNET_SECONDS: Mapping[str, Mapping[str, float]] = {
-    "tiny_imagenet": {"single": 281.7, "ddp": 304.7, "layerwise": 287.0, "weird-trick": 296.7},
-    "dogs_vs_cats": {"single": 266.6, "ddp": 314.5, "layerwise": 320.4, "weird-trick": 210.5},
+    "tiny_imagenet": {"single": 281.7, "ddp": 304.7, "layerwise": 287.0, "one-weird-trick": 296.7},
+    "dogs_vs_cats": {"single": 266.6, "ddp": 314.5, "layerwise": 320.4, "one-weird-trick": 210.5},
 }
 COLUMNS = (
     *("data", "net", "way", "batch", "turns", "step_seconds", "lower_seconds", "upper_seconds"),

@@ -32,6 +32,8 @@ from suite import OURS, by_run, suite_runs
 from hgpart import channel_graph, example_inputs, flops, load_model, save_plan, trace
 from hgpart.bench.plans import Subject, layout_of
 from hgpart.bench.ways.way import Way, way_of
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.partition.problem.problem import Problem
 
 STEPS = 3
 COLUMNS = (
@@ -101,9 +103,8 @@ def parts_of(cell: Cell, way: Way, k: int) -> list[dict[str, float]]:
     assert shape is not None
     traced = trace(model, example_inputs(model, shape))
     graph = channel_graph(traced)
-    subject = Subject(
-        *(run.model, shape, traced, graph, flops(graph), run.batch_size, k), eps=0.1, seed=0
-    )
+    problem = Problem(graph, flops(graph), Modelling(batch_size=run.batch_size), k, 0.1)
+    subject = Subject(run.model, shape, traced, problem, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         plan, timeline = Path(folder) / "plan.json", Path(folder) / "timeline.json"
         save_plan(layout_of(way, subject), plan)

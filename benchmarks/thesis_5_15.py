@@ -29,7 +29,7 @@ SINGLE = "Single Processor"
 METHODS = {
     SINGLE: "single",
     "Layer-wise": "layerwise:greedy:4",
-    "Filter-wise": "filterwise:greedy:4",
+    "Filter-wise": "incremental:greedy:4",
     "Coarse-grain Hypergraph": "coarse:greedy:4",
     "Async. DP (1PS)": "ps-async",
     "Sync. DP (1PS)": "ps-sync",

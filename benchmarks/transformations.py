@@ -41,7 +41,6 @@ from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 from torch import nn
 
 import hgpart
-from hgpart.compare.kinds import partition_of_kind
 from hgpart.errors import HgpartError
 from hgpart.hypergraph.building import evaluate_parts
 from hgpart.layers.channel_graph import ChannelGraph
@@ -272,8 +271,8 @@ def verified(spec: str, k: int) -> dict[str, Any]:
     graph = hgpart.channel_graph(traced)
     work = hgpart.flops(graph)
     row: dict[str, Any] = {}
-    for partition in ("random", "good"):
-        found = partition_of_kind(partition, graph, work, k, EPS)
+    for partition, way in (("random", "random"), ("good", "coarse")):
+        found = hgpart.partition_by(way, graph, work, k, EPS)
         split = hgpart.PartitionedModel(traced, graph, work, found, found.evaluation, {})
         row[partition] = list(verify(model, hgpart.place(model, split), batch).failures)
     again, _ = hgpart.load_model(spec)

@@ -10,13 +10,17 @@ import torch
 from partitioned_models import built
 from torch import nn
 
-from hgpart.compare.kinds import partition_of_kind
 from hgpart.hypergraph.modelling import Modelling
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
+from hgpart.partition import Partition
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.ways import way_named
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
 from hgpart.tracing.traced_model import TracedModel, trace
-from hgpart.work.figures import flops
+from hgpart.work.figures import Work, flops
 
 TRACES: dict[Hashable, TracedModel] = {}  # by all that is other in the models of these tests
 
@@ -64,6 +68,22 @@ class Counts(nn.Module):
         x = self.second(x.relu()) + before
         self.scale += 0.5
         return x
+
+
+def partition_of_kind(
+    kind: str,
+    graph: ChannelGraph,
+    work: Work,
+    k: int,
+    eps: float,
+    *,
+    modelling: Modelling | None = None,
+    seed: int = 0,
+) -> Partition:
+    """A partition to try a placement on: "good", "random", "horizontal" or "layers"."""
+    modelling = modelling or Modelling()
+    way = way_named({"good": modelling.grain, "layers": "layerwise"}.get(kind, kind))
+    return way.partition(Problem(graph, work, modelling, k, eps), Search(seed))
 
 
 def model_of(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -13,9 +13,10 @@ from toy_times import in_proportion
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Link, Machine
+from hgpart.partition.ways import Way
 from hgpart.prediction.predict import Prediction
-from hgpart.recommendation.divisions import Division
 from hgpart.recommendation.ranking import Ranked, Recommendation
+from hgpart.recommendation.trials import Trial
 from hgpart.recommendation.ways import rank_ways
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.traced_model import TracedModel, trace
@@ -61,5 +62,6 @@ def by_hand(
     prediction = Prediction(
         seconds, seconds, 1, schedule, (), np.array([0.0]), update, needed, needed, none
     )
-    division = Division(name, 1)
-    return Ranked(division, None, prediction, needed, 0.0, measured)  # type: ignore[arg-type]
+    trial = Trial(Way(name, "by hand", lambda problem, search: None), 1)
+    nothing: Any = None
+    return Ranked(trial, nothing, nothing, prediction, needed, 0.0, measured)

@@ -53,6 +53,8 @@ from .partition.problem.memory import memory_limits as memory_limits
 from .partition.problem.memory import part_memory as part_memory
 from .partition import Partition as Partition
 from .partition import partition_graph as partition_graph
+from .partition.ways import partition_by as partition_by
+from .partition.ways import way as way
 from .hypergraph.metrics import Evaluation as Evaluation
 from .hypergraph.metrics import evaluate as evaluate
 from .hypergraph.shares import PartShares as PartShares
@@ -65,7 +67,6 @@ from .plan import save_plan as save_plan
 from .partitioned_model import PartitionedModel as PartitionedModel
 from .partitioned_model import evaluate_layerwise as evaluate_layerwise
 from .partitioned_model import partition_model as partition_model
-from .compare.strategies import partition_by as partition_by
 from .placement import Placement as Placement
 from .placement import place as place
 from .placement.accounting import peak_bytes as peak_bytes

@@ -18,6 +18,8 @@ from hgpart.bench.results import summed_losses
 from hgpart.bench.session import Session
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import all_ways, way_of
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.partition.problem.problem import Problem
 from hgpart.run.training.loop import cross_entropy
 from hgpart.tracing.traced_model import example_inputs
 
@@ -34,9 +36,8 @@ def subject(k: int) -> Subject:
     model, shape = load_model("lenet5", device="meta")
     traced = trace(model, example_inputs(model, shape))
     graph = channel_graph(traced)
-    return Subject(
-        *("lenet5", shape, traced, graph, flops(graph), 8, k), eps=0.3, seed=0, effort=0.0
-    )
+    problem = Problem(graph, flops(graph), Modelling(batch_size=8), k, 0.3)
+    return Subject("lenet5", shape, traced, problem, seed=0, effort=0.0)
 
 
 @cache

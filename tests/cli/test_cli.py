@@ -341,11 +341,11 @@ def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
     fails(capsys, ["verify", "--k", 2], 3, "no MODEL given")
     # A plan of what another tool found is that of the partition.
     hgpart("evaluate", "lenet5", "--partition", parts, "-o", named)
-    hgpart("partition", "lenet5", "--k", 2, "--strategy", "filterwise-horizontal", "-o", parts)
+    hgpart("partition", "lenet5", "--k", 2, "--strategy", "horizontal", "-o", parts)
     capsys.readouterr()
     first, again, halves = map(load_plan, (plan, named, parts))
     assert (again.volume_bytes, again.imbalance) == (first.volume_bytes, first.imbalance)
-    assert (halves.backend, halves.imbalance) == ("filterwise-horizontal", 0.0)
+    assert (halves.backend, halves.imbalance) == ("horizontal", 0.0)
     hgpart("show", named)
     hgpart("verify", "--plan", parts)
     assert capsys.readouterr().out.splitlines()[-1] == f"Next: hgpart train --plan {parts}"

@@ -117,7 +117,7 @@ def test_a_way_whose_process_dies_has_a_reason_and_the_others_go_on(tmp_path, ca
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("way", "rank"), [("single", 0), ("ddp", 1), ("ps-async", 1), ("halves", 1)]
+    ("way", "rank"), [("single", 0), ("ddp", 1), ("ps-async", 1), ("horizontal", 1)]
 )
 def test_a_process_that_hangs_is_that_ways_affair(tmp_path, capfd, way, rank):
     model = toy(tmp_path, "time.sleep(600)", OF_RANK.format(rank))

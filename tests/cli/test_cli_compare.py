@@ -27,7 +27,7 @@ def net():
     head = nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 6)
     return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), *head), (1, 16, 16)
 """
-QUICK = "layerwise,filterwise-horizontal,random,data-parallel,one-weird-trick"
+QUICK = "layerwise,horizontal,random,data-parallel,one-weird-trick"
 LENET = ["compare", "lenet5", "--strategies", QUICK]
 
 
@@ -169,13 +169,13 @@ def test_what_was_not_asked_for_now_is_kept_but_not_shown(capsys, tmp_path):
 
 
 def test_what_failed_is_kept_told_and_tried_again(capsys, monkeypatch, tmp_path):
-    def fail(task):
+    def fail(problem, seed):
         raise BackendError("ran out of time")
 
     file = tmp_path / "rows.json"
     job = [*LENET, "--k", "2", "--json", str(file)]
     with monkeypatch.context() as patch:
-        patch.setattr("hgpart.compare.strategies._random", fail)
+        patch.setattr("hgpart.partition.ways.random_parts", fail)
         assert run(job) == 9
     out, err = capsys.readouterr()
     assert "failed: ran out of time" in out
@@ -284,14 +284,14 @@ def test_an_interrupt_keeps_what_is_done(capsys, monkeypatch, tmp_path):
     """And does not wait for the strategy that is at work, in a thread."""
     ended, left = threading.Event(), []
 
-    def stuck(task):
+    def stuck(problem, seed):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         left.append(ended.wait(60))
         sys.exit()
 
     job, files, options = job_and_files(tmp_path, jobs=1)
     with monkeypatch.context() as patch:
-        patch.setattr("hgpart.compare.strategies._random", stuck)
+        patch.setattr("hgpart.partition.ways.random_parts", stuck)
         status = run([*job, *options])
         assert left == []
     ended.set()

@@ -15,7 +15,7 @@ from hgpart.cli.stages import then_of_plan
 from hgpart.layers.layering import channel_graph
 from hgpart.plan import load_plan
 from hgpart.recommendation import ways as module
-from hgpart.recommendation.divisions import divisions
+from hgpart.recommendation.trials import trials
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.layer_times import save_layer_times
 
@@ -28,7 +28,7 @@ def _alone(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(module, "divisions", lambda k: divisions(k)[:2])
+    monkeypatch.setattr(module, "trials", lambda k: trials(k)[:2])
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hgpart import cli
-from hgpart.compare.kinds import partition_of_kind
 from hgpart.errors import ArgumentError, RunError
+from hgpart.partition.stages import solve
 from hgpart.placement.held_state import HeldState
 from hgpart.plan import load_plan
 
@@ -44,7 +44,7 @@ def test_it_passes(capfd):
         assert row[3] == row[4]
 
 
-@pytest.mark.parametrize("partition", ["random", "horizontal", "layers"])
+@pytest.mark.parametrize("partition", ["random", "horizontal", "layerwise"])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_other_partitions(capfd, grain, partition):
     options = ("--grain", grain, "--partition", partition, "--batch-size", 3, "--json", "-")
@@ -101,9 +101,9 @@ def test_a_model_without_parameters(capfd, tmp_path, options):
 
 def test_ctrl_c_in_the_search_is_no_pass(capfd, monkeypatch):
     def search(*arguments, **options):
-        return replace(partition_of_kind(*arguments, **options), interrupted=True)
+        return replace(solve(*arguments, **options), interrupted=True)
 
-    monkeypatch.setattr("hgpart.compare.kinds.partition_of_kind", search)
+    monkeypatch.setattr("hgpart.partition.ways.solve", search)
     assert verify("--k", 2) == 130
     assert capfd.readouterr() == ("", "hgpart: interrupted in the search for a partition\n")
 

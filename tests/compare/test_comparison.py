@@ -19,7 +19,7 @@ from hgpart.compare.comparison import (
     as_record,
     cell_of,
     check_grid,
-    chosen_strategies,
+    chosen_ways,
     compare,
     comparison_csv,
     comparison_json,
@@ -31,17 +31,18 @@ from hgpart.compare.comparison import (
     winners,
     work_digest,
 )
-from hgpart.compare.outcomes import Failed, NotApplicable, Outcome, Strategy
+from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
 from hgpart.errors import ArgumentError, FormatError, PlanError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.ways import Way
 from hgpart.work.figures import flops, measured
 
 # ------------------------------------------------------------------ the grid
 
 
 def test_the_grid_has_each_eps_only_where_one_is_taken():
-    chosen = chosen_strategies(["coarse-kahypar", "random"])
+    chosen = chosen_ways(["coarse-kahypar", "random"])
     cells = [(strategy.name, k, eps) for strategy, k, eps in grid(chosen, (2, 4), (0.1, 0.2))]
     assert cells == [
         *(("coarse-kahypar", 2, 0.1), ("coarse-kahypar", 2, 0.2), ("random", 2, None)),
@@ -49,11 +50,11 @@ def test_the_grid_has_each_eps_only_where_one_is_taken():
     ]
 
 
-def test_an_unknown_strategy_has_near_names():
-    assert [strategy.name for strategy in chosen_strategies(["random"])] == ["random"]
-    assert len(chosen_strategies(None)) > 10
-    with pytest.raises(ArgumentError, match=r"strategy 'layer-wise': .* did you mean layerwise"):
-        chosen_strategies(["random", "layer-wise"])
+def test_an_unknown_way_has_near_names():
+    assert [way.name for way in chosen_ways(["random"])] == ["random"]
+    assert len(chosen_ways(None)) > 10
+    with pytest.raises(ArgumentError, match=r"way 'layer-wise': .* did you mean layerwise"):
+        chosen_ways(["random", "layer-wise"])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_what_no_model_can_be_compared_with_is_refused(arguments, said):
 
 def run(names, jobs=1, **options):
     graph = graph_of("plain")
-    cells = list(grid(chosen_strategies(names), (2, 3), (0.2,)))
+    cells = list(grid(chosen_ways(names), (2, 3), (0.2,)))
     rows = compare(graph, flops(graph), Modelling(), cells, 0, jobs=jobs, **options)
     return [dataclasses.replace(row, seconds=0.0) for row in rows]
 
@@ -104,13 +105,13 @@ def test_rows_that_failed_are_tried_again():
 def test_what_has_not_begun_when_it_is_closed_never_does():
     begun, go_on = [], threading.Event()
 
-    def wait(task):
-        begun.append(task.k)
+    def wait(problem, search):
+        begun.append(problem.k)
         go_on.wait(10)
-        return random_parts(task.problem("coarse"), seed=0)
+        return random_parts(problem, seed=0)
 
     graph = graph_of("plain")
-    cells = [(Strategy("wait", "", False, wait), k, None) for k in range(1, 9)]
+    cells = [(Way("wait", "", wait), k, None) for k in range(1, 9)]
     rows = compare(graph, flops(graph), Modelling(), cells, 0, jobs=2)
     go_on.set()
     next(rows)

@@ -16,9 +16,7 @@ from partitioned_models import chain
 from torch import nn
 
 from hgpart import _native, place
-from hgpart.compare.kinds import partition_of_kind
-from hgpart.compare.outcomes import Outcome, Task, run_strategy
-from hgpart.compare.strategies import strategies
+from hgpart.compare.outcomes import Outcome, outcome_of
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
@@ -36,6 +34,7 @@ from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
 from hgpart.partition.symmetry.symmetry import symmetry
+from hgpart.partition.ways import partition_by, ways
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement.accounting import account, disagreements
 from hgpart.plan import load_plan, make_plan, restore, save_plan
@@ -126,13 +125,11 @@ def test_the_tables_of_a_random_partition(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "name", [name for name, one in strategies().items() if "native" not in name]
-)
+@pytest.mark.parametrize("name", [name for name, one in ways().items() if "native" not in name])
 def test_each_way_of_splitting(name: str) -> None:
     graph, work = wide()
-    task = Task(graph, work, Modelling(), 4 if name == "hybrid" else 3, 0.1, 0)
-    found = run_strategy(strategies()[name], task)
+    problem = Problem(graph, work, Modelling(), 4 if name == "hybrid" else 3, 0.1)
+    found = outcome_of(ways()[name], problem, 0)
     if name == "one-weird-trick":  # nothing at its end is called linear
         assert not isinstance(found, Outcome)
         return
@@ -145,7 +142,7 @@ def test_a_random_placement() -> None:
     traced = trace(model, torch.zeros(2, 2, device="meta"))
     graph = channel_graph(traced)
     work = flops(graph)
-    found = partition_of_kind("random", graph, work, 2, 0.1, modelling=Modelling(batch_size=2))
+    found = partition_by("random", graph, work, 2, modelling=Modelling(batch_size=2))
     assert int(found.model.nets.sizes().sum()) > 10**6
     placed = place(model, PartitionedModel(traced, graph, work, found, found.evaluation, {}))
     assert placed.programs.expected(2).volume == found.evaluation.volume

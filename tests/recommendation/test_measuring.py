@@ -14,18 +14,18 @@ from hgpart.bench.ways.job import Job
 from hgpart.errors import RunError
 from hgpart.recommendation import measuring
 from hgpart.recommendation import ways as module
-from hgpart.recommendation.divisions import divisions
 from hgpart.recommendation.measuring import ROUNDS, with_measured
 from hgpart.recommendation.ranking import Recommendation
+from hgpart.recommendation.trials import trials
 
 JOB = Job("toy", (3, 8, 8), 6, 8, 2)
-SECONDS = {"one device": 3.0, "data parallel on 2 devices": 2.0, "single": 2.5, "ddp": 1.5}
+SECONDS = {"single": 3.0, "data-parallel on 2 devices": 2.0, "ddp": 1.5}
 
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[Recommendation]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "divisions", lambda k: divisions(k)[:3])
+        patch.setattr(module, "trials", lambda k: trials(k)[:3])
         yield recommended(machine(2))
 
 
@@ -46,27 +46,27 @@ def run(found: Recommendation, count: int, failing: str, monkeypatch: Any) -> An
 def test_the_order_is_that_of_what_was_measured(found, monkeypatch) -> None:
     ran, turns = run(found, 3, "", monkeypatch)
     assert [one.seconds for one in ran.ranked] == [1.0, 2.0, 3.0]
-    assert ran.best.division.name == "one weird trick"
-    assert ran.measured == {"torch single": 2.5, "torch ddp": 1.5}
+    assert ran.best.division.name == "one-weird-trick"
+    assert ran.measured == {"torch single": 3.0, "torch ddp": 1.5}
     assert ran.speed_up(ran.best) == 3.0
-    assert ("one device", 1, True) in turns
+    assert ("single", 1, True) in turns
     assert ("ddp", 2, False) in turns
     assert len(turns) == 5 * ROUNDS
 
 
 def test_one_device_is_run_beside_the_best(found, monkeypatch) -> None:
     ran, turns = run(found, 1, "", monkeypatch)
-    assert ("one device", 1, True) in turns
+    assert ("single", 1, True) in turns
     assert ran.one_device.measured_seconds == 3.0
     assert sum(one.measured_seconds is None for one in ran.ranked) == 1
     assert ran.ranked[-1].measured_seconds is None
 
 
 def test_a_way_that_fails_is_dropped(found, monkeypatch) -> None:
-    ran, turns = run(found, 3, "data parallel on 2 devices", monkeypatch)
-    assert [one.division.name for one in ran.ranked] == ["one weird trick", "one device"]
+    ran, turns = run(found, 3, "data-parallel on 2 devices", monkeypatch)
+    assert [one.division.name for one in ran.ranked] == ["one-weird-trick", "single"]
     assert [(one.what, one.why) for one in ran.dropped][-1:] == [
-        ("data parallel on 2 devices", "rank 0 died")
+        ("data-parallel on 2 devices", "rank 0 died")
     ]
     assert len(turns) == 4 * ROUNDS + 1
     with pytest.raises(RunError, match=r"no way could be run; .*: rank 0 died"):

@@ -11,8 +11,9 @@ from hgpart.recommendation.orders import orders
 
 
 def of(k: int, slices: int, batch_size: int, goal: str = "time") -> Any:
-    partition: Any = SimpleNamespace(k=k, modelling=SimpleNamespace(slices=slices))
-    return orders(partition, batch_size, goal)
+    modelling = SimpleNamespace(slices=slices, batch_size=batch_size)
+    partition: Any = SimpleNamespace(k=k, modelling=modelling)
+    return orders(partition, goal=goal)
 
 
 @pytest.mark.parametrize("goal", ["time", "memory", "throughput"])
@@ -31,8 +32,9 @@ def test_each_fits_the_batch_and_comes_once(
 
 @pytest.mark.parametrize(("k", "slices"), [(1, 1), (4, 1), (4, 4)])
 def test_a_batch_that_can_not_be_divided_is_whole(k: int, slices: int) -> None:
-    partition: Any = SimpleNamespace(k=k, modelling=SimpleNamespace(slices=slices))
-    found = orders(partition, 32, "memory", divides_batch=False)
+    modelling = SimpleNamespace(slices=slices, batch_size=32)
+    partition: Any = SimpleNamespace(k=k, modelling=modelling)
+    found = orders(partition, goal="memory", divides_batch=False)
     assert {one.micro_batches for one in found} == {1}
 
 

@@ -6,13 +6,15 @@ import pytest
 from toy_times import in_proportion
 
 from hgpart import load_machine, load_model
-from hgpart.bench.plans import Subject
 from hgpart.errors import ArgumentError
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Link, Machine
-from hgpart.recommendation import divisions as ways
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.recommendation import trials as ways
 from hgpart.recommendation import ways as search
-from hgpart.recommendation.replicas import MANY, exchange_seconds, one_of
+from hgpart.recommendation.replicas import MANY, exchange_seconds, partition_of_one
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import flops
 
@@ -31,10 +33,10 @@ def found(lenet, monkeypatch, devices: int, batch_size: int, names: str):
     model, traced, graph = lenet
     wanted = [
         one
-        for one in ways.divisions(devices)
+        for one in ways.trials(devices)
         if one.k == 1 or (one.k == devices and one.name in names.split(","))
     ]
-    monkeypatch.setattr(search, "divisions", lambda devices: wanted)
+    monkeypatch.setattr(search, "trials", lambda devices: wanted)
     times = in_proportion(graph)
     machine = load_machine("10gbe", devices)
     return search.rank_ways(
@@ -44,7 +46,7 @@ def found(lenet, monkeypatch, devices: int, batch_size: int, names: str):
 
 @pytest.mark.full
 def test_one_of_many_is_as_all_of_them_placed(lenet, monkeypatch) -> None:
-    names = "data parallel,2 replicas of 2"
+    names = "data-parallel,hybrid-2"
     whole = found(lenet, monkeypatch, 4, 16, names)
     monkeypatch.setattr(ways, "MANY", 2)
     alone = found(lenet, monkeypatch, 4, 16, names)
@@ -70,28 +72,28 @@ def test_exchange_is_by_the_links_of_each_pair() -> None:
 
 
 def test_replicas_have_as_many_samples_each(lenet) -> None:
-    _, traced, graph = lenet
-    subject = Subject("lenet5", SHAPE, traced, graph, flops(graph), 130, 64, 0.1, 0)
+    _, _, graph = lenet
+    problem = Problem(graph, flops(graph), Modelling(batch_size=130), 64, 0.1)
     with pytest.raises(ArgumentError, match="130 samples for 64 replicas: accepted are as many"):
-        one_of(subject, 64)
+        partition_of_one(problem, 64, Search())
 
 
 def test_many_devices_are_replicas_of_few() -> None:
     many = 8 * MANY
-    texts = [(one.text, one.replicas) for one in ways.divisions(many) if one.k == many]
+    texts = [(one.text, one.replicas) for one in ways.trials(many) if one.k == many]
     assert texts == [
-        (f"data parallel on {many} devices", many),
+        (f"data-parallel on {many} devices", many),
         *(
-            (f"{count} replicas of {many // count} on {many} devices", count)
+            (f"hybrid-{count} on {many} devices", count)
             for count in (many // 2, many // 4, many // 8)
         ),
     ]
-    assert {one.replicas for one in ways.divisions(MANY)} == {1}
+    assert {one.replicas for one in ways.trials(MANY)} == {1}
 
 
 @pytest.mark.full
 def test_a_thousand_devices(lenet, monkeypatch) -> None:
-    one = found(lenet, monkeypatch, 1024, 2048, "data parallel,128 replicas of 8")
+    one = found(lenet, monkeypatch, 1024, 2048, "data-parallel,hybrid-128")
     assert [note.startswith("Of more than 32 devices one replica") for note in one.notes] == [True]
     of_many = [each for each in one.ranked if each.division.k == 1024]
     assert [each.plan.k for each in of_many] == [1024] * 2

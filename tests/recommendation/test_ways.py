@@ -14,9 +14,9 @@ from hgpart.machines.machine import Link
 from hgpart.placement import place
 from hgpart.prediction.predict import predict
 from hgpart.recommendation import ways as module
-from hgpart.recommendation.divisions import divisions
 from hgpart.recommendation.orders import orders
 from hgpart.recommendation.ranking import GOALS, Recommendation
+from hgpart.recommendation.trials import trials
 from hgpart.run.scheduling import schedule
 
 SLOW = Link.of(latency=1.0, bandwidth=1.0)
@@ -26,7 +26,7 @@ SLOW = Link.of(latency=1.0, bandwidth=1.0)
 def _few() -> Iterator[None]:
     """Three divisions of each number of devices, and four micro-batches at most."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "divisions", lambda k: divisions(k)[:4])
+        patch.setattr(module, "trials", lambda k: trials(k)[:4])
         patch.setattr(
             module, "orders", lambda *asked, **how: [orders(*asked, **how)[at] for at in (0, -1)]
         )
@@ -109,7 +109,7 @@ def test_ctrl_c_leaves_the_best_by_then(monkeypatch: pytest.MonkeyPatch, simulat
         done.append(asked)
         return predict(*asked)
 
-    monkeypatch.setattr(module, "predict", few)
+    monkeypatch.setattr("hgpart.recommendation.simulating.predict", few)
     if simulated == 0:
         with pytest.raises(KeyboardInterrupt):
             recommended(machine(2))
@@ -131,14 +131,14 @@ def test_ways_are_in_the_order_of_the_goal(goal: str) -> None:
 @pytest.mark.parametrize("goal", GOALS)
 def test_all_ways_there_are(goal: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "divisions", divisions)
+        patch.setattr(module, "trials", trials)
         patch.setattr(module, "orders", orders)
         every = recommended(machine(4), goal=goal)
     assert every.left_out == 0
     values = [one.value(goal) for one in every.ranked]
     assert values == sorted(values)
     said = {one.division.text for one in every.ranked} | {one.what for one in every.dropped}
-    assert said == {one.text for one in divisions(4)}
+    assert said == {one.text for one in trials(4)}
 
 
 @pytest.mark.parametrize(

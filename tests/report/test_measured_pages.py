@@ -22,8 +22,8 @@ from hgpart.placement.accounting import StepBytes
 from hgpart.prediction.jobs import Span
 from hgpart.prediction.predict import Prediction
 from hgpart.recommendation import ways as module
-from hgpart.recommendation.divisions import divisions
 from hgpart.recommendation.ranking import Dropped, Recommendation
+from hgpart.recommendation.trials import trials
 from hgpart.report.page.drawing.figures import Figure
 from hgpart.report.page.drawing.timelines import milliseconds_of, timeline_figure
 from hgpart.report.page.drawing.ways import race_figure
@@ -245,7 +245,7 @@ def test_a_plan_by_guesses_is_drawn_as_long_as_the_step(seconds: float) -> None:
 
 
 def test_ways_to_an_accuracy_begin_with_the_eight_that_came_first() -> None:
-    ways = ("single", "apart", "ddp", "fsdp", "layerwise", "halves", "coarse", "fine", "sliced")
+    ways = ("single", "apart", "ddp", "fsdp", "layerwise", "horizontal", "coarse", "fine", "sliced")
     races = Races(**SETTINGS, data="digits", until=0.9, epochs=2)
     rows = tuple(
         Race(way, (Point(10, 9.0 - at, 1.0, 0.95 if way != "sliced" else 0.1),))
@@ -275,7 +275,7 @@ def test_chunks_of_a_pass_are_one_box_unless_something_lies_between() -> None:
 @pytest.fixture(scope="module")
 def found() -> Iterator[Recommendation]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "divisions", lambda k: divisions(k)[:3])
+        patch.setattr(module, "trials", lambda k: trials(k)[:3])
         yield recommended(machine(2))
 
 

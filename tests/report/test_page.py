@@ -24,9 +24,9 @@ from hgpart.compare.comparison import (
     winners,
 )
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
-from hgpart.compare.strategies import strategies
 from hgpart.errors import OutputError
 from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.ways import ways
 from hgpart.report import UNITS, as_json
 from hgpart.report.page.comparison import comparison_page
 from hgpart.report.page.document import write_page
@@ -73,11 +73,11 @@ def make_outcome(strategy, k, eps, number):
 
 
 def make_comparison(names, ks=KS, epss=(0.1,), model=NASTY):
-    known = strategies()
+    known = ways()
     rows = []
     for k in ks:
         for at, name in enumerate(names):
-            for eps in epss if name in known and known[name].uses_eps else (None,):
+            for eps in epss if name in known and known[name].searches else (None,):
                 if name == "layerwise" and k == 128:
                     rows.append(NotApplicable(name, k, eps, f"128 devices, <i>{NASTY}"))
                 else:
@@ -88,7 +88,7 @@ def make_comparison(names, ks=KS, epss=(0.1,), model=NASTY):
 
 @pytest.fixture(scope="module")
 def comparison():
-    return make_comparison(list(strategies()))
+    return make_comparison(list(ways()))
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def check_comparison_table(page, comparison):
 
 @pytest.mark.parametrize("epss", [(0.1,), (0.03, 0.1, 0.2)])
 def test_the_table_holds_the_figures_of_the_json(epss):
-    comparison = make_comparison(list(strategies()), epss=epss)
+    comparison = make_comparison(list(ways()), epss=epss)
     check_comparison_table(Page(comparison_page(comparison)), comparison)
 
 
@@ -342,7 +342,7 @@ def test_plotly_knows_every_property_of_the_figures(comparison, report):
 
 @pytest.mark.parametrize("epss", [(0.1,), (0.03, 0.1, 0.2)])
 def test_lines_go_through_the_figures_and_look_different(epss):
-    comparison = make_comparison(list(strategies()), epss=epss)
+    comparison = make_comparison(list(ways()), epss=epss)
     lines = lines_figure(comparison, "step_bytes", "MB", 10**6).data
     drawn = {
         (line["name"].split(",")[0], k, value)
@@ -374,14 +374,14 @@ def test_a_logarithmic_axis_has_no_zero():
 def test_bytes_and_seconds_stand_against_eps_where_there_are_several(comparison):
     drawn = drawn_on(comparison_page(comparison))["figures"]
     assert set(drawn) == {"step-bytes", "step-seconds", "max-over-average"}
-    several = make_comparison(["coarse-native", "fine-native", "random"], epss=(0.2, 0.03, 0.1))
+    several = make_comparison(["coarse", "fine", "random"], epss=(0.2, 0.03, 0.1))
     drawn = drawn_on(comparison_page(several))["figures"]
     for name, attribute, size in (
         ("bytes-eps", "step_bytes", 10**6),
         ("seconds-eps", "step_seconds", 1),
     ):
         assert drawn[name]["layout"]["xaxis"]["ticktext"] == ["0.03", "0.1", "0.2"]
-        assert [line["name"] for line in drawn[name]["data"]] == ["coarse-native", "fine-native"]
+        assert [line["name"] for line in drawn[name]["data"]] == ["coarse", "fine"]
         for line in drawn[name]["data"]:
             assert line["x"] == [0.03, 0.1, 0.2]
             assert line["y"] == [
@@ -626,7 +626,7 @@ def test_a_comparison_in_a_browser(comparison, report, tmp_path):
     tasks = report.shares.layer_tasks[3][2]
     assert seen["pointed"] == (f"layer<2>&, part 2: {100 * part:.3g} % of the layer, {tasks} tasks")
 
-    names = list(strategies())
+    names = list(ways())
     assert seen["eight"] == [[name, "8"] for name in names]
     of_128 = [row for row in comparison.outcomes if row.k == 128]
     ranked = [row.strategy for row in sorted(of_128, key=lambda row: row.step_bytes)]

@@ -10,8 +10,8 @@ import pytest
 from recommended import machine, recommended
 
 from hgpart.recommendation import ways as module
-from hgpart.recommendation.divisions import divisions
 from hgpart.recommendation.ranking import Dropped, Recommendation
+from hgpart.recommendation.trials import trials
 from hgpart.report.recommendation.fields import recommendation_json
 from hgpart.report.recommendation.printing import print_recommendation
 from hgpart.report.recommendation.words import answer, reasons
@@ -21,7 +21,7 @@ from hgpart.terminal import PlainConsole
 @pytest.fixture(scope="module")
 def found() -> Iterator[Recommendation]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "divisions", lambda k: divisions(k)[:3])
+        patch.setattr(module, "trials", lambda k: trials(k)[:3])
         yield recommended(machine(2))
 
 

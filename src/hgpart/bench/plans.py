@@ -4,40 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from hgpart.arrays import Int32
 from hgpart.bench.ways.layout import Head, Layout
-from hgpart.bench.ways.way import OF_TRANSFORMED, PIPELINES, Way
+from hgpart.bench.ways.way import PIPELINES, Way
 from hgpart.errors import ArgumentError, PlacementError
-from hgpart.hypergraph.blocks import layer_blocks
-from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.hypergraph.modelling import Modelling
-from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition import Partition
-from hgpart.partition.baselines.by_slices import data_parallel, hybrid, opposed_replicas, replica
-from hgpart.partition.baselines.horizontal import horizontal
-from hgpart.partition.baselines.incremental import incremental
-from hgpart.partition.baselines.layerwise import layerwise, uncuttable_runs
-from hgpart.partition.baselines.one_weird_trick import one_weird_trick
-from hgpart.partition.baselines.transformed_parts import transformed_parts
-from hgpart.partition.partition import evaluated, uninterrupted
+from hgpart.partition.baselines.layerwise import layerwise
+from hgpart.partition.partition import uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.partition.stages import solve, solve_in_slices
-from hgpart.plan import make_plan
+from hgpart.partition.ways import layers_that_compute
+from hgpart.plan import make_plan, restore
 from hgpart.tracing.traced_model import TracedModel
-from hgpart.work.figures import Work
 
-RULES = {
-    "filterwise": incremental,
-    "halves": horizontal,
-    OF_TRANSFORMED: transformed_parts,
-}
 HEADS = ("dense", "linear", "grouped", "depthwise")  # layers that begin with an operator of weights
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
     """A traced model, and what its partitions are to be.
 
@@ -46,59 +27,37 @@ class Subject:
     model : str
     input_shape : tuple of int
     traced : TracedModel
-    graph : ChannelGraph
-    work : Work
-    batch_size : int
-    k : int
-        Parts.
-    eps : float
-        Imbalance that searches are allowed.
+    problem : Problem
+        With a part for each process, and the batch of a step.
     seed : int
     effort : float
-        How long they search, relative to their default.
+        How long partitions are searched for, relative to the default.
     """
 
     model: str
     input_shape: tuple[int, ...]
     traced: TracedModel
-    graph: ChannelGraph
-    work: Work
-    batch_size: int
-    k: int
-    eps: float
+    problem: Problem
     seed: int
     effort: float = 1.0
 
-    def problem(self, grain: str = "coarse", slices: int = 1) -> Problem:
-        """What is to be partitioned."""
-        modelling = Modelling(grain=grain, batch_size=self.batch_size, slices=slices)
-        return Problem(self.graph, self.work, modelling, self.k, self.eps)
-
-    def most_processes(self, way: Way) -> int:
-        """More can't all have something to do: a stage is of layers that compute, a part of tasks.
-
-        Each replica has as many of these. Those that share out samples need one each, and are asked
-        by `Way.why_not`.
-        """
-        if way.name in PIPELINES or way.name in ("layerwise", "gems"):
-            runs = uncuttable_runs(self.graph)
-            busy = [
-                run
-                for run, layer, each in zip(
-                    runs.tolist(), self.graph.layers, self.work.per_task.tolist(), strict=True
-                )
-                if layer.tasks and each
-            ]
-            return len(set(busy))
-        return (way.replicas or 1) * self.problem().tasks if way.has_plan else self.k
-
     def check(self, way: Way) -> None:
-        """Raise an ArgumentError if there are more processes than it can use."""
-        if self.k > (most := self.most_processes(way)):
-            raise ArgumentError(
-                f"{way.text} with {self.k} processes: {self.model} has work for {most} of them, "
-                "accepted are as many"
-            )
+        """Raise an ArgumentError if the model can't be divided that way among the processes.
+
+        A PlanError if the way is a plan of another model.
+        """
+        why = None
+        if way.plan is not None:
+            restore(way.plan, self.problem.graph)
+        elif way.division is not None:
+            own = way.division.problem(self.problem)
+            why = way.division.needs(own)
+            if why is None and own.k > own.tasks:
+                why = f"{self.model} has {own.tasks} tasks, accepted are as many processes"
+        elif way.name in PIPELINES:
+            why = layers_that_compute(self.problem)
+        if why is not None:
+            raise ArgumentError(f"{way.text} with {self.problem.k} processes: {why}")
 
 
 def layout_of(way: Way, subject: Subject) -> Layout:
@@ -109,43 +68,13 @@ def layout_of(way: Way, subject: Subject) -> Layout:
     HgpartError
         If the model can't be divided that way; says why.
     """
-    if way.has_plan:
-        found = partition_of(way, subject)
-        return make_plan(found, subject.graph, subject.work, subject.model, subject.input_shape)
+    if way.plan is not None:
+        return way.plan
+    if way.division is not None:
+        problem, search = subject.problem, Search(subject.seed, subject.effort)
+        partition = uninterrupted(way.division.partition(problem, search))
+        return make_plan(partition, problem.graph, problem.work, subject.model, subject.input_shape)
     return _heads(subject) if way.name in PIPELINES else None
-
-
-def partition_of(way: Way, subject: Subject) -> Partition:
-    """Divide the model, and where the way does that the batch."""
-    search = Search(subject.seed, subject.effort)
-    if way.name in ("coarse", "fine"):
-        return uninterrupted(solve(subject.problem(way.name), search))
-    if way.name == "sliced":
-        return uninterrupted(solve_in_slices(subject.problem(), search))
-    problem = subject.problem()
-    if way.name == "layerwise":
-        model = problem.hypergraph(layer_blocks(problem.views))
-        parts = layerwise(problem).astype(np.int32)[model.vertex_layers]
-    elif way.name in RULES:
-        model, parts = RULES[way.name](problem)
-    else:
-        problem, model, parts = _of_slices(way, subject, search)
-    return evaluated(problem, model, parts, seed=subject.seed, backend=way.name, start=way.name)
-
-
-def _of_slices(way: Way, subject: Subject, search: Search) -> tuple[Problem, CnnHypergraph, Int32]:
-    if way.name == "weird-trick":
-        problem = subject.problem(slices=subject.k)
-        return problem, *one_weird_trick(problem)
-    if way.name == "gems":
-        problem = subject.problem(slices=2)
-        return problem, *opposed_replicas(problem)
-    assert way.replicas is not None
-    problem = subject.problem(slices=way.replicas)
-    if way.replicas == subject.k:
-        return problem, *data_parallel(problem)
-    found = uninterrupted(solve(replica(problem, way.replicas), search, best_effort=True))
-    return problem, *hybrid(problem, way.replicas, found.model, found.parts)
 
 
 def _heads(subject: Subject) -> tuple[Head, ...]:
@@ -154,14 +83,14 @@ def _heads(subject: Subject) -> tuple[Head, ...]:
     A stage begins with its first operator that has weights: what stands between that and the cut
     before it (a pooling, say) goes with the stage before.
     """
-    parts = layerwise(subject.problem())
+    parts = layerwise(subject.problem)
     calls = [str(node.target) for node in subject.traced.graph_module.graph.nodes]
     names = [node.name for node in subject.traced.graph_module.graph.nodes]
     found: list[Head] = []
-    for part in range(1, subject.k):
+    for part in range(1, subject.problem.k):
         heads = [
             layer.operators[0]
-            for layer, own in zip(subject.graph.layers, parts.tolist(), strict=True)
+            for layer, own in zip(subject.problem.graph.layers, parts.tolist(), strict=True)
             if own == part and layer.kind in HEADS
         ]
         if not heads:

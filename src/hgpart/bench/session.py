@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.forkserver import ensure_running
 from types import ModuleType, TracebackType
@@ -60,6 +61,7 @@ class Session:
         self._job, self._way, self.done = job, way, 0
         self._store = new_store("0")
         count = way.processes(job.workers)
+        told = replace(way, division=None, plan=None)  # functions, and what the layout has
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["hgpart.bench.process"])
         self._steps_ended: Any = context.RawArray("q", count)
@@ -75,7 +77,7 @@ class Session:
                 }
                 process = context.Process(
                     target=_begin,
-                    args=(way, job, layout, rank, environment, there, self._steps_ended),
+                    args=(told, job, layout, rank, environment, there, self._steps_ended),
                     daemon=True,
                 )
                 process.start()

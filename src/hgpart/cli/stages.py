@@ -72,6 +72,14 @@ class Stages:
         return {**self.seconds, "total": time.perf_counter() - STARTED}
 
 
+def import_ways_of(model: str) -> None:
+    """Import the user's code that a model is in: it may register ways (`hgpart.way`)."""
+    from hgpart.zoo import import_user_code
+
+    with redirect_stdout(sys.stderr):
+        import_user_code(model)
+
+
 def traced_model(
     stage: Stages, model: str, input_shape: tuple[int, ...] | None
 ) -> tuple[nn.Module, tuple[int, ...], TracedModel, ChannelGraph]:

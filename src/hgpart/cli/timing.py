@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hgpart.machines.machine import Machine
     from hgpart.partition.problem.problem import Problem
     from hgpart.partition.problem.search import Search
-    from hgpart.timecut.choosing import Choice
+    from hgpart.recommendation.ranking import Recommendation
 
 TIME = "time"
 
@@ -69,12 +69,12 @@ class Timing:
             )
 
     def choose(
-        self, module: nn.Module, shape: tuple[int, ...], problem: Problem, search: Search
-    ) -> Choice:
+        self, module: nn.Module, shape: tuple[int, ...], problem: Problem, search: Search, name: str
+    ) -> Recommendation:
         """Simulate the ways to divide a model."""
         from hgpart.partition.problem.objectives import MICRO_BATCHES
         from hgpart.partition.problem.topology import time_objective
-        from hgpart.timecut.choosing import choose
+        from hgpart.recommendation.least_time import least_time
         from hgpart.work.figures import whole_work
         from hgpart.work.layer_times import load_layer_times
 
@@ -84,19 +84,27 @@ class Timing:
         wanted = (self.micro_batches,) if self.micro_batches else MICRO_BATCHES
         tried = tuple(many for many in wanted if many <= most)
         objective = time_objective(self.machine, problem.k, seconds, tried[0])
-        return choose(
-            *(module, shape, replace(problem, objective=objective), self.machine, times, search),
+        return least_time(
+            module,
+            shape,
+            replace(problem, objective=objective),
+            self.machine,
+            times,
+            search,
             micro_batches=tried,
+            name=name,
         )
 
-    def tell(self, chosen: Choice) -> None:
-        """Say what was simulated, the best first."""
-        for one in chosen.timed:
-            many = one.scheduling.micro_batches
-            batches = "1 micro-batch" if many == 1 else f"{many} micro-batches"
-            say(f"{one.seconds:.4g} s a step (simulated), {batches}: {one.name}")
-        for name, why in chosen.left_out:
-            say(f"left out: {name}, as {why}")
+    def tell(self, simulated: Recommendation) -> None:
+        """Say what was simulated, the best first, and one device to compare with."""
+        for ranked in (*simulated.ranked, simulated.one_device):
+            count = ranked.scheduling.micro_batches
+            batches = "1 micro-batch" if count == 1 else f"{count} micro-batches"
+            say(f"{ranked.seconds:.4g} s a step (simulated), {batches}: {ranked.division.name}")
+        for dropped in simulated.dropped:
+            say(f"left out: {dropped.what}, as {dropped.why}")
+        if simulated.left_out:
+            say(f"left out: {simulated.left_out} ways, for lack of time")
 
 
 def checked_timing(

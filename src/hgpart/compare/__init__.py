@@ -1,1 +1,1 @@
-"""Model + plans and strategies -> Comparison: their figures on one scale."""
+"""Model + ways -> Comparison: their figures on one scale."""

@@ -1,4 +1,4 @@
-"""Strategies x k x eps -> Comparison: one row each, what wins, and files of it."""
+"""Ways x k x eps -> Comparison: one row each, what wins, and files of it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from hgpart.compare.outcomes import (
-    Failed,
-    NotApplicable,
-    Outcome,
-    Row,
-    Strategy,
-    Task,
-    run_strategy,
-)
-from hgpart.compare.strategies import strategies, strategy_named
+from hgpart.compare.outcomes import Failed, NotApplicable, Outcome, Row, outcome_of
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.modelling import LARGEST_FACTOR, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.checks import check_request, check_search
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.ways import FORMER, Way, way_named, ways
 from hgpart.plan import LARGEST_K
 from hgpart.work.figures import Work
 
@@ -53,7 +46,7 @@ SETTINGS = (
     "seed",
 )
 
-# Figures in which a strategy can win; less is better in all of them. How long a rule takes, which
+# Figures in which a way can win; less is better in all of them. How long a rule takes, which
 # searches for nothing, is no merit.
 LOADS = ("max_over_average", "imbalance")
 EPOCHS = {f"epoch_bytes_batch_{batch_size}": batch_size for batch_size in EPOCH_BATCH_SIZES}
@@ -82,7 +75,7 @@ class Comparison:
     batch_size, bytes_per_element, linear, input_vertex, output_vertex
         As in `Modelling`.
     slices : int or None
-        Of the batch, for strategies that can do with any number; None for what is best.
+        Number of slices for the ways that would choose one; None for what is best.
     work_source : str
     seed : int
     dataset_size : int
@@ -122,17 +115,17 @@ class Comparison:
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """The rows of strategies that could be used."""
+        """The rows of ways that could be used."""
         return tuple(row for row in self.rows if isinstance(row, Outcome))
 
     @property
     def steps(self) -> tuple[Outcome, ...]:
-        """The rows of strategies that can do with the comparison's batch in a step."""
+        """The rows of ways that can divide the comparison's batch."""
         return tuple(row for row in self.outcomes if why_no_step(row, self) is None)
 
     @property
     def failed(self) -> tuple[Failed, ...]:
-        """The rows of strategies of which something went wrong."""
+        """The rows of ways of which something went wrong."""
         return tuple(row for row in self.rows if isinstance(row, Failed))
 
     def is_balanced(self, row: Outcome) -> bool:
@@ -140,15 +133,15 @@ class Comparison:
         return row.imbalance <= self.eps
 
 
-def chosen_strategies(names: Sequence[str] | None) -> tuple[Strategy, ...]:
-    """The strategies of these names, all of any model when None.
+def chosen_ways(names: Sequence[str] | None) -> tuple[Way, ...]:
+    """Return the ways of these names, all that there are of any model when None.
 
     Raises
     ------
     ArgumentError
         If there is none of a name; says which are near.
     """
-    return tuple(map(strategy_named, names or strategies()))
+    return tuple(ways().values() if names is None else map(way_named, names))
 
 
 def check_grid(
@@ -168,28 +161,28 @@ def check_grid(
 
 
 def grid(
-    chosen: Iterable[Strategy], ks: Sequence[int], epss: Sequence[float]
-) -> Iterator[tuple[Strategy, int, float | None]]:
-    """Every strategy for every k, and for every eps where it takes one."""
+    chosen: Iterable[Way], ks: Sequence[int], epss: Sequence[float]
+) -> Iterator[tuple[Way, int, float | None]]:
+    """Every way for every k, and for every eps where it searches."""
     several = tuple(chosen)
     for k in ks:
-        for strategy in several:
-            for eps in epss if strategy.uses_eps else (None,):
-                yield strategy, k, eps
+        for way in several:
+            for eps in epss if way.searches else (None,):
+                yield way, k, eps
 
 
 def compare(
     graph: ChannelGraph,
     work: Work,
     modelling: Modelling,
-    cells: Iterable[tuple[Strategy, int, float | None]],
+    cells: Iterable[tuple[Way, int, float | None]],
     seed: int,
     done: Mapping[Cell, Row] | None = None,
     on_row: Callable[[Row], None] = lambda row: None,
     jobs: int = 1,
     slices: int | None = None,
 ) -> Iterator[Row]:
-    """Run strategies, `jobs` of them at once, and yield their rows in the order of the cells.
+    """Divide a model in several ways, `jobs` at once; yields rows in the order of the cells.
 
     Rows that are done already are taken as they are, unless they failed. `on_row` is told
     each row as soon as it is there, in any order and thread. Backends compute in processes of
@@ -197,11 +190,11 @@ def compare(
     busy. Where the iterator is closed early, what has not begun never does.
     """
 
-    def run(strategy: Strategy, k: int, eps: float | None) -> Row:
-        task = Task(graph, work, modelling, k, 0.0 if eps is None else eps, seed, slices)
-        row = (done or {}).get((strategy.name, k, eps))
+    def run(way: Way, k: int, eps: float | None) -> Row:
+        row = (done or {}).get((way.name, k, eps))
         if row is None or isinstance(row, Failed):
-            row = run_strategy(strategy, task)
+            problem = Problem(graph, work, modelling, k, 0.0 if eps is None else eps)
+            row = outcome_of(way, problem, seed, slices)
         on_row(row)
         return row
 
@@ -430,7 +423,8 @@ def _row(record: JsonObject) -> Row:
         return value
 
     eps = None if record.fields.get("eps") is None else amount("eps")
-    strategy, k = record.string("strategy"), record.whole("k", 1, LARGEST)
+    name, k = record.string("strategy"), record.whole("k", 1, LARGEST)
+    strategy = FORMER.get(name, name)
     if "failed" in record.fields:
         return Failed(strategy, k, eps, record.string("why"))
     if "why" in record.fields:

@@ -1,64 +1,37 @@
-"""Strategy + Task -> Outcome: what a partition of a model costs in a training step."""
+"""Way + Problem -> Outcome: what a partition of a model costs in a training step."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
 from hgpart.compare.step_seconds import step_seconds
-from hgpart.compare.step_traffic import Flow, step_flows, together
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import imbalance, traffic
-from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
-from hgpart.layers.channel_graph import INPUT, ChannelGraph
-from hgpart.partition.baselines.known_ways import Way
+from hgpart.layers.channel_graph import INPUT
 from hgpart.partition.problem.problem import Problem
-from hgpart.work.figures import Work
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a strategy is asked for.
-
-    Attributes
-    ----------
-    graph, work, modelling, k, eps, seed
-        As in `partition_graph`; the modelling has no slices.
-    slices : int or None
-        Of the batch, for strategies that can do with any number; None for what is best.
-    """
-
-    graph: ChannelGraph
-    work: Work
-    modelling: Modelling
-    k: int
-    eps: float
-    seed: int
-    slices: int | None = None
-
-    def problem(self, grain: str) -> Problem:
-        """What is to be partitioned, where the strategy does that."""
-        modelling = replace(self.modelling, grain=grain)
-        return Problem(self.graph, self.work, modelling, self.k, self.eps)
+from hgpart.partition.problem.search import Search
+from hgpart.partition.step_traffic import Flow, step_flows, together
+from hgpart.partition.ways import Way
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one strategy costs with k devices.
+    """What one way of splitting a model costs with k devices.
 
     Attributes
     ----------
     strategy : str
+        Name of the way.
     k : int
     eps : float or None
-        The imbalance allowed; None for a strategy that does not take one.
+        The imbalance allowed; None for a way that does not search.
     batch_size : int
         Samples of a step; `smallest_batch` where fewer were asked for.
     max_over_average : float
@@ -80,7 +53,7 @@ class Outcome:
     seconds : float
         To find it.
     smallest_batch : int
-        Fewest samples of a step that the strategy can do with: one for each slice of the batch.
+        Fewest samples of a step that the way can divide: one for each slice of the batch.
     step_seconds : float or None
         About what a step takes, as `hgpart.compare.step_seconds` estimates it.
     """
@@ -120,7 +93,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """A strategy that can't be used with k devices, and why."""
+    """A way that can't be used with k devices, and why."""
 
     strategy: str
     k: int
@@ -130,7 +103,7 @@ class NotApplicable:
 
 @dataclass(frozen=True)
 class Failed:
-    """A strategy that could perhaps be used, had not something gone wrong, and what.
+    """A way that could perhaps be used, had not something gone wrong, and what.
 
     A partitioner that ran out of time, or no memory: another attempt may succeed.
     """
@@ -144,60 +117,52 @@ class Failed:
 Row = Outcome | NotApplicable | Failed
 
 
-@dataclass(frozen=True)
-class Strategy:
-    """A way of splitting a model.
+def outcome_of(way: Way, problem: Problem, seed: int, slices: int | None = None) -> Row:
+    """Divide a model one way, and measure how long that takes.
 
-    Attributes
+    Parameters
     ----------
-    name : str
-    source : str
-        Where it comes from.
-    uses_eps : bool
-    divide : callable
-        Task -> blocks and their parts; raises an ArgumentError or InfeasibleError that says why
-        where it can't be used.
-    ring : bool
-        Whether gradients are summed in a ring, as `outcome_of_parts` takes it.
+    way : Way
+    problem : Problem
+        With a batch that is not in slices; ways that need a slice for each part get one of at least
+        as many samples, as smaller batches have no meaning for them.
+    seed : int
+    slices : int, optional
+        Number of slices for the ways that would choose one.
     """
-
-    name: str
-    source: str
-    uses_eps: bool
-    divide: Callable[[Task], Way]
-    ring: bool = False
-
-
-def run_strategy(strategy: Strategy, task: Task) -> Row:
-    """Split a model one way, and measure how long it took to find."""
     start = time.perf_counter()
-    eps = task.eps if strategy.uses_eps else None
+    eps = problem.eps if way.searches else None
     try:
-        outcome = outcome_of_parts(strategy, task, *strategy.divide(task), strategy.ring)
+        enough = _with_samples(problem, way)
+        outcome = outcome_of_parts(way, enough, *way.parts(enough, Search(seed), slices))
     except (ArgumentError, InfeasibleError) as error:
-        return NotApplicable(strategy.name, task.k, eps, " ".join(str(error).split()))
+        return NotApplicable(way.name, problem.k, eps, " ".join(str(error).split()))
     except MemoryError as error:
         why = " ".join(["out of memory", *str(error).split()])
-        return Failed(strategy.name, task.k, eps, why)
+        return Failed(way.name, problem.k, eps, why)
     except (HgpartError, OSError) as error:
-        return Failed(strategy.name, task.k, eps, " ".join(str(error).split()))
+        return Failed(way.name, problem.k, eps, " ".join(str(error).split()))
     return replace(outcome, seconds=time.perf_counter() - start)
+
+
+def _with_samples(problem: Problem, way: Way) -> Problem:
+    least = 1 if way.slices is None else way.slices(problem)
+    batch_size = max(least, problem.modelling.batch_size)
+    return replace(problem, modelling=replace(problem.modelling, batch_size=batch_size))
 
 
 # ------------------------------------------------------------------ partitions of the tasks
 
 
-def outcome_of_parts(
-    strategy: Strategy, task: Task, model: CnnHypergraph, parts: Int32, ring: bool = False
-) -> Outcome:
-    """Evaluate a partition as a strategy.
+def outcome_of_parts(way: Way, problem: Problem, model: CnnHypergraph, parts: Int32) -> Outcome:
+    """Evaluate what a way has made of a problem: blocks of its model, and the part of each.
 
     A backward pass sends what the forward pass sent, the other way, except that no gradient goes
     back to an input. Gradients of parameters that several devices have are summed: on one of them,
-    which hands the sum back, or in a `ring`; statistics of norms over all slices on one. With
+    which hands the sum back, or in a ring; statistics of norms over all slices on one. With
     batches of another size slices keep their shares.
     """
-    k, modelling = task.k, model.modelling
+    k, modelling, ring = problem.k, model.modelling, way.ring
     flows = step_flows(model, parts, k)
     volume = together(flows.values()).volume
     others = sum(flow.volume for name, flow in flows.items() if not name.startswith("maps"))
@@ -214,11 +179,11 @@ def outcome_of_parts(
     shares = part_shares(model, parts, k)
     loads = np.zeros(k, dtype=np.int64)
     np.add.at(loads, parts, model.weights)
-    takes = step_seconds(task.graph, task.work, modelling, between, shares.layer_work)
+    takes = step_seconds(problem.graph, problem.work, modelling, between, shares.layer_work)
     return Outcome(
-        strategy=strategy.name,
+        strategy=way.name,
         k=k,
-        eps=task.eps if strategy.uses_eps else None,
+        eps=problem.eps if way.searches else None,
         batch_size=modelling.batch_size,
         max_over_average=1.0 + imbalance(loads),
         imbalance=imbalance(loads),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hgpart.hypergraph.building import evaluate_parts
 from hgpart.partition.baselines.by_slices import data_parallel
-from hgpart.partition.baselines.known_ways import Way, known_ways, stages_of_rooms
+from hgpart.partition.baselines.known_ways import Parts, known_ways, stages_of_rooms
 from hgpart.partition.native.annealing import Schedule
 from hgpart.partition.native.layer_counts import (
     CountsChain,
@@ -105,7 +105,7 @@ def best_known(problem: Problem) -> Known | None:
     found = []
     for slices in {min(2, _as_many_as_parts(problem)), _as_many_as_parts(problem)} - {1}:
         sliced = problem.in_slices(slices).coarse
-        found.append(_least(sliced, [(model, parts) for _, model, parts in known_ways(sliced)]))
+        found.append(_least(sliced, [*known_ways(sliced)]))
     return min((one for one in found if one), key=lambda one: one.volume, default=None)
 
 
@@ -115,7 +115,7 @@ def _as_many_as_parts(problem: Problem) -> int:
     return max(number for number in numbers if number <= problem.k)
 
 
-def _least(problem: Problem, ways: Sequence[Way]) -> Known | None:
+def _least(problem: Problem, ways: Sequence[Parts]) -> Known | None:
     """The least that one of the ways sends that are within eps."""
     volumes = [
         found.volume

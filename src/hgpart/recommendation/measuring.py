@@ -45,7 +45,7 @@ def with_measured(
         chosen += [one for one in found.ranked if one.division.k == 1]
     runs: dict[str, tuple[Way, Job, Layout]] = {}
     for one in chosen:
-        way = Way(one.division.text, "coarse", one.scheduling)
+        way = Way(one.division.text, one.division.way.name, one.scheduling, plan=one.plan)
         runs[one.division.text] = way, replace(job, workers=one.division.k), one.plan
     for name in TORCHS:
         way = way_of(name)

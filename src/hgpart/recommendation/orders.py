@@ -12,7 +12,7 @@ DEEP = 8  # parts of a pipeline, from which on it is filled with more micro-batc
 
 
 def orders(
-    partition: Partition, batch_size: int, goal: str, *, divides_batch: bool = True
+    partition: Partition, *, goal: str, divides_batch: bool = True
 ) -> tuple[Scheduling, ...]:
     """Schedules worth a simulation, the first of them the likeliest.
 
@@ -29,7 +29,7 @@ def orders(
         found = [*_of_pipelines(partition.k, goal)]
     if goal == "memory":
         found += [_again(one) for one in found if partition.k > 1]
-    most = batch_size if divides_batch else 1
+    most = partition.modelling.batch_size if divides_batch else 1
     return tuple(one for one in found if one.micro_batches <= most)
 
 

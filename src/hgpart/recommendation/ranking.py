@@ -10,10 +10,10 @@ import numpy as np
 
 from hgpart.errors import not_one_of
 from hgpart.machines.machine import Machine
-from hgpart.partition.partition import MB
+from hgpart.partition.partition import MB, Partition
 from hgpart.plan import Plan
 from hgpart.prediction.predict import Prediction
-from hgpart.recommendation.divisions import Division
+from hgpart.recommendation.trials import Trial
 from hgpart.schedule_wanted import Scheduling
 from hgpart.summary import Summary
 
@@ -32,9 +32,10 @@ class Ranked:
 
     Attributes
     ----------
-    division : Division
+    division : Trial
     plan : Plan
-        Of the partition, with the schedule.
+        The partition, with the schedule.
+    partition : Partition
     prediction : Prediction
     needed_bytes : tuple of int or None
         Of each device; see `memory`.
@@ -46,8 +47,9 @@ class Ranked:
         Of many replicas, of which `prediction` is of one: what they send each other.
     """
 
-    division: Division
+    division: Trial
     plan: Plan
+    partition: Partition
     prediction: Prediction
     needed_bytes: tuple[int | None, ...]
     link_seconds: float

@@ -1,4 +1,4 @@
-"""Division into many alike replicas -> its step: one replica simulated, and what all exchange.
+"""Many alike replicas -> its step: one replica simulated, and what all exchange.
 
 A placement of a thousand parts takes minutes, and all replicas do the same. What they exchange of
 weights and gradients is reckoned by the links alone, with nothing hidden behind computing.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hgpart.bench.plans import Subject
 from hgpart.errors import ArgumentError
 from hgpart.machines.machine import Machine
 from hgpart.partition import Partition
 from hgpart.partition.baselines.by_slices import replica
 from hgpart.partition.partition import evaluated, uninterrupted
+from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve
 from hgpart.prediction.predict import Prediction
@@ -22,37 +22,33 @@ from hgpart.prediction.predict import Prediction
 MANY = 32  # devices: of more, one replica is simulated for all
 
 
-def one_of(subject: Subject, replicas: int) -> Subject:
-    """What a replica is asked for: its devices, and its samples.
+def partition_of_one(problem: Problem, replicas: int, search: Search) -> Partition:
+    """Divide one replica, with its devices and its samples, as all of them are divided.
+
+    Parameters
+    ----------
+    problem : Problem
+        With all devices and all samples.
+    replicas : int
+    search : Search
 
     Raises
     ------
     ArgumentError
         If they can't all have as many samples.
     """
-    if subject.batch_size % replicas:
+    samples, k = problem.modelling.batch_size, problem.k // replicas
+    if samples % replicas:
         raise ArgumentError(
-            f"{subject.batch_size} samples for {replicas} replicas: accepted are as many for each"
+            f"{samples} samples for {replicas} replicas: accepted are as many for each"
         )
-    each = subject.batch_size // replicas
-    return replace(subject, k=subject.k // replicas, batch_size=each)
-
-
-def partition_of_one(subject: Subject, replicas: int) -> Partition:
-    """The partition that all replicas have, as a partition of one.
-
-    Parameters
-    ----------
-    subject : Subject
-        Of all devices.
-    replicas : int
-    """
-    own = one_of(subject, replicas)
-    whole = replace(subject.problem(slices=replicas), eps=subject.eps)
-    search = Search(subject.seed, subject.effort)
-    found = uninterrupted(solve(replica(whole, replicas), search, best_effort=True))
+    modelling = replace(problem.modelling, batch_size=samples // replicas)
+    own = replace(problem, k=k, modelling=modelling)
+    solved = uninterrupted(
+        solve(replica(problem.in_slices(replicas), replicas), search, best_effort=True)
+    )
     return evaluated(
-        own.problem(), found.model, found.parts, seed=subject.seed, backend="native", start="native"
+        own, solved.model, solved.parts, seed=search.seed, backend="native", start="native"
     )
 
 

@@ -312,7 +312,7 @@ def _notes_on_slices(comparison: Comparison) -> Iterator[str]:
     """In how many slices each strategy divides the batch, those with the same numbers together."""
     numbers: dict[Line, dict[int, int]] = {}
     for row in comparison.outcomes:
-        if row.smallest_batch > 1 or row.strategy == "sliced-native":
+        if row.smallest_batch > 1 or row.strategy == "sliced":
             numbers.setdefault((row.strategy, row.eps), {})[row.k] = row.smallest_batch
     named: dict[str, list[str]] = {}
     for line, of_k in numbers.items():

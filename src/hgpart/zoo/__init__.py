@@ -137,6 +137,12 @@ def is_user_code(spec: str) -> bool:
     return source not in PACKAGES if colon else spec.endswith(".py")
 
 
+def import_user_code(spec: str) -> None:
+    """Import the user's code that a spec names, if it does; see `load_model` for what it raises."""
+    if is_user_code(spec):
+        user_factory(_taken_apart(spec)[0])
+
+
 def load_model(spec: str, *, seed: int = 0, device: str = "cpu") -> Model:
     """Build a model, in training mode, with random weights; nothing is downloaded.
 

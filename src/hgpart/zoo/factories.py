@@ -24,6 +24,9 @@ from hgpart.zoo.nearest import unknown_name
 Model = tuple[nn.Module, tuple[int, ...] | Any]
 
 
+_loaded: dict[Path, tuple[int, ModuleType]] = {}  # when each file was written
+
+
 def user_factory(spec: str) -> Callable[[], Model]:
     """Import the code that ``spec`` names and return a function that builds its model.
 
@@ -79,6 +82,11 @@ def _python_file(source: str) -> Path:
 
 
 def _load_file(path: Path) -> ModuleType:
+    """Run a file, unless it was run already and has not been written since."""
+    written = path.stat().st_mtime_ns
+    known = _loaded.get(path)
+    if known is not None and known[0] == written:
+        return known[1]
     # A name of its own for each path: two files called model.py must not replace each other.
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
     module_name = f"_hgpart_{path.stem}_{digest}"
@@ -91,6 +99,7 @@ def _load_file(path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[module_name]
         raise
+    _loaded[path] = written, module
     return module
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,10 +29,9 @@ def test_every_task_has_a_part_and_the_seed_decides_which(
     graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, k: int, seed: int
 ) -> None:
     graph, work = graph_and_work
-    coarse = replace(modelling, grain="coarse")
     model, parts = random_parts(Problem(graph, work, modelling, k), seed)
     tasks = full_parts(model, parts)
-    assert len(tasks) == full_vertices(coarse.views(graph))
+    assert len(tasks) == modelling.slices * full_vertices(modelling.views(graph))
     assert ((tasks >= 0) & (tasks < k)).all()
     loads = evaluate(model.hypergraph, parts, k).loads
     assert loads.sum() == model.hypergraph.weights.sum()

@@ -45,7 +45,7 @@ def said(placed: Placement, optimizer: Any, steps: int = 2) -> list[str]:
 
 
 def test_the_first_step_says_what_is_divided_once() -> None:
-    placed = place(*divided("filterwise-horizontal"))
+    placed = place(*divided("horizontal"))
     for one in (copy.deepcopy(placed), placed):
         (text,) = said(one, torch.optim.Adafactor(one.parameters()))
         assert text.startswith("Adafactor computes with parameters as a whole, and parts hold")
@@ -54,7 +54,7 @@ def test_the_first_step_says_what_is_divided_once() -> None:
 
 
 def test_nothing_is_said_of_others_of_whole_parameters_and_of_other_models() -> None:
-    placed, whole = place(*divided("filterwise-horizontal")), place(*divided("layerwise"))
+    placed, whole = place(*divided("horizontal")), place(*divided("layerwise"))
     assert not said(placed, torch.optim.AdamW(placed.parameters()))
     assert not said(whole, Lars(whole.parameters(), lr=0.1))
     other = nn.Parameter(torch.ones(2))
@@ -64,7 +64,7 @@ def test_nothing_is_said_of_others_of_whole_parameters_and_of_other_models() -> 
 
 def test_each_of_several_placements_that_live_is_warned_of_once_and_none_is_kept() -> None:
     """A hook that went away within a step was an error of torch's, which goes through them all."""
-    several = [place(*divided("filterwise-horizontal")) for _ in range(3)]
+    several = [place(*divided("horizontal")) for _ in range(3)]
     for one in several[:2]:
         assert len(said(one, torch.optim.Adafactor(one.parameters()))) == 1
         assert not said(one, torch.optim.Adafactor(one.parameters()))
@@ -74,7 +74,7 @@ def test_each_of_several_placements_that_live_is_warned_of_once_and_none_is_kept
     assert not any(one() for one in others)
 
 
-@pytest.mark.parametrize("way", ["filterwise-horizontal", "layerwise"])
+@pytest.mark.parametrize("way", ["horizontal", "layerwise"])
 def test_groups_say_which_parameters_are_whole(way: str) -> None:
     """Those of which no other part has anything, by what all parts hold."""
     placed = place(*divided(way))

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hgpart.errors import ArgumentError, not_one_of
+from hgpart.partition.ways import HYBRID, way_named, ways_of_users
+from hgpart.partition.ways import Way as Division
+from hgpart.plan import Plan, load_plan
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES, STREAMS
 
 MOST_PROCESSES = 64  # of one machine
 MICRO_BATCHES = 4  # of torch's pipelines, where nothing is said
 
-SINGLE, APART, DISTRIBUTED, HYBRID = "single", "apart", "distributed", "hybrid-"
+SINGLE, APART, DISTRIBUTED, PLAN = "single", "apart", "distributed", ".json"
 REPLICATED = ("ddp", "fsdp")
 PIPELINES = ("pipeline-gpipe", "pipeline-1f1b")
 SERVERS = ("ps-sync", "ps-async")
-OF_TRANSFORMED = "transformed-parts"  # only models of `hgpart.transform` can be divided so
-PLACED = {
-    "layerwise": "the cut between layers of the smallest largest load (thesis 5.1.1)",
-    "filterwise": "filters in order, a device after the other (thesis 5.1.3)",
-    "halves": "every layer's filters in equal shares (thesis 5.1.2)",
-    "coarse": "coarse-grain hypergraph partition (thesis 3.4), by native",
-    "fine": "fine-grain hypergraph partition (thesis 3.3), by native",
-    "sliced": "coarse-grain hypergraph over slices of the batch, by native",
-    "weird-trick": "slices of the batch, but filters of the linear layers at the end "
-    "(Krizhevsky 2014)",
-    "gems": "two copies cut between layers, in opposite order on the same devices (GEMS)",
-    OF_TRANSFORMED: "each part of what hgpart.transform made on a device of its own (Brakel 2024)",
-}
-MEANINGS = {
+DIVISIONS = (  # of the catalogue, that are run where no ways are named
+    "layerwise",
+    "incremental",
+    "horizontal",
+    "coarse",
+    "fine",
+    "sliced",
+    "one-weird-trick",
+    "opposed-replicas",
+    "data-parallel",
+)
+MEANINGS = {  # of the ways that are not divisions
     SINGLE: "one process has the whole model and the whole batch",
     APART: "processes that never talk, each with its share of the batch: the limit of the machine, "
     "and no training of one model",
@@ -40,9 +42,6 @@ MEANINGS = {
     "pipeline-1f1b": "the same by Schedule1F1B",
     "ps-sync": "a parameter server waits for all workers' gradients (thesis 5.2.3), over torch RPC",
     "ps-async": "a parameter server does not wait (Downpour SGD)",
-    **PLACED,
-    f"{HYBRID}R": "R replicas, each on as many devices as the others and divided as coarse is "
-    "(DistBelief); on one device each that is data parallelism",
 }
 
 
@@ -53,29 +52,30 @@ class Way:
     Attributes
     ----------
     text : str
-        As it was asked for; names its row.
+        As it was asked for, a plan by its file's name alone; names its row.
     name : str
-        One of `MEANINGS`; of replicas with their number.
+        One of `MEANINGS`, or the name of the division.
     scheduling : Scheduling
-        Of partitions; of torch's pipelines its micro-batches count.
+        The schedule of a partition; torch's pipelines take its micro-batches.
     distributed : bool
         Whether each worker is the server of some parameters, and no process is the server of all.
+    division : Division or None
+        The way to divide the model that hgpart runs, where it is one.
+    plan : Plan or None
+        A partition that a file has.
     """
 
     text: str
     name: str
     scheduling: Scheduling = field(default_factory=Scheduling)
     distributed: bool = False
-
-    @property
-    def replicas(self) -> int | None:
-        """Of the model, in a hybrid."""
-        return int(self.name.removeprefix(HYBRID)) if self.name.startswith(HYBRID) else None
+    division: Division | None = None
+    plan: Plan | None = None
 
     @property
     def has_plan(self) -> bool:
         """Whether it is a partition of the model, that hgpart runs."""
-        return self.name in PLACED or self.replicas is not None
+        return self.division is not None or self.plan is not None
 
     @property
     def is_free(self) -> bool:
@@ -85,7 +85,9 @@ class Way:
     @property
     def meaning(self) -> str:
         """What it is, and where it comes from."""
-        return MEANINGS[self.name if self.replicas is None else f"{HYBRID}R"]
+        if self.plan is not None:
+            return f"the plan of {self.name}"
+        return MEANINGS[self.name] if self.division is None else self.division.words
 
     def processes(self, workers: int) -> int:
         """How many processes it has, where there are to be so many workers.
@@ -124,32 +126,22 @@ class Way:
                 f"{self.text} with a batch of {batch_size}: accepted are at most as many "
                 "micro-batches"
             )
-        if self.replicas is not None and self.replicas not in numbers_of_replicas(workers):
-            others = [f"{HYBRID}{number}" for number in numbers_of_replicas(workers)]
+        if self.plan is not None and self.plan.k != workers:
             return (
-                f"{self.text} with {workers} processes: accepted are replicas that share them out "
-                f"evenly, {', '.join(others)}"
+                f"{self.text} with {workers} processes: the plan has {self.plan.k} parts, accepted "
+                "are as many processes"
             )
         return None
 
 
-def numbers_of_replicas(workers: int) -> tuple[int, ...]:
-    """How many replicas there can be, all on as many devices.
-
-    >>> numbers_of_replicas(12)
-    (2, 3, 4, 6, 12)
-    """
-    return tuple(number for number in range(2, workers + 1) if workers % number == 0)
-
-
 def all_ways(workers: int) -> tuple[Way, ...]:
-    """Each way that any model has, once, parameter servers both ways."""
-    hybrids = [f"{HYBRID}{number}" for number in numbers_of_replicas(workers)]
+    """Each way that any model has, once, parameter servers both ways; those of users at the end."""
     servers = [f"{name}{how}" for how in ("", f":{DISTRIBUTED}") for name in SERVERS]
     divided = f":{workers}" if workers > MICRO_BATCHES else ""  # a stage's micro-batch, or more
     pipelines = [f"{name}{divided}" for name in PIPELINES]
-    placed = (name for name in PLACED if name != OF_TRANSFORMED)
-    names = (SINGLE, APART, *REPLICATED, *pipelines, *servers, *placed, *hybrids)
+    hybrids = [f"{HYBRID}{count}" for count in range(2, workers) if workers % count == 0]
+    of_users = [way.name for way in ways_of_users()]
+    names = (SINGLE, APART, *REPLICATED, *pipelines, *servers, *DIVISIONS, *hybrids, *of_users)
     return tuple(way_of(name) for name in names)
 
 
@@ -160,6 +152,8 @@ def chosen_ways(texts: Sequence[str] | None, workers: int) -> tuple[Way, ...]:
     ------
     ArgumentError
         If there is no such way, or one can't be had with so many processes.
+    FormatError
+        If a plan file can't be read.
     """
     if not 2 <= workers <= MOST_PROCESSES:
         raise ArgumentError(f"--processes {workers}: accepted are 2 to {MOST_PROCESSES}")
@@ -167,7 +161,9 @@ def chosen_ways(texts: Sequence[str] | None, workers: int) -> tuple[Way, ...]:
 
 
 def way_of(text: str) -> Way:
-    """Read ``NAME``, ``pipeline-…:M``, ``ps-…:distributed``, and of a partition ``NAME:RULE:M``.
+    """Read ``NAME``, ``pipeline-…:M``, ``ps-…:distributed``, ``PLAN.json``, or ``NAME:RULE:M``.
+
+    The last is a way of the catalogue (`hgpart.partition.ways`) by a schedule.
 
     Raises
     ------
@@ -179,17 +175,18 @@ def way_of(text: str) -> Way:
     >>> way_of("ps-async:distributed").processes(2)
     2
     """
+    if text.endswith(PLAN):
+        plan = load_plan(text)
+        return Way(Path(text).stem, text, plan.scheduling or Scheduling(), plan=plan)
     name, *options = text.split(":")
-    number = name.removeprefix(HYBRID)
-    is_hybrid = number != name and number.isdecimal() and int(number) > 0
-    if name not in MEANINGS and not is_hybrid:
-        raise not_one_of("way", name, MEANINGS)
-    if name == f"{HYBRID}R":
-        raise ArgumentError(f"way {name!r}: accepted is a number for R, as in {HYBRID}2")
-    if name in PLACED or is_hybrid:
+    if name not in MEANINGS:
+        if name == f"{HYBRID}R":
+            raise ArgumentError(f"way {name!r}: accepted is a number for R, as in {HYBRID}2")
+        division = _division(name)
         if len(options) <= 2 and (not options or options[0] in (*RULES, *STREAMS)):
             count = _count(text, options[1:], default=1)
-            return Way(text, name, Scheduling(options[0], count) if options else Scheduling())
+            scheduling = Scheduling(options[0], count) if options else Scheduling()
+            return Way(text, name, scheduling, division=division)
         accepted = f"a rule ({', '.join((*RULES, *STREAMS))}), and behind it micro-batches"
     elif name in PIPELINES:
         if len(options) <= 1:
@@ -204,6 +201,20 @@ def way_of(text: str) -> Way:
     else:
         accepted = "nothing"
     raise ArgumentError(f"way {text!r}: accepted behind {name}: is {accepted}")
+
+
+def _division(name: str) -> Division:
+    try:
+        return way_named(name)
+    except ArgumentError as error:
+        if "accepted are" not in str(error):  # it knows what the name is now, or could be
+            raise
+        raise not_one_of(
+            "way",
+            name,
+            [*MEANINGS, *DIVISIONS, f"{HYBRID}R"],
+            "others of hgpart compare, PLAN.json",
+        ) from None
 
 
 def _count(text: str, options: Sequence[str], default: int) -> int:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
-from hgpart.bench.ways.way import MEANINGS, check_ways, chosen_ways
 from hgpart.cli.command_lines import typed
 from hgpart.cli.options import (
     Eps,
@@ -37,7 +36,7 @@ from hgpart.cli.outputs import (
     plain_console,
     tables_wanted,
 )
-from hgpart.cli.stages import Stages, classes_of, traced_model
+from hgpart.cli.stages import Stages, classes_of, import_ways_of, traced_model
 from hgpart.cores import processor, threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
 from hgpart.terminal import progress_bar
@@ -59,8 +58,10 @@ def bench(
         typer.Option(
             parser=names,
             metavar="W,W,...",
-            help=f"Only these of {', '.join(MEANINGS)}; all when left out. NAME:RULE:M for the "
-            "schedule and micro-batches of a partition, pipeline-...:M, ps-...:distributed.",
+            help="Ways of 'hgpart compare', plan files, and single, apart, ddp, fsdp, "
+            "pipeline-gpipe, pipeline-1f1b, ps-sync, ps-async. Default: all. Options follow a "
+            "colon: NAME:RULE:M for the schedule and micro-batches of a way, pipeline-...:M, "
+            "ps-...:distributed.",
         ),
     ] = None,
     processes: Annotated[
@@ -133,16 +134,20 @@ def bench(
             "--until needs data to test on: accepted are --data digits and imagefolder:PATH"
         )
     checked_unit(unit)
-    chosen = chosen_ways(ways, processes)
-    if ways is not None:
-        check_ways(chosen, processes, batch_size)
     with Stages() as stage:
         with stage("import"):
             from hgpart.bench.plans import Subject
             from hgpart.bench.ways.job import Job
+            from hgpart.bench.ways.way import check_ways, chosen_ways
             from hgpart.compare.comparison import work_digest
+            from hgpart.hypergraph.modelling import Modelling
             from hgpart.partition.problem.checks import check_request, check_search
+            from hgpart.partition.problem.problem import Problem
             from hgpart.run.processes.connection import check_timeout
+        import_ways_of(model)
+        chosen = chosen_ways(ways, processes)
+        if ways is not None:
+            check_ways(chosen, processes, batch_size)
         check_request(processes, eps)
         check_search(seed, effort)
         check_timeout(timeout)
@@ -151,9 +156,8 @@ def bench(
         classes = classes_of(module, shape)
         with stage("work", spinner=False):
             done = measure(module, traced, graph)
-    subject = Subject(
-        *(model, shape, traced, graph, done, batch_size, processes, eps, seed, effort)
-    )
+    problem = Problem(graph, done, Modelling(batch_size=batch_size), processes, eps)
+    subject = Subject(model, shape, traced, problem, seed, effort)
     if ways is not None:
         for way in chosen:
             subject.check(way)

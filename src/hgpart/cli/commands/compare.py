@@ -39,7 +39,7 @@ from hgpart.cli.options import (
     work_of,
 )
 from hgpart.cli.outputs import check_outputs, lead_on, plain_console
-from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.stages import Stages, import_ways_of, traced_model
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, BackendError
 from hgpart.terminal import progress_bar
@@ -122,7 +122,7 @@ def compare(
             from hgpart.compare.comparison import (
                 Comparison,
                 check_grid,
-                chosen_strategies,
+                chosen_ways,
                 grid,
                 rows_done,
                 work_digest,
@@ -134,7 +134,8 @@ def compare(
             checked_unit(unit)
         ks, epss = tuple(dict.fromkeys(k)), tuple(dict.fromkeys(eps))
         check_grid(ks, epss, seed, dataset_size, jobs)
-        chosen = chosen_strategies(strategies)
+        import_ways_of(model)
+        chosen = chosen_ways(strategies)
         number = None if slices == "auto" else slices
         modelling = modelling_of(
             "coarse", linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
@@ -167,7 +168,7 @@ def compare(
     )
     before = rows_done(json, comparison) if resume and json is not None else {}
     cells = list(grid(chosen, ks, epss))
-    order = [(strategy.name, devices, allowed) for strategy, devices, allowed in cells]
+    order = [(way.name, devices, allowed) for way, devices, allowed in cells]
     found = _Rows(comparison, before, order, json)
     interrupted = False
     try:

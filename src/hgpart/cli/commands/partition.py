@@ -37,7 +37,7 @@ from hgpart.cli.options import (
     work_of,
 )
 from hgpart.cli.outputs import check_outputs, run_of_plan, show_report
-from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.stages import Stages, import_ways_of, traced_model
 from hgpart.cli.timing import TIME, checked_timing
 from hgpart.errors import ArgumentError
 
@@ -71,7 +71,7 @@ def partition(
         typer.Option(
             metavar="NAME",
             help="Not by a partitioner, but as 'hgpart compare' does by this name: layerwise, "
-            "filterwise-horizontal, data-parallel, ...",
+            "horizontal, data-parallel, ...",
         ),
     ] = None,
     seed: Seed = 0,
@@ -165,7 +165,6 @@ def partition(
     )
     with Stages() as stage:
         with stage("import"):
-            from hgpart.compare.strategies import partition_by, strategy_named
             from hgpart.hypergraph.formats import write_partition
             from hgpart.hypergraph.partition_files import full_parts
             from hgpart.partition import partition_graph
@@ -177,9 +176,11 @@ def partition(
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
             from hgpart.partition.problem.topology import load_topology
+            from hgpart.partition.ways import partition_by, way_named
             from hgpart.partitioned_model import evaluate_layerwise
             from hgpart.plan import make_plan
             from hgpart.plan import save_plan as write_plan
+            from hgpart.recommendation.least_time import partition_of
             from hgpart.report import Report
             from hgpart.work.figures import save_work as write_work
         unit = checked_unit(unit)
@@ -191,7 +192,8 @@ def partition(
         if timing is not None:
             timing.check(slices, backend, inference, batch_size, topology, speeds)
         if strategy is not None:
-            strategy_named(strategy)  # raises before the model is traced
+            import_ways_of(model)
+            way_named(strategy)  # raises before the model is traced
             refused = {
                 f"--backend {backend}": backend != "native",
                 f"--grain {grain}": grain != "coarse",
@@ -240,8 +242,8 @@ def partition(
             if timing is not None:
                 problem = Problem(graph, done, modelling, k, eps, memory=limits)
                 search = Search(seed, effort, time_limit, stage.search)
-                chosen = timing.choose(module, shape, problem, search)
-                found = chosen.partition
+                chosen = timing.choose(module, shape, problem, search, model)
+                found = partition_of(chosen)
             elif strategy is not None:
                 found = partition_by(strategy, graph, done, k, eps, modelling=modelling, seed=seed)
             else:

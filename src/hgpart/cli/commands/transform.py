@@ -149,7 +149,7 @@ def _written_plan(
 ) -> Plan:
     """What `hgpart partition MODEL --strategy transformed-parts -o` writes of it."""
     from hgpart.compare.comparison import DEFAULT_EPS
-    from hgpart.compare.strategies import partition_by
+    from hgpart.partition.ways import partition_by
     from hgpart.plan import make_plan, save_plan
     from hgpart.work.figures import flops
 

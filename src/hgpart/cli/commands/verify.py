@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -53,12 +52,12 @@ def verify(
     k: Annotated[int | None, typer.Option("--k", "-k", help="Number of parts.")] = None,
     partition: Annotated[
         str,
-        one_of(
-            words=("good", "random", "horizontal", "layers"),
-            help="The partitioner's; a part for each vertex at random; equal shares of every "
-            "layer; cuts between layers.",
+        typer.Option(
+            metavar="WAY",
+            help="How the model is divided: coarse, fine, random, horizontal, layerwise, or "
+            "another way of 'hgpart compare'. Default: the partitioner, at --grain.",
         ),
-    ] = "good",
+    ] = "",
     grain: Grain = "coarse",
     eps: Eps = 0.1,
     backend: Partitioner = "native",
@@ -116,9 +115,11 @@ def verify(
         with stage("import"):
             import torch
 
-            from hgpart.compare.kinds import check_kind, partition_of_kind
             from hgpart.hypergraph.modelling import Modelling
             from hgpart.partition.problem.checks import check_request, check_search
+            from hgpart.partition.problem.problem import Problem
+            from hgpart.partition.problem.search import Search
+            from hgpart.partition.ways import way_named
             from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
             from hgpart.placement.state.batch_statistics import check_norms
@@ -126,7 +127,8 @@ def verify(
             from hgpart.report.verifying import print_verification, verification_json
             from hgpart.run.verifying import verify as verify_placement
             from hgpart.zoo import load_model
-        check_kind(partition)
+        by_backend = "" if backend == "native" else f"-{backend}"
+        way = way_named(partition or f"{grain}{by_backend}")
         check_norms(norms)
         loaded = None
         if plan is not None:
@@ -144,15 +146,11 @@ def verify(
         check_request(k, eps)
         check_search(seed)
         of_each = device_of_each(devices, k)
-        divide = functools.partial(
-            partition_of_kind,
-            partition,
-            k=k,
-            eps=eps,
-            modelling=Modelling(grain=grain, batch_size=samples),
-            backend=backend,
-            seed=seed,
-        )
+        modelling = Modelling(grain=grain, batch_size=samples)
+
+        def divide(graph: ChannelGraph, work: Work) -> Partition:
+            return way.partition(Problem(graph, work, modelling, k, eps), Search(seed))
+
         # What the model's own code prints must not get between the figures of --json -.
         with stage("load"), redirect_stdout(sys.stderr):
             module, own_shape = load_model(model, seed=seed)
@@ -176,7 +174,7 @@ def verify(
     about = {
         "model": model,
         "grain": placement.programs.partition.modelling.grain,
-        "partition": partition if plan is None else str(plan),
+        "partition": way.name if plan is None else str(plan),
         "seed": seed,
     }
     if tables_wanted(json, verification_json(about, found)):

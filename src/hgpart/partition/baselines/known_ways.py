@@ -1,11 +1,11 @@
-"""Problem over slices -> the ways of training that others know, by name: all partitions of it.
+"""Problem over slices -> parts by the ways of training that others know: what searches begin with.
 
-Each takes a moment: what a search begins with, and what it is measured against.
+Each takes a moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -27,10 +27,10 @@ from hgpart.partition.problem.problem import Problem
 
 SHARES_OF_EPS = (0.2, 0.5, 1.0)  # of the room above the average, that stages may use
 
-Way = tuple[CnnHypergraph, Int32]
+Parts = tuple[CnnHypergraph, Int32]  # blocks of the model, and the part of each
 
 
-def layer_cut(problem: Problem) -> Way:
+def layer_cut(problem: Problem) -> Parts:
     """The cut between layers of least volume within eps, or else tasks in order."""
     cut = layerwise_within(problem)
     if cut is None:
@@ -39,34 +39,23 @@ def layer_cut(problem: Problem) -> Way:
     return model, cut.astype(np.int32)[model.vertex_layers]
 
 
-def known_ways(
-    problem: Problem, divide: Callable[[Problem], Way] = layer_cut
-) -> Iterator[tuple[str, CnnHypergraph, Int32]]:
-    """Every way that can be used, whether it is within the capacities or not.
-
-    Parameters
-    ----------
-    problem : Problem
-    divide : function of a Problem
-        Divides a `replica` of the model, which has no slices.
-    """
-    one = problem.in_slices(1)
-    for name, rule in (("layerwise", layer_cut), ("filterwise-incremental", incremental)):
-        yield name, *in_every_slice(problem, *rule(one))
+def known_ways(problem: Problem) -> Iterator[Parts]:
+    """Divide the problem in every way that can be used, within the capacities or not."""
+    whole = problem.in_slices(1)
+    for rule in (layer_cut, incremental):
+        yield in_every_slice(problem, *rule(whole))
     if problem.modelling.slices == 1:
         return
-    yield "data-parallel", *data_parallel(problem)
+    yield data_parallel(problem)
     for replicas in numbers_of_replicas(problem):
-        way = divide(replica(problem, replicas))
-        yield f"hybrid of {replicas}", *hybrid(problem, replicas, *way)
+        yield hybrid(problem, replicas, *layer_cut(replica(problem, replicas)))
     if linear_tail(problem.graph).any():
-        yield "one-weird-trick", *one_weird_trick(problem)
-    yield "opposed-replicas", *opposed_replicas(problem)
-    for stages in stages_of_rooms(problem):
-        yield "replicated-stages", *stages
+        yield one_weird_trick(problem)
+    yield opposed_replicas(problem)
+    yield from stages_of_rooms(problem)
 
 
-def stages_of_rooms(problem: Problem) -> Iterator[Way]:
+def stages_of_rooms(problem: Problem) -> Iterator[Parts]:
     """Stages of replicas for several shares of the room that eps leaves: those that differ."""
     even = float(problem.capacities.min()) / (1 + problem.eps)
     seen: list[bytes] = []

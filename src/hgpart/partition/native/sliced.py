@@ -19,7 +19,7 @@ from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.hypergraph.shares import work_of_layers
 from hgpart.partition.baselines.by_slices import in_every_slice
-from hgpart.partition.baselines.known_ways import Way, known_ways
+from hgpart.partition.baselines.known_ways import Parts, known_ways
 from hgpart.partition.native.annealing import Schedule
 from hgpart.partition.native.layer_counts import (
     CountsChain,
@@ -175,8 +175,8 @@ def _at_effort(steps: int, rounds: Rounds) -> int:
 
 
 def _by_counts(
-    problem: Problem, rounds: Rounds, layers: LayerModel, ways: Sequence[Way]
-) -> Iterator[Way]:
+    problem: Problem, rounds: Rounds, layers: LayerModel, ways: Sequence[Parts]
+) -> Iterator[Parts]:
     """The best that is found of whole layers, from the counts of ways that are known."""
     chains = [CountsChain(counts_of(*way, problem.k), _no_steps(rounds)) for way in ways]
     steps = _at_effort(COUNT_STEPS, rounds)
@@ -196,7 +196,6 @@ def _by_counts(
         yield model, parts_of_counts(layers, one.counts).ravel()
 
 
-def _ways(problem: Problem, whole: Solution) -> Iterator[Way]:
+def _ways(problem: Problem, whole: Solution) -> Iterator[Parts]:
     yield in_every_slice(problem, whole.model, whole.parts)
-    for _, model, parts in known_ways(problem):
-        yield model, parts
+    yield from known_ways(problem)

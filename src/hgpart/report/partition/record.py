@@ -10,7 +10,6 @@ import numpy as np
 
 from hgpart.arrays import Float64, Int32, Int64
 from hgpart.compare.step_seconds import StepSeconds, step_seconds
-from hgpart.compare.step_traffic import Flow, step_flows, together
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.metrics import Evaluation, communication_volume
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
@@ -20,6 +19,7 @@ from hgpart.partition import Partition
 from hgpart.partition.bounds.lower_bound import relative_gap
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.partition.step_traffic import Flow, step_flows, together
 from hgpart.report.partition.slice_shares import WHOLE, SliceShares, slice_shares, way_divided
 from hgpart.work.figures import Work
 

@@ -17,7 +17,7 @@ from hgpart.compare.comparison import (
 )
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
 from hgpart.compare.step_seconds import LINKS
-from hgpart.compare.strategies import strategies_by_name
+from hgpart.partition.ways import way_named
 from hgpart.report.page.tables.table import Column, cell, head_cell, table
 from hgpart.report.tables import UNITS
 
@@ -154,10 +154,9 @@ def k_buttons(comparison: Comparison) -> str:
 
 def comparison_glossary(comparison: Comparison, unit: str) -> str:
     """What the columns and the strategies are."""
-    sources = {name: strategy.source for name, strategy in strategies_by_name().items()}
     named = dict.fromkeys(row.strategy for row in comparison.rows)
     terms = [(column.heading, column.meaning) for column in comparison_columns(comparison, unit)]
-    terms += [(name, sources[name]) for name in named if name in sources]
+    terms += [(name, way_named(name).words) for name in named]
     lines = [f"<dt>{escape(term)}</dt><dd>{escape(meaning)}</dd>" for term, meaning in terms]
     return (
         "<details><summary>What the columns and the strategies are</summary><dl>"

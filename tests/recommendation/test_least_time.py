@@ -23,9 +23,10 @@ from hgpart.partition.problem.topology import time_objective
 from hgpart.partition.stages import solve
 from hgpart.plan import load_plan, make_plan, restore, save_plan
 from hgpart.prediction.predict import predict
+from hgpart.recommendation import simulating
+from hgpart.recommendation.least_time import least_time, partition_of
+from hgpart.recommendation.ranking import Recommendation
 from hgpart.run.scheduling import schedule
-from hgpart.timecut import choosing
-from hgpart.timecut.choosing import Choice, choose
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.layer_times import training_work
 
@@ -54,9 +55,9 @@ def problem_of(lenet: Any, machine: Machine, eps: float, **limits: Any) -> Probl
     return Problem(graph, work, Modelling(batch_size=BATCH), K, eps, objective=objective, **limits)
 
 
-def chosen(lenet: Any, machine: Machine, eps: float = 0.3, **limits: Any) -> Choice:
+def chosen(lenet: Any, machine: Machine, eps: float = 0.3, **limits: Any) -> Recommendation:
     problem = problem_of(lenet, machine, eps, **limits)
-    return choose(
+    return least_time(
         *(lenet[0], SHAPE, problem, machine, lenet[2], Search(0, 0.02)), micro_batches=COUNTS
     )
 
@@ -74,18 +75,18 @@ def simulated(lenet: Any, partition: Any, machine: Machine, many: int) -> float:
 def test_nothing_that_is_known_is_faster(lenet: Any, bandwidth: float) -> None:
     machine = machine_of(bandwidth)
     found = chosen(lenet, machine)
-    partition, best = found.partition, found.timed[0]
+    partition, best = partition_of(found), found.best
     assert partition.feasible
     assert partition.evaluation.imbalance <= 0.3
-    assert (partition.objective.name, partition.start) == ("time", best.name)
+    assert (partition.objective.name, partition.start) == ("time", best.division.name)
     many = best.scheduling.micro_batches
     assert partition.objective.micro_batches == many
     assert simulated(lenet, partition, machine, many) == best.seconds
     problem = problem_of(lenet, machine, 0.3)
     ways = [
-        evaluated(one, model, parts, seed=0, backend="native", start=name)
+        evaluated(one, model, parts, seed=0, backend="native", start="known")
         for one in (problem, problem.in_slices(K))
-        for name, model, parts in known_ways(one)
+        for model, parts in known_ways(one)
     ]
     ways.append(solve(replace(problem, objective=VOLUME), Search(0, 0.02)))
     within = [way for way in ways if way.feasible]
@@ -99,13 +100,15 @@ def test_nothing_that_is_known_is_faster(lenet: Any, bandwidth: float) -> None:
 def test_what_sends_longer_than_the_best_takes_is_not_placed(lenet: Any, monkeypatch: Any) -> None:
     machine = machine_of(1e6)
     found = chosen(lenet, machine)
-    skipped = [name for name, why in found.left_out if why.startswith("sending its maps takes")]
+    skipped = [
+        dropped.what for dropped in found.dropped if dropped.why.startswith("sending its maps")
+    ]
     assert skipped
-    monkeypatch.setattr(choosing, "_sending_seconds", lambda partition, machine: 0.0)
+    monkeypatch.setattr(simulating, "sending_seconds", lambda partition, machine: 0.0)
     everything = chosen(lenet, machine)
-    for one in everything.timed:
-        assert one.name not in skipped or one.seconds >= found.timed[0].seconds
-    assert everything.timed[0].seconds == found.timed[0].seconds
+    for ranked in everything.ranked:
+        assert ranked.division.text not in skipped or ranked.seconds >= found.best.seconds
+    assert everything.best.seconds == found.best.seconds
 
 
 @pytest.mark.full
@@ -118,9 +121,9 @@ def test_no_step_takes_less_than_sending_its_maps(lenet: Any, quick_in_the_middl
     problem = problem_of(lenet, machine, 0.3)
     shares = []
     for one in (problem, problem.in_slices(K)):
-        for name, model, parts in known_ways(one):
-            way = evaluated(one, model, parts, seed=0, backend="native", start=name)
-            least = choosing._sending_seconds(way, machine)
+        for model, parts in known_ways(one):
+            way = evaluated(one, model, parts, seed=0, backend="native", start="known")
+            least = simulating.sending_seconds(way, machine)
             shares.append(least / min(simulated(lenet, way, machine, many) for many in COUNTS))
     assert 0 < max(shares) <= 1
 
@@ -130,26 +133,26 @@ def test_nothing_is_left_out_for_bytes_that_will_not_travel(lenet: Any) -> None:
     machine = machine_of(1e6)
     problem = problem_of(lenet, machine, 0.3)
     problem = replace(problem, modelling=replace(problem.modelling, bytes_per_element=1000))
-    (name, model, parts), *_ = known_ways(problem)
-    way = evaluated(problem, model, parts, seed=0, backend="native", start=name)
-    assert choosing._sending_seconds(way, machine) == 0
+    (model, parts), *_ = known_ways(problem)
+    way = evaluated(problem, model, parts, seed=0, backend="native", start="known")
+    assert simulating.sending_seconds(way, machine) == 0
 
 
 @pytest.mark.full
 def test_it_is_the_same_again(lenet: Any) -> None:
     machine = machine_of(1e8)
     one, other = chosen(lenet, machine), chosen(lenet, machine)
-    assert (one.partition.parts == other.partition.parts).all()
-    assert [way.name for way in one.timed] == [way.name for way in other.timed]
-    assert [way.seconds for way in one.timed] == [way.seconds for way in other.timed]
-    assert one.left_out == other.left_out
+    assert (partition_of(one).parts == partition_of(other).parts).all()
+    assert [way.division.name for way in one.ranked] == [way.division.name for way in other.ranked]
+    assert [way.seconds for way in one.ranked] == [way.seconds for way in other.ranked]
+    assert one.dropped == other.dropped
 
 
 @pytest.mark.full
 def test_memory_limits_hold_and_what_none_can_hold_is_said(lenet: Any) -> None:
     machine = machine_of(1e10)
     free = chosen(lenet, machine, memory=MemoryLimits((10**9,) * K, 2.0))
-    needed = free.partition.memory_bytes
+    needed = partition_of(free).memory_bytes
     assert needed is not None
     limit = int(needed.max()) - 1
     try:
@@ -157,16 +160,17 @@ def test_memory_limits_hold_and_what_none_can_hold_is_said(lenet: Any) -> None:
     except InfeasibleError as error:
         assert "\n" not in str(error)
     else:
-        assert least.partition.memory_bytes is not None
-        assert least.partition.memory_bytes.max() <= limit
-        assert least.timed[0].seconds >= free.timed[0].seconds * (1 - 1e-9)
+        memory = partition_of(least).memory_bytes
+        assert memory is not None
+        assert memory.max() <= limit
+        assert least.best.seconds >= free.best.seconds * (1 - 1e-9)
     with pytest.raises(InfeasibleError, match="no way to divide the model among 2 devices"):
         chosen(lenet, machine, memory=MemoryLimits((1,) * K, 2.0))
 
 
 @pytest.mark.full
 def test_a_plan_of_it_comes_back_whole(lenet: Any, tmp_path: Path) -> None:
-    found = chosen(lenet, machine_of(1e8)).partition
+    found = partition_of(chosen(lenet, machine_of(1e8)))
     work = training_work(lenet[2], lenet[1], BATCH)
     save_plan(make_plan(found, lenet[1], work, "lenet5", SHAPE), tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")

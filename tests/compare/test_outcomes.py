@@ -15,18 +15,13 @@ from hypothesis import strategies as st
 from partitioned_models import MODELS, GraphMaker, channel_graphs, graph_of, modellings, read
 from torch import nn
 
-from hgpart.compare import strategies as module
 from hgpart.compare.outcomes import (
     Failed,
     NotApplicable,
     Outcome,
-    Strategy,
-    Task,
+    outcome_of,
     outcome_of_parts,
-    run_strategy,
 )
-from hgpart.compare.step_traffic import step_flows
-from hgpart.compare.strategies import partition_by, strategies
 from hgpart.errors import ArgumentError, BackendError, InfeasibleError, MissingPackageError
 from hgpart.hypergraph.blocks import layer_blocks, single_blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
@@ -49,23 +44,25 @@ from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve
+from hgpart.partition.step_traffic import step_flows
+from hgpart.partition.ways import Way, partition_by, ways
 from hgpart.report import Report
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import Work, flops, whole_work
 
-STRATEGY = Strategy("any", "a test", True, lambda task: None)
+ANY = Way("any", "a test", lambda problem, search: None, searches=True)
 COPIES = ("data-parallel", "parameter-server", "one-weird-trick")
 
 
 @pytest.fixture(autouse=True)
 def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what is found by slices, figures alone are looked at here."""
-    monkeypatch.setattr("hgpart.compare.sliced.Search", lambda seed, *_: Search(seed, 0.01))
+    monkeypatch.setattr("hgpart.compare.outcomes.Search", lambda seed: Search(seed, 0.01))
 
 
 def run(name: str, graph: ChannelGraph, k: int, eps: float = 0.2, seed: int = 0, **modelling):
-    task = Task(graph, flops(graph), Modelling(**modelling), k, eps, seed, slices=2)
-    return run_strategy(strategies()[name], task)
+    problem = Problem(graph, flops(graph), Modelling(**modelling), k, eps)
+    return outcome_of(ways()[name], problem, seed, slices=2)
 
 
 # ------------------------------------------------------------------ partitions of the tasks
@@ -128,7 +125,7 @@ def test_a_partition_costs_what_its_nets_send(
     vertices = model.hypergraph.vertices
     drawn = data.draw(st.lists(st.integers(0, k - 1), min_size=vertices, max_size=vertices))
     parts = np.array(drawn, dtype=np.int32)
-    found = outcome_of_parts(STRATEGY, Task(graph, work, modelling, k, 0.1, 0), model, parts)
+    found = outcome_of_parts(ANY, Problem(graph, work, modelling, k, 0.1), model, parts)
     counted = count(graph, modelling, model, parts, k)
     assert found.forward_bytes == counted.forward
     assert found.step_bytes == counted.step
@@ -156,8 +153,11 @@ def test_a_ring_sends_as_much_as_a_sum_on_one_device_and_spreads_it(
     modelling = Modelling(batch_size=slices, slices=slices)
     model = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
     parts = np.array([random.randrange(k) for _ in range(model.vertices)], dtype=np.int32)
-    task = Task(graph, work, modelling, k, 0.1, 0)
-    on_one, ring = (outcome_of_parts(STRATEGY, task, model, parts, ring) for ring in (False, True))
+    problem = Problem(graph, work, modelling, k, 0.1)
+    on_one, ring = (
+        outcome_of_parts(dataclasses.replace(ANY, ring=ring), problem, model, parts)
+        for ring in (False, True)
+    )
     assert ring.step_bytes == on_one.step_bytes
     still = dataclasses.replace(modelling, training=False)
     maps = count(graph, still, cnn_hypergraph(graph, work, model.blocks, still), parts, k)
@@ -185,8 +185,8 @@ def test_a_parameter_that_travels_does_so_once_a_step_whatever_the_batch() -> No
         modelling = Modelling(batch_size=batch)
         work = flops(graph)
         model = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
-        task = Task(graph, work, modelling, 2, 0.1, 0)
-        found = outcome_of_parts(STRATEGY, task, model, parts)
+        problem = Problem(graph, work, modelling, 2, 0.1)
+        found = outcome_of_parts(ANY, problem, model, parts)
         # Image (5) and parameter (7) go to part 1, which sends its map (3) to the output.
         assert found.forward_bytes == 4 * (5 * batch + 7 + 3 * batch)
         assert found.bytes_per_step == 2 * 4 * 7
@@ -225,9 +225,9 @@ PARTITIONS = {
     "layerwise": of_layers(layerwise),
     "layerwise-uniform": of_layers(layerwise_by_count),
     "layerwise-params": of_layers(layerwise_by_parameters),
-    "filterwise-horizontal": by_rule(horizontal, "coarse"),
-    "filterwise-incremental": by_rule(incremental, "coarse"),
-    "channelwise-incremental": by_rule(incremental, "fine"),
+    "horizontal": by_rule(horizontal, "coarse"),
+    "incremental": by_rule(incremental, "coarse"),
+    "incremental-channels": by_rule(incremental, "fine"),
     "random": lambda graph, work, modelling, k: random_parts(Problem(graph, work, modelling, k), 0),
 }
 
@@ -246,9 +246,9 @@ def test_each_strategy_is_the_partition_that_its_name_says(name: str) -> None:
 
 def test_every_partition_has_a_strategy() -> None:
     named = set(PARTITIONS) | set(COPIES)
-    named |= {"coarse-native", "fine-native", "sliced-native"}
+    named |= {"coarse", "fine", "sliced"}
     named |= {"hybrid", "replicated-stages", "opposed-replicas"}
-    assert {name for name in strategies() if "mtkahypar" not in name} == named
+    assert {name for name in ways() if "mtkahypar" not in name} == named
 
 
 # ------------------------------------------------------------------ copies of the model
@@ -478,12 +478,13 @@ def test_more_devices_than_samples_have_the_figures_of_a_larger_batch(name) -> N
     ],
 )
 def test_what_went_wrong_is_not_what_can_not_be_used(error, kind, why) -> None:
-    def run_into(task):
+    def run_into(problem, search):
         raise error
 
     graph = full_size_graph("lenet5")
-    task = Task(graph, flops(graph), Modelling(), 2, 0.1, 0)
-    assert run_strategy(Strategy("any", "", True, run_into), task) == kind("any", 2, 0.1, why)
+    problem = Problem(graph, flops(graph), Modelling(), 2, 0.1)
+    failing = dataclasses.replace(ANY, divide=run_into)
+    assert outcome_of(failing, problem, 0) == kind("any", 2, 0.1, why)
 
 
 def test_an_interrupted_search_has_no_figures(monkeypatch) -> None:
@@ -492,24 +493,26 @@ def test_an_interrupted_search_has_no_figures(monkeypatch) -> None:
     def search(*arguments, **options):
         return dataclasses.replace(solve(*arguments, **options), interrupted=True)
 
-    monkeypatch.setattr("hgpart.compare.strategies.solve", search)
+    monkeypatch.setattr("hgpart.partition.ways.solve", search)
     with pytest.raises(KeyboardInterrupt):
-        run("coarse-native", full_size_graph("lenet5"), 2)
+        run("coarse", full_size_graph("lenet5"), 2)
 
 
 def test_a_named_strategy_makes_the_partition_that_is_compared() -> None:
     graph = full_size_graph("lenet5")
-    for name in ("layerwise", "filterwise-horizontal", "data-parallel", "replicated-stages"):
+    for name in ("layerwise", "horizontal", "data-parallel", "replicated-stages"):
         found = partition_by(name, graph, flops(graph), 2, 0.2)
-        row = run_strategy(strategies()[name], Task(graph, flops(graph), Modelling(), 2, 0.2, 0))
+        row = outcome_of(ways()[name], Problem(graph, flops(graph), Modelling(), 2, 0.2), 0)
         assert found.evaluation.imbalance == row.imbalance
         assert step_flows(found.model, found.parts, 2)["maps forward"].volume == row.forward_bytes
         assert found.modelling.slices == row.smallest_batch
         assert (found.backend, found.k, found.eps) == (name, 2, 0.2)
-    with pytest.raises(ArgumentError, match=r"accepted are coarse-native, .*mean layerwise\?"):
+    with pytest.raises(ArgumentError, match=r"accepted are coarse, .*mean layerwise\?"):
         partition_by("layerwize", graph, flops(graph), 2)
-    with pytest.raises(ArgumentError, match=r"mean filterwise-horizontal or filterwise-inc"):
-        partition_by("filterwise", graph, flops(graph), 2)
+    with pytest.raises(
+        ArgumentError, match=r"^way 'incr': did you mean incremental or incremental-ch"
+    ):
+        partition_by("incr", graph, flops(graph), 2)
     with pytest.raises(ArgumentError, match=r"^k is 0, expected a whole number"):
         partition_by("layerwise", graph, flops(graph), 0)
 
@@ -517,7 +520,7 @@ def test_a_named_strategy_makes_the_partition_that_is_compared() -> None:
 def test_the_estimate_of_a_step_is_that_of_the_partition() -> None:
     graph = full_size_graph("alexnet")
     work = flops(graph)
-    for name in ("layerwise", "filterwise-horizontal"):
+    for name in ("layerwise", "horizontal"):
         found, row = partition_by(name, graph, work, 2, 0.2), run(name, graph, 2, eps=0.2)
         one = Report.of(found, graph, work, "alexnet", (3, 224, 224), found.evaluation, {})
         assert one.step_seconds.seconds == row.step_seconds
@@ -536,9 +539,9 @@ def test_a_ring_takes_less_than_one_device_that_sums_all() -> None:
 
 def test_a_partitioner_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was called no strategy, and another one suggested."""
-    monkeypatch.setattr("hgpart.compare.strategies.find_spec", lambda name: None)
+    monkeypatch.setattr("hgpart.partition.ways.find_spec", lambda name: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "coarse-mtkahypar" not in strategies()
+    assert "coarse-mtkahypar" not in ways()
     graph = full_size_graph("lenet5")
     with pytest.raises(MissingPackageError, match="pip install mtkahypar"):
         partition_by("coarse-mtkahypar", graph, flops(graph), 2)
@@ -552,10 +555,11 @@ def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:
 
 def test_a_backend_that_is_not_installed_is_no_strategy(monkeypatch) -> None:
     monkeypatch.setattr(
-        module, "find_spec", lambda name: None if name == "mtkahypar" else find_spec(name)
+        "hgpart.partition.ways.find_spec",
+        lambda name: None if name == "mtkahypar" else find_spec(name),
     )
-    assert "coarse-kahypar" in strategies()
-    assert not any("mtkahypar" in name for name in strategies())
+    assert "coarse-kahypar" in ways()
+    assert not any("mtkahypar" in name for name in ways())
 
 
 # ------------------------------------------------------------------ epochs, repetition
@@ -577,15 +581,12 @@ def test_an_epoch_ends_with_what_is_left_of_the_samples(batch: int, expected: in
     assert row.epoch_bytes(100, 1) is None
 
 
-LONG = ("fine-native", "coarse-mtkahypar", "fine-mtkahypar")
+LONG = ("fine", "coarse-mtkahypar", "fine-mtkahypar")
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.full] * (name in LONG))
-        for name in sorted(strategies())
-    ],
+    [pytest.param(name, marks=[pytest.mark.full] * (name in LONG)) for name in sorted(ways())],
 )
 def test_a_strategy_does_the_same_again(name: str) -> None:
     k = {"hybrid": 4, "replicated-stages": 2}.get(name, 3)

@@ -7,52 +7,54 @@ import pytest
 import torch
 from recommended import network
 
-from hgpart.bench.plans import Subject
 from hgpart.errors import HgpartError
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.named import named_machine
-from hgpart.recommendation.divisions import divisions
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.recommendation.trials import trials
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
+def problem() -> Problem:
     traced = trace(network(), (torch.zeros(2, 3, 8, 8),))
     graph = channel_graph(traced)
-    return Subject("toy", (3, 8, 8), traced, graph, flops(graph), 8, 4, 0.0, 0, effort=0)
+    return Problem(graph, flops(graph), Modelling(batch_size=8), 4)
 
 
 def test_names_and_numbers_of_devices() -> None:
-    found = divisions(6)
+    found = trials(6)
     assert len({one.text for one in found}) == len(found)
     assert {one.k for one in found} == {6, 3, 1}
-    assert [one.k for one in found if one.name.startswith("2 replicas")] == [6]
-    assert len(divisions(1)) == 1
+    assert [one.k for one in found if one.name == "hybrid-2"] == [6]
+    assert len(trials(1)) == 1
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("division", divisions(4), ids=lambda one: one.text)
-def test_each_is_a_partition_into_its_devices(division, subject: Subject) -> None:
+@pytest.mark.parametrize("division", trials(4), ids=lambda one: one.text)
+def test_each_is_a_partition_into_its_devices(division, problem: Problem) -> None:
     try:
-        found = division.partition(subject, named_machine("10gbe:4"))
+        found = division.partition(problem, Search(effort=0), named_machine("10gbe:4"))
     except HgpartError as error:
         assert "\n" not in str(error)
         return
     assert found.k == division.k
     assert set(found.parts.tolist()) == set(range(division.k))
     work = part_shares(found.model, found.parts, division.k).layer_work
-    if division.name == "data parallel":
+    if division.name == "data-parallel":
         assert (work == work[:, :1]).all()
-    if division.name == "every layer in equal shares":
+    if division.name == "horizontal":
         assert np.ptp(work[:-2], axis=1).max() <= work.sum(axis=1).max() / 4
-    if division.name == "cut between layers":
+    if division.name == "layerwise":
         assert (np.count_nonzero(work, axis=1) <= 1).all()
 
 
-def test_data_parallel_needs_a_sample_for_each_device(subject: Subject) -> None:
-    one = divisions(16)[1]
-    assert one.name == "data parallel"
+def test_data_parallel_needs_a_sample_for_each_device(problem: Problem) -> None:
+    one = trials(16)[1]
+    assert one.name == "data-parallel"
     with pytest.raises(HgpartError, match="16"):
-        one.partition(subject, named_machine("10gbe:16"))
+        one.partition(problem, Search(), named_machine("10gbe:16"))

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import channel_graphs, modellings
 
-from hgpart.compare.step_traffic import step_flows
 from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, PARAMETER, ChannelGraph
+from hgpart.partition.step_traffic import step_flows
 from hgpart.work.figures import Work
 
 K = 3

@@ -1,0 +1,144 @@
+"""Devices, or a Problem -> Trials: the ways to divide the work that are worth a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hgpart.machines.machine import Machine
+from hgpart.partition.baselines.known_ways import numbers_of_replicas
+from hgpart.partition.partition import Partition
+from hgpart.partition.problem.objectives import VOLUME, WIDE
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.problem.topology import time_objective
+from hgpart.partition.ways import HYBRID, Way, way_named, ways_of_users
+from hgpart.recommendation.replicas import MANY
+from hgpart.work.figures import whole_work
+
+EPS = 0.1  # imbalance that ways which search are allowed, where nothing else is said
+NARROW = (0.03, EPS)  # least volume within these, too, where more is allowed
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A way to divide the work of a step among devices, with what it is allowed.
+
+    Attributes
+    ----------
+    way : Way
+    k : int
+        Number of devices.
+    eps : float
+        Imbalance that a search is allowed.
+    micro_batches : int or None
+        For the least time of a step: the micro-batches that it is estimated for.
+    replicas : int
+        Number of replicas of the model, where one of them is simulated for all.
+    """
+
+    way: Way
+    k: int
+    eps: float = EPS
+    micro_batches: int | None = None
+    replicas: int = 1
+
+    @property
+    def name(self) -> str:
+        """The way, and what it is allowed if that is not the usual."""
+        if self.micro_batches is not None:
+            divided = f" (m={self.micro_batches})" * (self.micro_batches > 1)
+            return f"{self.way.name}{divided}"
+        allowed = self.way.searches and self.eps != EPS
+        return f"{self.way.name} (eps {self.eps:.3g})" if allowed else self.way.name
+
+    @property
+    def text(self) -> str:
+        """The name with its devices."""
+        return f"{self.name} on {self.k} devices" if self.k > 1 else self.name
+
+    def partition(self, problem: Problem, search: Search, machine: Machine) -> Partition:
+        """Divide a problem that way, for the first k devices of a machine.
+
+        Raises
+        ------
+        HgpartError
+            If it can't be; says why.
+        """
+        objective = VOLUME
+        if self.micro_batches is not None:
+            whole = whole_work(problem.work, problem.graph)
+            objective = time_objective(machine, self.k, whole, self.micro_batches)
+        memory = problem.memory if self.k == problem.k else None
+        own = replace(problem, k=self.k, eps=self.eps, objective=objective, memory=memory)
+        return self.way.partition(own, search)
+
+
+def trials(devices: int) -> tuple[Trial, ...]:
+    """All ways for so many devices, and half, a quarter, ... of them; likeliest and fastest first.
+
+    Of more than `MANY` devices those alone that are replicas of a few.
+
+    >>> [trial.text for trial in trials(2)][:3]
+    ['single', 'data-parallel on 2 devices', 'one-weird-trick on 2 devices']
+    """
+    listed = [Trial(way_named("single"), 1)]
+    k = devices
+    while k > 1:
+        listed += _of(k) if k <= MANY else _of_many(k)
+        k //= 2
+    return tuple(listed)
+
+
+def _of_many(k: int) -> Iterator[Trial]:
+    for each in (1, 2, 4, 8):
+        if k % each == 0:
+            name = "data-parallel" if each == 1 else f"{HYBRID}{k // each}"
+            yield Trial(way_named(name), k, replicas=k // each)
+
+
+def _of(k: int) -> Iterator[Trial]:
+    yield Trial(way_named("data-parallel"), k)
+    yield Trial(way_named("one-weird-trick"), k)
+    yield Trial(way_named("layerwise"), k)
+    yield Trial(way_named("least-time"), k, WIDE, 1)
+    yield Trial(way_named("sliced"), k)
+    yield Trial(way_named("least-time"), k, WIDE, 4)
+    yield Trial(way_named("least-time-sliced"), k, WIDE, 1)
+    for replicas in range(2, k):
+        if k % replicas == 0 and replicas & (replicas - 1) == 0:
+            yield Trial(way_named(f"{HYBRID}{replicas}"), k)
+    yield Trial(way_named("coarse"), k)
+    yield Trial(way_named("sliced"), k, 0.03)
+    yield Trial(way_named("horizontal"), k)
+    yield Trial(way_named("coarse"), k, 0.3)
+    yield Trial(way_named("coarse"), k, 0.03)
+    for way in ways_of_users():
+        yield Trial(way, k)
+
+
+def trials_within(problem: Problem, micro_batches: Sequence[int]) -> Iterator[Trial]:
+    """Ways for the k devices of a problem and within its eps, those that take a moment first.
+
+    No estimate orders ways as a simulation does: the cut of least volume, the layers that balance
+    best, replicas, and what the objective "time" finds for several numbers of micro-batches are
+    each best somewhere.
+    """
+    k, eps = problem.k, problem.eps
+    names = ["layerwise", "horizontal", "layerwise-volume", "incremental"]
+    slices = min(k, problem.modelling.batch_size) if problem.divides_batch else 1
+    if 1 < slices == k:
+        hybrids = [f"{HYBRID}{count}" for count in numbers_of_replicas(problem.in_slices(k))]
+        names += ["data-parallel", *hybrids, "one-weird-trick", "opposed-replicas"]
+        names += ["replicated-stages"]
+    for name in names:
+        yield Trial(way_named(name), k, eps)
+    for way in ways_of_users():
+        yield Trial(way, k, eps)
+    for narrow in (*(narrow for narrow in NARROW if narrow < eps), eps):
+        yield Trial(way_named("coarse"), k, narrow)
+    for count in micro_batches:
+        yield Trial(way_named("least-time"), k, eps, count)
+    if slices > 1:
+        yield Trial(way_named("sliced"), k, eps)
+        yield Trial(way_named("least-time-sliced"), k, eps, micro_batches[0])
