@@ -587,8 +587,8 @@ def test_a_plan_calls_no_code_that_nobody_named(capsys, monkeypatch, tmp_path):
     file.write_text(
         "from pathlib import Path\n"
         "from torch import nn\n"
-        f"Path({str(called)!r}).touch()\n"
         "def net():\n"
+        f"    Path({str(called)!r}).touch()\n"
         "    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)), (3, 8, 8)\n"
     )
     options = ["--k", 2, "--effort", 0.01, "--batch-size", 1]  # of which there are no slices to try

@@ -170,11 +170,11 @@ def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--ways", "dpd"], "hybrid-R; did you mean ddp?"),
+        (["--ways", "dpd"], "PLAN.json; did you mean ddp?"),
         (["--processes", 1], "--processes 1: accepted are 2 to 64"),
         (["--ways", "ddp", "--processes", 3], "accepted are batches of a multiple of 3"),
-        (["--ways", "layerwise", "--processes", 4], "has work for 3 of them"),
-        (["--ways", "hybrid-3"], "accepted are replicas that share them out evenly, hybrid-2"),
+        (["--ways", "layerwise", "--processes", 4], "4 devices, but only 3 layers that compute"),
+        (["--ways", "hybrid-3"], "2 devices for 3 replicas: accepted are data-parallel"),
         (["--steps", 0], "--steps 0: accepted is 1 or more"),
         (["--rounds", 0], "--rounds 0: accepted is 1 or more"),
         (["--until", 0.9], "accepted are --data digits"),

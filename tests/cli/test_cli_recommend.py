@@ -78,7 +78,7 @@ def test_what_comes_next_is_what_the_model_can_do():
 def test_json_on_standard_output_is_all_there_is(files, capfd):
     assert hgpart_recommend(files, "--json", "-", "--time-limit", 0) == 0
     found = json.loads(capfd.readouterr().out)
-    assert [one["way"] for one in found["ways"]] == ["one device"]
+    assert [one["way"] for one in found["ways"]] == ["single"]
     assert load_plan(files / "best.json").k == 1
 
 

@@ -34,7 +34,7 @@ def test_it_passes(capfd):
     assert err == ""
     lines = out.splitlines()
     assert lines[0] == "PASS: lenet5 in 4 parts computes what the original does"
-    assert lines[1] == "grain coarse, partition good, seed 0, 2 samples, float64, training"
+    assert lines[1] == "grain coarse, partition coarse, seed 0, 2 samples, float64, training"
     for kind in ("outputs", "gradients"):
         row = next(line.split() for line in lines if line.startswith(kind))
         assert float(row[1]) <= float(row[2]) == 1e-10
@@ -131,7 +131,7 @@ def test_arguments(capfd, tmp_path):
     both = verify("--k", 2, "--plan", tmp_path / "plan.json")
     fails(capfd, wrong, "both --k and --plan given", both)
     fails(capfd, wrong, "k is 0", verify("--k", 0))
-    fails(capfd, wrong, "partition 'best'", verify("--k", 2, "--partition", "best"))
+    fails(capfd, wrong, "way 'best': accepted are coarse", verify("--k", 2, "--partition", "best"))
     fails(capfd, wrong, "dtype 'half'", verify("--k", 2, "--dtype", "half"))
     fails(capfd, wrong, "grain 'whole'", verify("--k", 2, "--grain", "whole"))
     fails(capfd, wrong, "--batch-size 0", verify("--k", 2, "--batch-size", 0))

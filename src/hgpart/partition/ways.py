@@ -183,7 +183,7 @@ class Way:
 def layers_that_compute(problem: Problem) -> str | None:
     """Need a layer with work for each part, tied layers counted once."""
     busy = len(np.unique(uncuttable_runs(problem.graph)[_has_work(problem)]))
-    if problem.k > busy:
+    if problem.k > max(1, busy):
         return f"{problem.k} devices, but only {busy} layers that compute"
     return None
 

@@ -127,8 +127,6 @@ def verify(
             from hgpart.report.verifying import print_verification, verification_json
             from hgpart.run.verifying import verify as verify_placement
             from hgpart.zoo import load_model
-        by_backend = "" if backend == "native" else f"-{backend}"
-        way = way_named(partition or f"{grain}{by_backend}")
         check_norms(norms)
         loaded = None
         if plan is not None:
@@ -147,6 +145,8 @@ def verify(
         check_search(seed)
         of_each = device_of_each(devices, k)
         modelling = Modelling(grain=grain, batch_size=samples)
+        by_backend = "" if backend == "native" else f"-{backend}"
+        way = way_named(partition or f"{grain}{by_backend}")
 
         def divide(graph: ChannelGraph, work: Work) -> Partition:
             return way.partition(Problem(graph, work, modelling, k, eps), Search(seed))
