@@ -1,4 +1,4 @@
-"""Channel rules of operators that only move elements about: they run on ids as on elements."""
+"""Channel rules of operators that only move elements: they run on ids as they do on elements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def on_ids(call: Call) -> Effect:
 
 
 def moved(call: Call) -> Effect:
-    """The same, of an operator that leaves no element in two places."""
+    """Like `on_ids`, for an operator that leaves no element in two places."""
     return on_ids(call)
 
 
@@ -49,18 +49,20 @@ def copied(call: Call) -> Effect:
 
 
 def joined(call: Call) -> Effect:
-    """Tensors one behind another along a dimension."""
+    """Tensors joined along a dimension."""
     parts = [_ids(value) for value in call.argument("tensors")]
     parts = [ids for ids in parts if ids.dim() == len(call.shape)]  # drops the legacy empty tensor
     dim = call.argument("dim") % len(call.shape)
-    for at in range(len(call.shape)):
-        if at != dim and all(ids.stride(at) == 0 or ids.shape[at] == 1 for ids in parts):
-            parts = [ids.narrow(at, 0, 1) for ids in parts]
+    for other_dim in range(len(call.shape)):
+        if other_dim != dim and all(
+            ids.stride(other_dim) == 0 or ids.shape[other_dim] == 1 for ids in parts
+        ):
+            parts = [ids.narrow(other_dim, 0, 1) for ids in parts]
     return Reindex(compact(torch.cat(parts, dim).expand(call.shape)))
 
 
 def indexed(call: Call) -> Effect:
-    """Elements at places that are known as the model is traced."""
+    """Elements at places that are known when the model is traced."""
     ids = _ids(call.args[0])
     indices = call.argument("indices")
     if indices is None:
@@ -78,9 +80,9 @@ def indexed(call: Call) -> Effect:
 
 
 def overwritten(call: Call) -> Effect:
-    """Nothing is left of the first operand; another type than its own is computed."""
+    """The second operand in place of the first; a change of type makes it computed."""
     ids = compact(_ids(call.argument("src")).expand(call.shape))
-    types = {one.meta["val"].dtype for one in call.node.all_input_nodes}
+    types = {node.meta["val"].dtype for node in call.node.all_input_nodes}
     return Reindex(ids) if len(types) == 1 else SameIndex((ids,))
 
 
@@ -92,7 +94,7 @@ def filled(call: Call) -> Effect:
 
 
 def padded(call: Call) -> Effect:
-    """Elements of a frame: no channel's, where a constant is inserted."""
+    """A frame of elements around the operand; a frame of a constant belongs to no channel."""
     widths = call.argument("pad", call.argument("padding"))
     effect = along(call, [-1 - at // 2 for at, width in enumerate(widths) if width])
     inserts = call.argument("pad") is not None and call.argument("mode", "constant") == "constant"
