@@ -1,4 +1,4 @@
-"""What several architectures are built from: named layers, normalised convolutions, branches."""
+"""Building blocks of several architectures: named layers, normalised convolutions, branches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IMAGENET_CLASSES = 1000
 
 
 def named(**layers: nn.Module) -> nn.Sequential:
-    """Layers one after the other; the keywords become the first parts of the parameter names."""
+    """Layers in a row; the keywords become the first parts of the parameter names."""
     return nn.Sequential(OrderedDict(layers))
 
 

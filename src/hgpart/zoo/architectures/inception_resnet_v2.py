@@ -89,9 +89,9 @@ def inception_resnet_v2(
     Parameters
     ----------
     blocks : tuple of int
-        How many of `block35`, `block17` and `block8` are one behind the other.
+        Numbers of consecutive `block35`, `block17` and `block8`.
     linear_block : bool
-        Whether one more `block8`, without an activation, follows.
+        Whether another `block8`, without an activation, follows.
     classes : int
     """
     of_35, of_17, of_8 = blocks

@@ -7,16 +7,16 @@ from torch import Tensor, nn
 
 from hgpart.zoo.architectures.blocks import IMAGENET_CLASSES, conv_bn_relu, named
 
-# One convolution, or two that read the same maps and end the branch.
+# A convolution, or two that read the same maps and end the branch.
 Step = nn.Module | tuple[nn.Module, nn.Module]
 
 
 class Mixed(nn.Module):
     """Branches of convolutions and one that begins with pooling, concatenated in that order.
 
-    The convolution of a branch of one is named as the branch; otherwise step i is ``{branch}_{i}``,
-    and two side by side are ``{branch}_{i}a`` and ``{branch}_{i}b`` (torchvision's names). The
-    pooled branch is ``pool``, then ``branch_pool`` where it has a convolution.
+    A branch's only convolution has the branch's name; otherwise step i is ``{branch}_{i}``, and
+    two side by side are ``{branch}_{i}a`` and ``{branch}_{i}b`` (torchvision's names). The pooled
+    branch is ``pool``, then ``branch_pool`` if it has a convolution.
     """
 
     def __init__(
