@@ -24,7 +24,7 @@ class Hypergraph:
     pointers : int64 array, shape (nets + 1,)
     pins : int32 array, shape (pointers[-1],)
     gathers : bool array, shape (nets,)
-        True where the pins send to the root (a reduction), False where the root sends.
+        Whether the pins send to the root (a reduction); if not, the root sends.
     net_layers : int32 array, shape (nets,)
         Layer whose maps the net carries; partial sums count as a layer of their own. There is
         one message per layer, sender and receiver.
