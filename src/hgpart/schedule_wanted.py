@@ -1,4 +1,4 @@
-"""Which schedule is wanted, as far as it can be checked before there is a model."""
+"""The wanted schedule, as far as it can be checked before there is a model."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hgpart.schedules.schedule_files import ScheduleFile, read_schedule
 
 @dataclass(frozen=True)
 class Scheduling:
-    """A rule, and how many micro-batches a batch is divided into; or a file that says both.
+    """A rule and a number of micro-batches, or a file with both.
 
     Attributes
     ----------
     rule : str
     micro_batches : int
     in_flight : int or None
-        Batches that each part may have begun at a time, by the rule ``async``.
+        For the rule ``async``, the number of batches that each part may have begun at a time.
     stash : bool
-        Whether each of them keeps the weights of its forward pass.
+        Whether each of these batches keeps the weights of its forward pass.
     recompute : bool
-        Whether backward computes again what it can, where memory is less by that.
+        Whether backward recomputes maps where this saves memory.
     file : ScheduleFile, optional
     """
 
@@ -37,7 +37,7 @@ class Scheduling:
     file: ScheduleFile | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what can't be."""
+        """Raise an ArgumentError if the fields do not fit together."""
         check_micro_batches(self.micro_batches)
         if self.file is None:
             check_rule(self.rule)
@@ -62,12 +62,12 @@ class Scheduling:
 
     @property
     def most_in_flight(self) -> int:
-        """Batches that each part may have begun at a time."""
+        """Number of batches that each part may have begun at a time."""
         return (self.in_flight or IN_FLIGHT) if self.is_stream else 1
 
     @property
     def sample_batches(self) -> int:
-        """Batches of a stream that show how it goes on."""
+        """Number of batches of a stream that show how it goes on."""
         return 2 * self.most_in_flight + 2 if self.is_stream else 1
 
     @property
@@ -77,7 +77,7 @@ class Scheduling:
 
     @property
     def text(self) -> str:
-        """What it is, in words.
+        """The schedule in words.
 
         >>> Scheduling("greedy", 4).text, Scheduling("async", in_flight=2).text
         ('greedy, 4 micro-batches', 'async, 2 batches in flight')
@@ -91,10 +91,10 @@ class Scheduling:
 
     @property
     def sums(self) -> str:
-        """The rule that sums have their order by, and what else a loss depends on.
+        """The rule that decides the order of sums, and what else a loss depends on.
 
-        One micro-batch leaves any rule that of ``sequential``, but for rounding where backward is
-        in halves; so does one batch in flight.
+        With one micro-batch, any rule sums in the order of ``sequential``, apart from rounding
+        where backward is in halves; so does one batch in flight.
 
         >>> Scheduling("greedy", 1).sums, Scheduling("greedy", 2).sums
         ('sequential', 'greedy')
@@ -121,9 +121,9 @@ def scheduling_of(
     recompute: bool = False,
     planned: Scheduling | None = None,
 ) -> Scheduling:
-    """What is asked for by a rule or a file, and a number of micro-batches if one is given.
+    """The schedule that is asked for by a rule or a file, and perhaps a number of micro-batches.
 
-    Where no schedule is asked for it is the plan's if that has one, but for what is said besides.
+    Without a rule or a file it is the plan's, if that has one, changed by the other arguments.
 
     >>> scheduling_of(None, 8, planned=Scheduling("1f1b", 4, recompute=True))
     Scheduling(rule='1f1b', micro_batches=8, in_flight=None, stash=True, recompute=True, file=None)
@@ -131,8 +131,8 @@ def scheduling_of(
     Raises
     ------
     ArgumentError
-        If it is neither, a file for another number of micro-batches or of a stream; see also
-        `Scheduling`.
+        If `schedule` is neither a rule nor a file, or a file for another number of micro-batches or
+        for a stream; see also `Scheduling`.
     FormatError
         If the file is no schedule.
     """

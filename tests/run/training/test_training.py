@@ -31,7 +31,7 @@ from hgpart.run.scheduling import schedule
 from hgpart.run.training import checkpoints as checkpoint_files
 from hgpart.run.training import loop
 from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
-from hgpart.run.training.data import Data, InMemory, load_data
+from hgpart.run.training.data import Data, ImagesInMemory, load_data
 from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
 from hgpart.run.training.resuming import UNSAID, Checkpointing
 from hgpart.schedule_wanted import Scheduling, scheduling_of
@@ -171,7 +171,7 @@ def test_accuracy_counts_every_sample_once(data):
     model.eval()
     right = model(data.test.images(everything)).argmax(1) == data.test.labels(everything)
     assert result.accuracy == right.sum().item() / len(right) > 0.8
-    few = InMemory(data.test.images(range(5)), data.test.labels(range(5)))
+    few = ImagesInMemory(data.test.images(range(5)), data.test.labels(range(5)))
     small = Data("few", few, few, 10, 0)
     assert accuracy(Learner(model), small, 64) == right[:5].sum().item() / 5
 
