@@ -30,8 +30,6 @@ class OwnProcess(subprocess.Popen[bytes]):
 
     Parameters
     ----------
-    code : str
-    arguments : sequence of str
     apart : bool
         Whether it has a session of its own: then the terminal's Ctrl-C does not reach it, and
         what it starts ends with it.

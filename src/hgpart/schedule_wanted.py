@@ -18,15 +18,12 @@ class Scheduling:
 
     Attributes
     ----------
-    rule : str
-    micro_batches : int
     in_flight : int or None
         For the rule ``async``, the number of batches that each part may have begun at a time.
     stash : bool
         Whether each of these batches keeps the weights of its forward pass.
     recompute : bool
         Whether backward recomputes maps where this saves memory.
-    file : ScheduleFile, optional
     """
 
     rule: str = DEFAULT
@@ -44,12 +41,12 @@ class Scheduling:
         check_in_flight(self.rule, self.in_flight)
         if self.is_stream and self.micro_batches != 1:
             raise ArgumentError(
-                f"{self.micro_batches} micro-batches by {self.rule}, whose parts work on other "
+                f"{self.micro_batches} micro-batches with {self.rule}, whose parts work on other "
                 "batches meanwhile: accepted is 1"
             )
         if not self.stash and not self.is_stream:
             raise ArgumentError(
-                f"--no-stash by {self.rule}, which has no other weights to keep: accepted with "
+                f"--no-stash with {self.rule}, which keeps no other weights: accepted with "
                 f"{', '.join(STREAMS)}"
             )
 
@@ -82,12 +79,12 @@ class Scheduling:
         >>> Scheduling("greedy", 4).text, Scheduling("async", in_flight=2).text
         ('greedy, 4 micro-batches', 'async, 2 batches in flight')
         >>> Scheduling("1f1b", recompute=True).text
-        '1f1b, maps computed again'
+        '1f1b, maps recomputed'
         """
         divided = f", {self.micro_batches} micro-batches" * (self.micro_batches > 1)
         if self.is_stream:
             divided = f", {self.most_in_flight} batches in flight"
-        return f"{self.name}{divided}{', maps computed again' * self.recompute}"
+        return f"{self.name}{divided}{', maps recomputed' * self.recompute}"
 
     @property
     def sums(self) -> str:
@@ -155,12 +152,12 @@ def scheduling_of(
     file = read_schedule(schedule)
     if micro_batches not in (None, file.micro_batches):
         raise ArgumentError(
-            f"{micro_batches} micro-batches by {schedule}: accepted is {file.micro_batches}, "
-            "which it was made for"
+            f"{micro_batches} micro-batches with {schedule}: accepted is {file.micro_batches}, "
+            "for which it was made"
         )
     if file.in_flight is not None:
         raise ArgumentError(
-            f"{schedule} is of a stream of {file.micro_batches} batches: accepted are files of a "
+            f"{schedule} is for a stream of {file.micro_batches} batches: accepted are files for a "
             "step, and --schedule async for any number of batches"
         )
     return Scheduling(file.rule, file.micro_batches, in_flight, stash, recompute, file)

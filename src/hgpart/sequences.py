@@ -21,10 +21,6 @@ from hgpart.arrays import Int64
 class Sequences:
     """Sequence i is ``values[pointers[i]:pointers[i + 1]]``.
 
-    Attributes
-    ----------
-    pointers, values : int64 arrays
-
     Examples
     --------
     >>> lists = Sequences.of_pairs(np.array([0, 2, 0, 0]), np.array([7, 7, 1, 7]), 3)

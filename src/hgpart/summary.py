@@ -13,8 +13,6 @@ class Summary:
 
     Attributes
     ----------
-    lines : tuple of str
-    columns : tuple of str
     rows : tuple of tuple of str
         Rows, each with a cell for each column.
 

@@ -112,7 +112,6 @@ class _Steps:
     ----------
     numbers : array in shared memory
         The count of each process.
-    rank : int
     """
 
     def __init__(self, numbers: Any, rank: int) -> None:

@@ -46,8 +46,6 @@ class Session:
 
     Parameters
     ----------
-    way : Way
-    job : Job
     layout : Layout
         The result of `layout_of`.
 

@@ -38,10 +38,8 @@ def take_turns(
 
     Parameters
     ----------
-    ways : iterable of Way
     subject : Subject
         The subject of plans, made when first needed.
-    job : Job
     steps : int
         Number of timed steps per turn.
     rounds : int

@@ -20,7 +20,6 @@ def all_reduce(connection: Connection, on_size: Callable[[], None] = lambda: Non
 
     Parameters
     ----------
-    connection : Connection
     on_size : callable
         Called before each size is measured.
     """

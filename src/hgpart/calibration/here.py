@@ -21,8 +21,6 @@ def device_here(device: torch.device, threads: int, sharers: int) -> Device:
 
     Parameters
     ----------
-    device : torch.device
-    threads : int
     sharers : int
         Number of processes on this computer, which share its memory.
     """

@@ -30,7 +30,6 @@ def link_between(
 
     Parameters
     ----------
-    connection : Connection
     rank, other_rank : int
         The two processes.
     on_size : callable

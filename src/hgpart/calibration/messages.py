@@ -20,12 +20,6 @@ class Messages:
 
     As in runs, receiving begins before sending; over gloo, what lies on a GPU goes by way of the
     host.
-
-    Parameters
-    ----------
-    connection : Connection
-    peer : int
-    nbytes : int
     """
 
     def __init__(self, connection: Connection, peer: int, nbytes: int) -> None:

@@ -66,10 +66,8 @@ def slowdown(
 
     Parameters
     ----------
-    connection : Connection
     nodes : sequence of int
         Numbers of processes on each node, in their order.
-    operation : callable
     on_round : callable
         Called before each round.
     """
@@ -88,14 +86,7 @@ def slowdown(
 
 
 class _Bench:
-    """An operation that some of a run's processes do at a time.
-
-    Parameters
-    ----------
-    connection : Connection
-    nodes : sequence of int
-    operation : callable
-    """
+    """An operation that some of a run's processes do at a time."""
 
     def __init__(self, connection: Connection, nodes: Sequence[int], operation: Operation) -> None:
         self._connection, self._operation = connection, operation

@@ -71,7 +71,7 @@ def single_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
     if (pins := modelling.slices * _full_pins(views)) > LARGEST_FULL:
         raise ArgumentError(
             f"the full {modelling.grain}-grain hypergraph has {pins} pins: accepted are up to "
-            f"{LARGEST_FULL} (partitioning it works, with blocks of equal tasks)"
+            f"{LARGEST_FULL} (partitioning works, with blocks of equal tasks)"
         )
     return Blocks.cut(
         views, lambda view: (_every(view.rows) * view.tasks_per_row, _every(view.columns))

@@ -88,7 +88,9 @@ def of_blocks(
     _check(graph, blocks, modelling.grain, views)
     layouts, owners, rows, columns = _lay_out(blocks, views)
     if (vertices := len(owners) * modelling.slices) >= 2**31:
-        raise ArgumentError(f"{vertices} vertices: accepted are less than 2^31 (larger blocks)")
+        raise ArgumentError(
+            f"{vertices} vertices: accepted are fewer than 2^31 (use larger blocks)"
+        )
     weights = _weights(work, blocks, views, layouts, len(owners))
     slices = modelling.slices
     return CnnHypergraph(
@@ -111,7 +113,6 @@ def evaluate_parts(
 
     Parameters
     ----------
-    model : CnnHypergraph
     parts : int32 array, shape (model.vertices,)
         Part of each vertex, 0 to k - 1.
     k, speeds

@@ -28,6 +28,7 @@ class CnnVertices:
     views : tuple of LayerVertices
         The kinds of vertices of each layer.
     weights : int64 array, shape (vertices,)
+        Work of each vertex.
     vertex_layers, vertex_rows : int32 arrays, shape (vertices,)
         The (first) layer of a vertex, and its row block there.
     vertex_columns : int32 array, shape (vertices,)

@@ -22,7 +22,6 @@ def dependencies(model: CnnHypergraph, parts: Int32) -> nx.DiGraph:
 
     Parameters
     ----------
-    model : CnnHypergraph
     parts : int32 array, shape (model.vertices,)
         Part of each vertex.
 

@@ -22,7 +22,9 @@ class Hypergraph:
     costs : int64 array, shape (nets,)
         Bytes of each net, >= 0.
     pointers : int64 array, shape (nets + 1,)
+        Where each net's pins begin in `pins`, and then the number of pins.
     pins : int32 array, shape (pointers[-1],)
+        Vertices of the nets, net by net.
     gathers : bool array, shape (nets,)
         Whether the pins send to the root (a reduction); if not, the root sends.
     net_layers : int32 array, shape (nets,)

@@ -48,7 +48,6 @@ def part_loads(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
@@ -72,7 +71,7 @@ def part_loads(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:
 
 
 def imbalance(loads: Int64 | Sequence[int], speeds: Sequence[float] | None = None) -> float:
-    """By how much the most loaded part exceeds its share of the work.
+    """Excess of the most loaded part over its share of the work.
 
     ``max_p load_p / (total * speed_p / sum(speeds)) - 1``; a k-way partition is balanced when
     this is at most eps. It is computed in rational numbers and rounded once, so that a part with
@@ -129,7 +128,6 @@ def communication_volume(hypergraph: Hypergraph, parts: Int32, k: int) -> int:
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
@@ -152,7 +150,6 @@ def cut_net(hypergraph: Hypergraph, parts: Int32, k: int) -> int:
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
@@ -179,7 +176,6 @@ def traffic(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
@@ -206,7 +202,6 @@ def messages(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
@@ -320,7 +315,6 @@ def evaluate(
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int

@@ -160,7 +160,6 @@ class LayerVertices:
     ----------
     at : int
         The layer's index.
-    layer : Layer
     exists : bool
         Whether the layer has vertices.
     is_solid : bool

@@ -30,10 +30,13 @@ class Nets:
     Attributes
     ----------
     costs : int64 array, shape (nets,)
+        Bytes of each net.
     gathers : bool array, shape (nets,)
+        Whether each net's vertices send to its root.
     layers : int32 array, shape (nets,)
         Layers as in `Hypergraph.net_layers`.
     roots : int32 array, shape (nets,)
+        The root of each net.
     readers : int64 array, shape (nets,)
         The list of each net.
     lists : Sequences

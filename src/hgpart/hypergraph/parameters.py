@@ -50,6 +50,7 @@ def vertex_gradients(model: CnnVertices) -> Int64:
     Returns
     -------
     int64 array, shape (model.slice_vertices,)
+        Bytes of a vertex in each slice.
     """
     return vertex_parameters(model)[1] * model.modelling.training
 
@@ -72,6 +73,7 @@ def vertex_statistics(model: CnnVertices) -> Int64:
     Returns
     -------
     int64 array, shape (model.slice_vertices,)
+        Bytes of a vertex in each slice.
     """
     in_bytes = np.zeros(model.slice_vertices, dtype=np.int64)
     if not model.modelling.training or model.modelling.norms != "batch":

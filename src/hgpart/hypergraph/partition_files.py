@@ -27,12 +27,13 @@ def full_parts(model: CnnHypergraph, parts: Int32) -> Int32:
 
     Parameters
     ----------
-    model : CnnHypergraph
     parts : int32 array, shape (model.vertices,)
+        Part of each vertex.
 
     Returns
     -------
     int32 array, shape (slices * full_vertices(model.views),)
+        Part of each vertex of the full hypergraph.
 
     Raises
     ------

@@ -30,7 +30,6 @@ class Read:
         Channel numbers in the ChannelGraph; -1 where the operand is a constant.
     sizes : int64 array, shape (C,)
         Number of input features of each channel (49 where a 7 x 7 map was flattened).
-    groups : int
     partial : bool
         Whether a task is a sum with one term per channel, and each term has columns of the weight
         that no other term needs. Fine-grain can then split it.
@@ -84,7 +83,6 @@ class Layer:
     operations : tuple of str
         The layer's computation as text, with the re-indexing in front of it: operators, numbers,
         parameters and layers, but neither graph nodes nor the batch size.
-    tasks : int
     channels : int
         Output channels: one per task, or all those that a layer's only task makes.
     map_elements : int
@@ -103,7 +101,6 @@ class Layer:
         Number of their elements that multiply the channels read (no bias).
     parameter_names : tuple of str
         Names of its parameters in the model's ``state_dict``, including those that it shares.
-    reads : tuple of Read
     tied_to : int
         Index of the first layer that shares a parameter (or the running statistics of a norm)
         with this one; its own index if none does. Task j of both layers is one vertex.

@@ -27,7 +27,6 @@ class Use:
 
     Attributes
     ----------
-    constant : Constant
     node : fx.Node
         The node that makes the constant.
     operator : str

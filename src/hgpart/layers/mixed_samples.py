@@ -103,8 +103,8 @@ def _fixed(traced: TracedModel) -> str:
     arguments = traced.arguments
     first = arguments.names[arguments.batches.index(True)]
     return (
-        f"the batch is the first dimension of {first}, and the model's code takes "
-        f"{traced.batch_size} there alone"
+        f"the batch is the first dimension of {first}, and the model's code accepts only "
+        f"{traced.batch_size} there"
     )
 
 
@@ -239,11 +239,11 @@ class _SampleWalk:
             return results if isinstance(effect.ids, tuple) else results[0]
         together = combined(effect.operands) if isinstance(effect, SameIndex) else None
         if together is None and known.samples in (loss, loss_of_classes):
-            raise _MixedError(
-                node, "is a loss that the model computes itself, no mean over samples"
-            )
+            raise _MixedError(node, "is a loss inside the model that is not a mean over samples")
         if together is None and known.rule is None and known.samples is None:
-            raise _MixedError(node, "may mix samples of the batch, as nothing is known of it")
+            raise _MixedError(
+                node, "may mix samples of the batch: hgpart does not know this operator"
+            )
         if together is None:
             raise _MixedError(node)
         together = together.expand(call.shape)
@@ -296,8 +296,7 @@ class _SampleWalk:
             elif moved is None:
                 raise _MixedError(
                     node,
-                    "is a loss that the model computes itself, a mean over targets of which some "
-                    f"may be {ignored}, which it ignores",
+                    f"is a loss inside the model that leaves targets of {ignored} out of its mean",
                 )
             else:
                 waiting += moved

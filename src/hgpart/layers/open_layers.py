@@ -69,12 +69,10 @@ class OpenLayers:
 
     Attributes
     ----------
-    traced : TracedModel
     values : dict
         What each node met so far makes: `Channels`, a `Constant`, a list of them, or a number.
     moved : set of fx.Node
         Nodes that only pass on what they read.
-    all : list of OpenLayer
     width : int
         Number of channels so far.
     position : int

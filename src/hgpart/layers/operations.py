@@ -16,10 +16,7 @@ def operations_of(
 ) -> list[tuple[str, ...]]:
     """The computation of each layer as text, with the re-indexing in front of it.
 
-    Parameters
-    ----------
-    traced : TracedModel
-    layers : sequence of (name, kind, names of operators)
+    `layers` has the name, the kind and the names of operators of each.
     """
     nodes = {node.name: node for node in traced.graph_module.graph.nodes}
     order = {name: at for at, name in enumerate(nodes)}

@@ -141,7 +141,6 @@ class AllReduce:
     ----------
     sizes : tuple of int
         Bytes that each device has, ascending, two or more.
-    seconds : tuple of float
 
     Raises
     ------
@@ -182,11 +181,11 @@ class Slowdown:
     def __post_init__(self) -> None:
         """Raise an ArgumentError if a factor is out of range."""
         for factor in self.together:
-            check_number("times as long", factor, 1, MOST_FACTOR)
+            check_number("slow-down", factor, 1, MOST_FACTOR)
         if self.together[:1] != (1.0,):
             raise ArgumentError(
-                f"times as long together {list(self.together)}: accepted is 1 for one device, then "
-                "those for two and more"
+                f"slow-downs {list(self.together)}: accepted is 1 for one device, then a factor "
+                "for each further device"
             )
 
     def of(self, computing: int) -> float:
@@ -204,8 +203,6 @@ class Machine:
 
     Attributes
     ----------
-    name : str
-    devices : tuple of Device
     nodes : tuple of int
         Number of devices in each node, in their order.
     inside, between : Link

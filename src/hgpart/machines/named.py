@@ -20,11 +20,8 @@ class _Kind:
 
     Attributes
     ----------
-    device : Device
     of_node : int
         Devices per node; the last node may have fewer.
-    inside, between : Link
-    note : str
     """
 
     device: Device

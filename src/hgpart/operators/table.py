@@ -447,7 +447,6 @@ def channel_rule(
 
     Parameters
     ----------
-    *operators : packets or overloads
     cut : str, optional
         For an operator that only moves elements: whether its result is a "copy", a "reshape" or a
         "permutation" of the operand's dimensions. Default: as ATen's own operator; for others, a

@@ -19,8 +19,6 @@ class Planned:
     ----------
     jobs : sequence of sequence of TimedJob
         Jobs of each part.
-    messages : sequence of TimedMessage
-    order : sequence of Action
     places : sequence of int
         For each action, the place of its job among the jobs of its part.
     """
@@ -48,8 +46,6 @@ def jobs_of(
 
     Parameters
     ----------
-    schedule : Schedule
-    costs : CostModel
     job : callable, optional
         Gives the job of an action. Default: the seconds of the cost model, none of them
         memory-bound.

@@ -135,7 +135,7 @@ def gpipe_sending_seconds(
     """
     if len(links) != len(nbytes):
         raise ArgumentError(
-            f"{len(links)} links and bytes of {len(nbytes)}: accepted are as many of both"
+            f"{len(links)} links and {len(nbytes)} sizes: accepted are equally many"
         )
     _check_count("micro-batches", micro_batches)
     if not links:
@@ -227,8 +227,8 @@ def pipedream_seconds(
     between = _check_count("stages", len(stages)) - 1
     if len(links) != between or len(nbytes) != between:
         raise ArgumentError(
-            f"{len(links)} links and bytes of {len(nbytes)} for {len(stages)} stages: accepted are "
-            f"{between} of both"
+            f"{len(links)} links and {len(nbytes)} sizes for {len(stages)} stages: accepted are "
+            f"{between} of each"
         )
     seconds = [2 * link(_bytes("maps", size)) for link, size in zip(links, nbytes, strict=True)]
     for stage in stages:

@@ -26,7 +26,6 @@ class SentWeights(NamedTuple):
 
     Attributes
     ----------
-    nbytes : int
     packed : bool
         Whether several tensors share a message.
     """
@@ -71,10 +70,8 @@ class MeasuredCosts(CostModel):
         Samples of each micro-batch, or of each batch of a stream.
     recomputed : sequence of tuple of int
         For each part, the forward chunks that backward recomputes; see `Outline`.
-    times : LayerTimes
     machine : Machine
         The machine; its device p has part p.
-    overheads : Overheads
     is_stream : bool
         Whether `sizes` are those of batches of a stream.
     weights : sequence of SentWeights or None

@@ -38,7 +38,6 @@ class Prediction:
         Seconds from one step's end to the next one's when steps follow each other, without the
         optimizer: less than `seconds` where parts that are done can begin the next step. For a
         stream, equal to `seconds`.
-    batch_size : int
     schedule : Schedule
         The schedule, including the weights that travel (see `hgpart.schedules.lowering`).
     spans : tuple of Span
@@ -145,8 +144,8 @@ def predict(
     if not placement.forms.is_as_placed:
         now, first = placement.forms.present, placement.forms.first
         raise PlanError(
-            f"a placement at inputs of {now.said_beside(first)}: accepted is one at "
-            f"{first.said_beside(now)}, which it was placed for, and times are of"
+            f"a placement for inputs of {now.said_beside(first)}: accepted is one for "
+            f"{first.said_beside(now)}, as it was placed and times were measured"
         )
     check_fits(schedule, placement.programs.parts, k)
     size = placement.programs.partition.modelling.batch_size if batch_size is None else batch_size

@@ -33,7 +33,6 @@ def simulate(
         Jobs of each part, in the order in which it does them.
     messages : sequence of TimedMessage
         Messages by the numbers in jobs; each is sent by one job of its sender.
-    sharing : Sharing
 
     Raises
     ------

@@ -64,7 +64,6 @@ class Packed(NamedTuple):
 
     Attributes
     ----------
-    transfers : int
     nbytes : int
         Bytes per sample.
     """

@@ -40,7 +40,6 @@ class DistributedModel(nn.Module):
     ----------
     placement : Placement
         Holds at least the part of this rank.
-    connection : Connection
 
     Raises
     ------
@@ -322,7 +321,6 @@ class DistributedModel(nn.Module):
         ----------
         batches : iterable of (inputs, targets)
             Inputs as for `step`; targets are read by the ranks that make the result.
-        loss_fn : callable
         update : callable
             Called with this rank when it is to change its parameters by their `grad`.
         schedule : Schedule
@@ -331,7 +329,6 @@ class DistributedModel(nn.Module):
             Number of samples in every batch. With a plan over slices, inputs may hold only this
             rank's samples, so a smaller last batch can't be noticed: the loader needs
             ``drop_last=True``.
-        stash : bool
         on_loss : callable
             Called after this rank's update for each batch: with its loss on the rank that makes
             the result (or its part of it if several do), with None on the others.

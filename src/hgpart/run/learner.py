@@ -23,10 +23,6 @@ class Learner:
     """A model whose steps are run: any module, whole in this process.
 
     `PlacedModel` overrides what differs for a model in parts, in this process or in several.
-
-    Parameters
-    ----------
-    model : nn.Module
     """
 
     processes = 1  # number of processes that the model is divided among

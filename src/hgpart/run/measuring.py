@@ -33,7 +33,6 @@ class Measurement:
 
     Attributes
     ----------
-    steps, batch_size : int
     backward : bool
         Whether a step is a forward and a backward pass, or a forward pass only.
     seconds : float
@@ -107,11 +106,9 @@ def measure(
         It is left in training mode if there are backward passes, else in evaluation.
     images : Tensor
         A batch, for a model with one input.
-    steps : int
     backward : bool
         Whether a step has a backward pass as well, from the mean square of what the model returns.
         An update of a stream changes nothing, but batches in flight keep weights as if it did.
-    connection : Connection, optional
     scheduling : Scheduling, optional
         Default: the whole batch at once. With the rule ``async`` the steps are streams of at most
         `LONGEST`, which begin and end with no batch in flight.
@@ -127,7 +124,7 @@ def measure(
     learner = PlacedModel(model, scheduling)
     wanted = learner.scheduling
     if wanted.is_stream and not backward:
-        raise ArgumentError(f"{wanted.rule} without backward passes: accepted is with them")
+        raise ArgumentError(f"{wanted.rule} without backward passes: it needs them")
     at_once = min(steps, LONGEST) if wanted.is_stream else 1
     with torch.set_grad_enabled(backward):
         with memory_counted():  # the first step also starts threads and makes connections
@@ -205,7 +202,5 @@ def mean_square(result: object) -> Tensor:
         (value * value.conj()).real.mean().cpu() for value in tensors if has_gradients(value.dtype)
     ]
     if not squares:
-        raise RunError(
-            "the model returns no floating-point numbers: accepted is without --backward"
-        )
+        raise RunError("the model returns no floating-point numbers: leave out --backward")
     return torch.stack(squares).sum()

@@ -24,8 +24,6 @@ class OpenPass:
 
     Parameters
     ----------
-    forward : Pass
-    together : Together
     result_ranks : sequence of int
         Ranks that make results.
     """
@@ -70,14 +68,14 @@ class OpenPass:
             return
         if self._together.is_passing:
             raise RunError(
-                "a loss of what an earlier forward pass returned: accepted is one of the last pass "
-                "in grad mode alone, whose backward comes before the next pass, or of one pass of "
-                "both batches"
+                "the loss depends on the result of an earlier forward pass: accepted is a loss of "
+                "the last pass in grad mode alone, whose backward comes before the next pass, or "
+                "of one pass over both batches"
             )
         with self._together.whole_pass():
             raise RunError(
-                "loss.backward() of what a DistributedModel returned, of which other ranks do not "
-                "hear: accepted is model.backward(loss), in all processes"
+                "loss.backward() on the result of a DistributedModel does not reach other ranks: "
+                "accepted is model.backward(loss), in all processes"
             )
 
 

@@ -31,7 +31,6 @@ class PlacedModel(Learner):
 
     Parameters
     ----------
-    model : Placement or DistributedModel
     scheduling : Scheduling, optional
         Default: the whole batch at once.
     """

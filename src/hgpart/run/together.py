@@ -22,15 +22,8 @@ from hgpart.tracing.forms import Sizes
 class Together:
     """A rank among the others, from pass to pass.
 
-    Parameters
-    ----------
-    placement : Placement
-    connection : Connection
-
     Attributes
     ----------
-    agreement : Agreement
-    rank : int
     is_passing : bool
         Whether a pass is under way here.
     """
@@ -49,8 +42,8 @@ class Together:
         """
         if self._failed:
             raise RunError(
-                f"rank {self._connection.rank} begins a pass after one that has failed, which "
-                "has ended its connections: accepted are new processes"
+                f"rank {self._connection.rank} begins a pass after a failed one, which ended its "
+                "connections: accepted are new processes"
             )
         self.is_passing = True
         try:
@@ -103,16 +96,16 @@ class Together:
             check_size(batch_size)
         elif len(self._placement.programs.shares) > 1:
             raise ArgumentError(
-                "no batch size, and inputs by a plan over slices may be of this process alone: "
-                "accepted is that of all, as in batch_size=32"
+                "no batch size, and with a plan over slices inputs may hold only this process's "
+                "samples: accepted is the size of the whole batch, as in batch_size=32"
             )
         with self.whole_pass():
             if torch.is_grad_enabled() and any(
                 tensor.requires_grad for tensor in inputs if tensor is not None
             ):
                 raise PlacementError(
-                    "an input requires a gradient, as what another model returned does, which "
-                    "processes do not compute: accepted are inputs without, as of detach()"
+                    "an input requires a gradient, like the result of another model, which "
+                    "processes do not compute: accepted are inputs without one, as from detach()"
                 )
             size = (
                 self._placement.programs.arguments.batch_size(inputs)
@@ -122,7 +115,7 @@ class Together:
             if size is None:
                 raise ArgumentError(
                     f"neither inputs nor a batch size on rank {self._connection.rank}: accepted is "
-                    "one of them, as in batch_size=32; another model's result is on one rank alone"
+                    "one of them, as in batch_size=32; another model's result is on only one rank"
                 )
             self.check_same(size, own)
         return size

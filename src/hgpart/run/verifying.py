@@ -48,8 +48,6 @@ class Difference:
 
     Attributes
     ----------
-    value : float
-    name : str
     nan_in : str
         The first tensor with NaN, at the same places in both; empty if there is none.
     """
@@ -65,14 +63,12 @@ class Verification:
 
     Attributes
     ----------
-    k, batch_size : int
     scheduling : Scheduling or None
         Schedule of the micro-batches; None if the placement was called like the model.
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
     training : bool
         The mode of both.
-    dtype : torch.dtype
     tolerance : float
         Largest accepted difference.
     outputs, gradients, buffers : Difference
@@ -193,7 +189,7 @@ def verify(
         modes = {True: "training", False: "evaluation"}
         raise ArgumentError(
             f"the model is in {modes[model.training]} mode, the placement in "
-            f"{modes[placement.training]} mode: accepted are two in one mode"
+            f"{modes[placement.training]} mode: accepted is the same mode for both"
         )
     # Where a tensor lies in memory decides in which order a model draws a mask for it.
     args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, as_called(inputs))

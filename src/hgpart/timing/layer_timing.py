@@ -55,7 +55,6 @@ def time_layers(
     ----------
     model : nn.Module
         The traced model. It is measured with random weights.
-    traced : TracedModel
     graph : ChannelGraph
         Channel graph of `traced`.
     batch_size : int

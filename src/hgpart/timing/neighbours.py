@@ -43,10 +43,8 @@ class Neighbours:
 
     Parameters
     ----------
-    whole : WholeModel
     samples : int
         Samples in their batches.
-    count : int
     """
 
     def __init__(self, whole: WholeModel, samples: int, count: int) -> None:
@@ -104,7 +102,7 @@ class Neighbours:
         for process in self._processes:
             assert process.stdout is not None
             if process.stdout.readline() != READY:
-                raise RunError("a process that was to compute beside this one has ended")
+                raise RunError("a process that should compute beside this one has ended")
 
 
 def work(samples: int, threads: int) -> None:

@@ -33,10 +33,8 @@ class TimedShare:
 
     Parameters
     ----------
-    share : ShareAlone
     samples : int
         Samples in the batch.
-    device : torch.device
     """
 
     def __init__(self, share: ShareAlone, samples: int, device: torch.device) -> None:

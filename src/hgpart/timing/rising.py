@@ -19,6 +19,7 @@ def rising(measured: Float64) -> Float64:
     Parameters
     ----------
     measured : float64 array, shape (tasks, samples), none negative
+        Measured seconds.
 
     >>> rising(np.array([[1.0, 2.0], [1.0, 8.0], [1.0, 2.0]])).tolist()
     [[1.0, 2.0], [1.0, 4.0], [1.0, 4.0]]

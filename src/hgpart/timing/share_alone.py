@@ -46,7 +46,6 @@ class Operand:
         Its shape, with channels split apart from other dimensions.
     axes : tuple of int
         Dimensions of `sizes` that become one, with `count` places; empty for a whole tensor.
-    count : int
     learns : bool
         Whether a gradient goes back through it.
     """
@@ -80,7 +79,7 @@ class ShareAlone:
     step : Step
         The step; its weights are on the meta device until `LayerShares.fill`.
     operands : mapping of str to Operand
-        By name, the operands of the step that are tensors; any other is the number of samples.
+        Operands of the step that are tensors, by name; any other is the number of samples.
     """
 
     step: Step
@@ -120,8 +119,6 @@ class LayerShares:
     ----------
     model : nn.Module
         The traced model. Weights on the meta device are replaced by random ones, share by share.
-    traced, graph : TracedModel, ChannelGraph
-    device : torch.device
 
     Raises
     ------

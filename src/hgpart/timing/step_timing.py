@@ -30,6 +30,7 @@ class StepTimes:
     samples : tuple of int
         Numbers of samples in a batch, ascending.
     seconds : mapping of Pass to float64 array, shape (layers, samples)
+        Seconds of each layer in a step.
     neighbours : int
         Number of processes that filled the other cores; 0 if there was no room for any.
     beside : float
@@ -47,7 +48,6 @@ def time_steps(whole: WholeModel, on_next: Callable[[str], None] = lambda what: 
 
     Parameters
     ----------
-    whole : WholeModel
     on_next : callable
         Called with what is measured next.
     """
@@ -80,7 +80,7 @@ def time_steps(whole: WholeModel, on_next: Callable[[str], None] = lambda what: 
         try:
             beside = _beside(whole, max(fast, default=min(columns)), count)
         except RunError as error:
-            warn(f"{error}: how much slower computing is beside others is not known")
+            warn(f"{error}: the slow-down beside other processes is not known")
             count = 0
     seconds = {
         which: np.stack([passes[which] for passes in columns.values()], axis=1) for which in Pass

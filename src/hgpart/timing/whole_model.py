@@ -49,7 +49,6 @@ class WholeModel:
         Layers of its steps, by the steps' names.
     batches : mapping of int to mapping
         For numbers of samples, the values of the program's placeholders.
-    device : torch.device
     """
 
     program: PartProgram

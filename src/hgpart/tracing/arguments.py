@@ -86,7 +86,7 @@ class Arguments:
             for path, leaf in pytree.tree_leaves_with_path(value):
                 if isinstance(leaf, np.ndarray) or dataclasses.is_dataclass(leaf):
                     is_array = isinstance(leaf, np.ndarray)
-                    accepted = "accepted is a tensor, as of torch.from_numpy"
+                    accepted = "accepted is a tensor, such as torch.from_numpy makes"
                     raise ArgumentError(
                         f"{name}{pytree.keystr(path)} is a {_name_of(type(leaf))}: "
                         f"{accepted if is_array else REGISTERED}"
@@ -217,7 +217,7 @@ def arguments_of(model: nn.Module, inputs: Inputs) -> Arguments:
     """
     if isinstance(inputs, tuple) and inputs and all(isinstance(size, int) for size in inputs):
         raise ArgumentError(
-            f"the example holds no batch, it is {inputs}: accepted are tensors, as of images "
+            f"the example holds no batch, it is {inputs}: accepted are tensors, such as images "
             "torch.zeros(2, 3, 32, 32)"
         )
     signature = inspect.signature(model.forward)

@@ -102,7 +102,7 @@ def _recomputed(
 ) -> Any:
     """Run the function of a reentrant checkpoint, as if gradients go through it."""
     if not any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
-        lost("a reentrant checkpoint of what needs no gradient")
+        lost("a reentrant checkpoint whose inputs need no gradient")
     with _buffers_watched(model, lost):
         return run(*args)
 
@@ -134,7 +134,7 @@ def _buffers_watched(model: nn.Module, lost: Callable[[str], None]) -> Iterator[
     yield
     if before != [buffer._version for buffer in model.buffers()]:
         lost(
-            "a checkpoint that updates running statistics in its backward pass again: leave it to "
+            "a checkpoint that updates running statistics again in its backward pass: leave it to "
             "schedule(recompute=True), which updates them once"
         )
 
@@ -148,7 +148,6 @@ class _Application:
 
     Attributes
     ----------
-    function : subclass of torch.autograd.Function
     arguments : tuple
         None for each operand, in order; any other argument in a tuple of one.
     """
@@ -169,10 +168,8 @@ class _Signature:
 
     Attributes
     ----------
-    schema : str
     differentiable : tuple of bool
         For each result, whether gradients go through it.
-    tags : tuple of torch.Tag
     called : tuple of str
         Operators that its forward and backward call, with the numbers in their arguments.
     """
@@ -305,9 +302,9 @@ def _signature(application: _Application, operands: Sequence[Any]) -> _Signature
     """Watch an application; raises a _NotKeptError if it can't be an operator."""
     watch, results = _watched(application, operands)
     if not all(isinstance(result, Tensor) for result in results):
-        raise _NotKeptError("returns what is no tensor")
+        raise _NotKeptError("returns something other than tensors")
     if watch.foreign:
-        raise _NotKeptError("computes with tensors that it is not given")
+        raise _NotKeptError("reads tensors that are not its arguments")
     if watch.writes:
         raise _NotKeptError("changes its argument in place")
     tags = [torch.Tag.nondeterministic_seeded] if watch.random else []

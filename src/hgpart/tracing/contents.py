@@ -15,7 +15,6 @@ def digest_of(value: Any, name_of: Callable[[Any], Any]) -> bytes | None:
 
     Parameters
     ----------
-    value : Any
     name_of : callable
         What stands for an object inside `value`; None if the object is to be looked into.
 

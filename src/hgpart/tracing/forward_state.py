@@ -94,8 +94,6 @@ class _Before:
 
     Attributes
     ----------
-    path : str
-    module : nn.Module
     state : dict
         Its attributes by name, without those that every module has.
     prints : dict
@@ -239,7 +237,7 @@ class _ForwardWatch:
             module = self.before[key].module
             if (key, name) not in once or now != self._print(vars(module).get(name, _MISSING)):
                 path = _joined(self.before[key].path, name)
-                self.tell(f"the attribute {path} changes from what it was before")
+                self.tell(f"the attribute {path} changes")
         if not self.has_told:
             self._tell_kept()
 
@@ -259,7 +257,7 @@ class _ForwardWatch:
         for place, key, value in self._reached():
             sources = self.inputs if place.is_module else [*self.inputs, *self.learned]
             if id(value) not in self.kept and _depends_on(value, sources, self.tracer):
-                self.tell(f"{place.origin} puts what it computes into {place.named(key)}")
+                self.tell(f"{place.origin} stores what it computes in {place.named(key)}")
                 self.kept.add(id(value))
 
     def _pass_again(self, args: Any, kwargs: Any) -> None:

@@ -50,7 +50,6 @@ class ResultStructure:
     ----------
     leaves : tuple
         None for each tensor, in order; any other value that the model returns, in a tuple of one.
-    spec : pytree specification
     """
 
     leaves: tuple[tuple[Any] | None, ...]

@@ -66,12 +66,12 @@ def described(node: fx.Node, reference: Callable[[fx.Node], str] = lambda node: 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     """Shape of an operator's (first) result."""
     if not holds_tensors(node):
-        raise TraceError(f"{place_of(node)}: it makes a number of data: accepted are tensors")
+        raise TraceError(f"{place_of(node)}: it makes a number from data: accepted are tensors")
     shape = first_tensor(node.meta["val"]).shape
     if not all(isinstance(size, int) or _is_known(size.node) for size in shape):
         raise TraceError(
-            f"{place_of(node)}: its shape depends on the data: accepted is what depends on the "
-            "batch size alone"
+            f"{place_of(node)}: its shape depends on the data: accepted are shapes that depend on "
+            "the batch size alone"
         )
     return concrete(shape)
 

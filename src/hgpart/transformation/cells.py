@@ -52,7 +52,6 @@ def stages_of(model: nn.Module, traced: TracedModel) -> tuple[Stage, ...]:
 
     Parameters
     ----------
-    model : nn.Module
     traced : TracedModel
         The traced model.
     """

@@ -45,10 +45,8 @@ def owners(cell: nn.Module, shape: Sequence[int], parts: int, *, unequal: bool) 
 
     Parameters
     ----------
-    cell : nn.Module
     shape : sequence of int
         Shape of the cell's map without the batch, channels first.
-    parts : int
     unequal : bool
         Whether parts may have different numbers of channels.
 
@@ -68,7 +66,7 @@ def owners(cell: nn.Module, shape: Sequence[int], parts: int, *, unequal: bool) 
         size = ids.shape[axis]
         ids = core(ids)
         if ids.numel() not in (1, ids.shape[axis]):
-            raise CellError(f"what {node.name} makes has channels in several dimensions")
+            raise CellError(f"the result of {node.name} has channels in several dimensions")
         return part[ids.flatten().long()].expand(size)
 
     read: dict[str, Tensor] = {}
@@ -123,7 +121,7 @@ def _only_axis(constant: fx.Node, size: int, name: str) -> int:
     """The only dimension of a parameter, as it meets a map, with more than one element."""
     shape = concrete(constant.meta["val"].shape)
     if max(shape) != size:
-        raise CellError(f"{name} has {tuple(shape)} elements for what channels are divided by")
+        raise CellError(f"{name} has {tuple(shape)} elements: accepted is one for each channel")
     return shape.index(size)
 
 

@@ -107,7 +107,7 @@ def _addition(module: nn.Module, graph: fx.Graph) -> tuple[fx.Node, fx.Node]:
         if len(node.all_input_nodes) != 1:
             break
         (node,) = node.all_input_nodes
-    raise CellError("it does not add its input to what it computes of it")
+    raise CellError("it does not add its input to what it computes from it")
 
 
 def _passed_on(operand: Any, module: nn.Module) -> Any:

@@ -26,7 +26,6 @@ class Split(nn.Module):
 
     Parameters
     ----------
-    parts : sequence of nn.Module
     sizes : sequence of int
         Number of channels that each part reads and makes.
     """
@@ -61,7 +60,6 @@ def split(
         The part of each channel, for each cell.
     shape : sequence of int
         Shape of the maps between the cells, without the batch.
-    parts : int
     fresh : bool
         Whether weights between channels are drawn anew. If not, they are the cell's weights
         between channels of the same part.
@@ -114,4 +112,4 @@ def _check_runs(cells: nn.Module, shape: Sequence[int]) -> None:
         why = " ".join(str(error).split("\n")[0].split())
         raise CellError(f"its code needs all channels: {why}") from error
     if result.shape != x.shape:
-        raise CellError(f"of {shape[0]} channels it makes {tuple(result.shape[1:])}")
+        raise CellError(f"it turns {shape[0]} channels into {tuple(result.shape[1:])}")

@@ -60,13 +60,8 @@ class Transformation:
 
     Attributes
     ----------
-    model : nn.Module
-    kind : str
-    parts : int
     stages : tuple of Stage
         Stages of the original.
-    changes : tuple of Change
-    left : tuple of Left
     """
 
     model: nn.Module
@@ -163,8 +158,8 @@ def transformation(
     all_stages = stages_of(model, trace(model, example))
     if not all_stages:
         raise ModelError(
-            "no module of the model adds its input to what it computes of it: accepted are models "
-            "with residual cells"
+            "no module of the model adds its input to what it computes from it: accepted are "
+            "models with residual cells"
         )
     wanted = _checked_stages(stages, len(all_stages))
     made = copy.deepcopy(model)

@@ -68,7 +68,6 @@ def measured(graph: ChannelGraph, seconds: Sequence[float], source: str) -> Work
 
     Parameters
     ----------
-    graph : ChannelGraph
     seconds : sequence of float
         Seconds of each layer.
     source : str

@@ -100,7 +100,6 @@ class LayerTimes:
         ----------
         layer : int
             Index of the layer.
-        which : Pass
         share : float
             Fraction of the layer's tasks, more than 0 and at most 1.
         samples : float

@@ -50,7 +50,6 @@ def profile(
     ----------
     model : nn.Module
         The traced model. Weights on the meta device are replaced by random ones, layer by layer.
-    traced : TracedModel
     graph : ChannelGraph
         Channel graph of `traced`.
     batch_size : int

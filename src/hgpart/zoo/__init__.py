@@ -160,6 +160,7 @@ def load_model(spec: str, *, seed: int = 0, device: str = "cpu") -> Model:
     Returns
     -------
     model : nn.Module
+        The model, in training mode.
     input_shape : tuple of int, or None if unknown
         Shape of one sample, without the batch dimension.
 

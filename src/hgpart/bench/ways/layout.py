@@ -15,7 +15,6 @@ class Head:
     ----------
     target : str
         Name of the operator in torch.export.
-    number : int
     """
 
     target: str

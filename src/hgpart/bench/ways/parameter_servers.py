@@ -45,10 +45,8 @@ class Server:
 
     Parameters
     ----------
-    parameters : sequence of Tensor
     workers : int
         Number of workers whose gradients an update waits for: 1 for asynchronous training.
-    lr : float
     """
 
     def __init__(self, parameters: Sequence[Tensor], workers: int, lr: float) -> None:

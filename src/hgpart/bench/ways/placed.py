@@ -31,14 +31,7 @@ def placed(way: Way, job: Job, plan: Plan, rank: int) -> Iterator[Worker]:
 
 
 class Part:
-    """A Worker that has a part of the model.
-
-    Parameters
-    ----------
-    learner : PlacedModel
-    job : Job
-    rank : int
-    """
+    """A Worker that has a part of the model."""
 
     def __init__(self, learner: PlacedModel, job: Job, rank: int) -> None:
         self._learner, self._size, self._rank = learner, job.batch_size, rank

@@ -50,7 +50,6 @@ class Replica:
     ----------
     module : nn.Module
         The model, or what a library makes of it.
-    job : Job
     samples : sequence of int
         The samples of each batch that it trains on.
     first : bool
@@ -108,7 +107,6 @@ class Lap:
         When each step had ended here; empty for a server, which ends none.
     losses : tuple of float
         The process's shares of the losses; empty for a process without a loss.
-    cpu_seconds : float
     sent_bytes : int or None
         Bytes sent from here; None if not known.
     peak_bytes : int
@@ -129,7 +127,6 @@ class Failure:
 
     Attributes
     ----------
-    why : str
     is_refusal : bool
         Whether the way can't do this at all, rather than something having gone wrong.
     is_noticed : bool

@@ -26,7 +26,6 @@ class Header:
     ----------
     line : int
         Number of that line.
-    nets, vertices : int
     pins : int or None
         Number of pins of all nets together, if the format says it.
     base : int

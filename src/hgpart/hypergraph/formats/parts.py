@@ -60,7 +60,6 @@ def read_partition(path: Path | str, vertices: int | None = None, k: int | None 
 
     Parameters
     ----------
-    path : Path or str
     vertices : int, optional
         Number of vertices that the file must have parts for. Default: any.
     k : int, optional

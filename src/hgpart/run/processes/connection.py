@@ -48,7 +48,6 @@ class Connection:
 
     Attributes
     ----------
-    rank, k : int
     device : torch.device
         Device that this process computes on.
     nccl : bool
@@ -155,7 +154,7 @@ class Connection:
         return RunError(self._heartbeats.tell(f"{what}: seen when rank {self.rank} {doing}"))
 
     def _unanswered(self, peer: int | None) -> str:
-        """Who is to blame for no answer: perhaps not `peer`, which may itself be waiting."""
+        """The process to blame for no answer: not always `peer`, which may itself be waiting."""
         others = self._heartbeats.look()
         if others.silent:
             return f"{_are(others.silent)} silent, as if stopped or cut off"
@@ -164,7 +163,7 @@ class Connection:
         return f"{_of(peer)} has not answered in time"
 
     def _left(self, peer: int | None) -> str:
-        """Who is gone: a live process that left has waited in vain, and will tell for whom."""
+        """The process that is gone: a live one that left has waited in vain, and will tell for whom."""
         others = self._heartbeats.look()
         if peer is not None and peer in others.silent:
             return f"rank {peer} is gone"
@@ -263,7 +262,7 @@ def connect(
     place = local_device(device)
     if transport == "nccl" and (place.type != "cuda" or not dist.is_nccl_available()):
         raise PlacementError(
-            f"backend nccl on device {place}: it needs GPUs and a torch that is built with it, "
+            f"backend nccl on device {place}: it needs GPUs and a torch that is built with it; "
             "accepted here is gloo"
         )
     limit = timedelta(seconds=timeout)
@@ -306,6 +305,7 @@ def local_device(device: str | torch.device) -> torch.device:
     Raises
     ------
     PlacementError
+        If the device does not exist.
     """
     place = device_of_rank(device, int(os.environ.get("LOCAL_RANK", 0)))
     if place.type == "cuda":
@@ -319,6 +319,7 @@ def device_of_rank(device: str | torch.device, local_rank: int) -> torch.device:
     Raises
     ------
     PlacementError
+        If the device does not exist.
 
     >>> device_of_rank("cpu", 1)
     device(type='cpu')

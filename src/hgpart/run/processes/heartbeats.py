@@ -49,8 +49,6 @@ class Heartbeats:
 
     Parameters
     ----------
-    store : Store
-    rank, k : int
     timeout : float
         Seconds that processes wait for each other: silence is noticed in half that time.
     keeper : int, optional

@@ -59,7 +59,6 @@ def launch(program: str, arguments: Sequence[str], k: int) -> None:
     ----------
     program : str
         A module, as for ``python -m``, or the path of a ``.py`` file.
-    arguments : sequence of str
     k : int
         Number of processes.
 

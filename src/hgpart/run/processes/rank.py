@@ -17,12 +17,7 @@ from hgpart.schedules.schedule import Schedule
 
 
 class Rank:
-    """The part of this process, whose number is the rank.
-
-    Parameters
-    ----------
-    connection : Connection
-    """
+    """The part of this process, whose number is the rank."""
 
     def __init__(self, connection: Connection) -> None:
         self.parts: Sequence[int] = (connection.rank,)

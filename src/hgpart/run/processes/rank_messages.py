@@ -36,7 +36,6 @@ class RankMessages(Mailbox):
 
     Parameters
     ----------
-    connection : Connection
     transfers : mapping of int to Transfer
         The transfers of this part, by number.
     mail : Mail

@@ -15,7 +15,6 @@ class SampleBatches:
 
     Parameters
     ----------
-    samples : Samples
     indices : callable
         Returns the numbers of a batch's samples, given the number of the batch.
 

@@ -46,7 +46,6 @@ class Held:
 
     Attributes
     ----------
-    slice : Slice
     tensors : mapping of str to Tensor
         ``value``, and the optimizer's state for it: of the same shape, or a single number.
     """
@@ -101,7 +100,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CheckpointError(
-                f"another training writes to {folder}: accepted is a folder for each, or to go on "
+                f"another training writes to {folder}: accepted is a folder for each, or going on "
                 "from its checkpoints when it has ended"
             ) from None
         except OSError:  # not every file system of a network has locks
@@ -228,8 +227,8 @@ def check_names(folder: Path) -> None:
     for path in checkpoints(folder):
         if not _is_folder(path):
             raise CheckpointError(
-                f"{path} is no folder, but has the name of a checkpoint: accepted is a folder that "
-                "has checkpoints alone"
+                f"{path} is no folder, but has the name of a checkpoint: accepted is a folder with "
+                "checkpoints only"
             )
 
 
@@ -238,7 +237,6 @@ def newest(folder: Path, settings: Collection[str] = ()) -> tuple[Path, Manifest
 
     Parameters
     ----------
-    folder : Path
     settings : collection of str, optional
         Names that its settings must include.
 

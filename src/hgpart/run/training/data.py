@@ -32,12 +32,10 @@ class Data:
     ----------
     spec : str
         The argument of `load_data`.
-    train : Samples
     test : Samples or None
         None if labels are random, so that there is nothing to learn.
     classes : int
         Number of classes; labels are 0 to classes - 1.
-    seed : int
     """
 
     spec: str

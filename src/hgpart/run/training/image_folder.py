@@ -77,7 +77,7 @@ def _of_8_bits(image: Image) -> Image:
     """
     if image.mode == "F" or (image.mode == "I" and image.format not in OF_16_BITS_IN_32):
         kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
-        raise ValueError(f"its pixels are {kind} (mode {image.mode}), whose range nothing says")
+        raise ValueError(f"its pixels are {kind} (mode {image.mode}), of unknown range")
     if not image.mode.startswith("I"):
         return image
     return image.convert("F").point(lambda pixel: pixel * (255 / WHITE) + 0.5)
@@ -106,7 +106,7 @@ def image_folder(
         names = _class_names(folder)
         if SUBSETS.issuperset(name.lower() for name in names):
             raise ArgumentError(
-                f"imagefolder: {folder} has {', '.join(names)}, which are not taken for classes: "
+                f"imagefolder: {folder} has {', '.join(names)}, which do not count as classes: "
                 f"accepted are {TRAIN} with {' or '.join(TESTS)}, or a folder of images for each "
                 "class"
             )

@@ -51,7 +51,6 @@ class TrainingOptions:
     ----------
     steps : int
         Number of steps in total, including those of a checkpoint.
-    batch_size : int
     optimizer : str
         ``sgd`` or ``adam``.
     lr : float or None
@@ -59,7 +58,6 @@ class TrainingOptions:
         or else that of `RATES`.
     momentum : float or None
         Momentum of sgd; 0 for none. Adam has its own, torch's defaults.
-    weight_decay : float or None
     seed : int
         Seed of torch's own generator, which dropout draws from.
     decay : bool
@@ -172,10 +170,6 @@ def train(
 
     Parameters
     ----------
-    learner : Learner
-    data : Data
-    options : TrainingOptions
-    checkpointing : Checkpointing, optional
     on_step : callable
         Called with the number of steps done and the last loss.
     timeline : bool
@@ -206,12 +200,15 @@ def check_training(
     Raises
     ------
     ArgumentError
+        If they do not; see `train`.
     """
     data.check_batch(options.batch_size)
     if options.decay and data.test is None:
-        raise ArgumentError(f"decay by the accuracy on test samples, of which {data.spec} has none")
+        raise ArgumentError(f"decay needs the accuracy on test samples, and {data.spec} has none")
     if options.decay and checkpointing is not None:
-        raise ArgumentError("decay, and checkpoints, which do not keep it: accepted is one of them")
+        raise ArgumentError(
+            "decay, and checkpoints, which do not keep its state: accepted is one of the two"
+        )
 
 
 def _train(
@@ -251,7 +248,7 @@ def _train(
         ):
             say(
                 f"{path} is the end of a training, with no batch in flight: losses from step "
-                f"{manifest.step + 1} on are those of one that stopped there, not of one in one go"
+                f"{manifest.step + 1} on differ from those of a training without a stop"
             )
     optimizers = _optimizers(learner, options)
     torch.manual_seed(options.seed)

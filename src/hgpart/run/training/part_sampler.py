@@ -24,7 +24,6 @@ class PartSampler(Sampler[list[int]]):
     batches : BatchSampler or sequence of sequences of int
         Numbers of the samples of each batch, the same on all ranks: a sampler with
         ``drop_last=True`` and a generator that is seeded alike.
-    model : DistributedModel
     schedule : Schedule
         Schedule of the steps, which divides a batch into micro-batches.
 
@@ -53,7 +52,7 @@ class PartSampler(Sampler[list[int]]):
         for batch in self.batches:
             if len(batch) != (size := size or len(batch)):
                 raise ArgumentError(
-                    f"a batch of {len(batch)} samples behind one of {size}: accepted are batches "
+                    f"a batch of {len(batch)} samples after one of {size}: accepted are batches "
                     "of one size, as with drop_last=True"
                 )
             sizes = micro_batch_sizes(size, self.schedule.micro_batches)

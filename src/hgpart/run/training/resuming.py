@@ -42,7 +42,6 @@ class Checkpointing:
         A folder that all processes share.
     every : int
         Number of steps between two checkpoints; the last step is always followed by one.
-    resume : bool
     warn : callable
         Called in the first process with warnings: a checkpoint was refused, there is none to go on
         from, or a setting differs from the resumed one's.
@@ -151,7 +150,7 @@ def last(
     shared: tuple[Path, Manifest, list[str]] | None = learner.gather(newest_here)[0]
     if shared is None:
         if learner.first:
-            checkpointing.warn(f"there is no checkpoint in {folder}: the training begins anew")
+            checkpointing.warn(f"there is no checkpoint in {folder}: the training begins at step 1")
         return None
     path, manifest, refused = shared
     if learner.first:
@@ -168,10 +167,12 @@ def last(
         if settings_then.get(name) != value:
             raise CheckpointError(
                 f"{path} was written with {name} {settings_then.get(name)}, not {value}: "
-                "only with the same does it go on to the same losses"
+                "only the same value leads to the same losses"
             )
     if manifest.step > steps:
-        raise CheckpointError(f"{path} has done {manifest.step} steps already, asked are {steps}")
+        raise CheckpointError(
+            f"{path} has already done {manifest.step} steps, and {steps} are asked for"
+        )
     return path, manifest
 
 

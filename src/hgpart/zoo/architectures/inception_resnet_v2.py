@@ -92,7 +92,6 @@ def inception_resnet_v2(
         Numbers of consecutive `block35`, `block17` and `block8`.
     linear_block : bool
         Whether another `block8`, without an activation, follows.
-    classes : int
     """
     of_35, of_17, of_8 = blocks
     last = {"block8": block8(1.0, relu=False)} if linear_block else {}
