@@ -140,8 +140,7 @@ class MovedElements:
     sizes : tuple of int
         Number of elements of each.
     numbers : int64 tensor
-        For each place, the number of its element, counted through all origins.
-        Which of their elements is where, numbered through all origins; of the constant's shape.
+        For each place of the constant, the number of its element, counted through all origins.
     """
 
     origins: tuple[fx.Node, ...]

@@ -222,7 +222,7 @@ class OpenLayers:
         return name if self.names[name] == 1 else f"{name}#{self.names[name]}"
 
     def per_sample(self, elements: int) -> int:
-        """Elements of one sample among so many of the batch."""
+        """Elements of one sample, given those of the batch."""
         return -(-elements // self.batch)
 
     def elements(self, node: fx.Node, tasks: int) -> tuple[int, int]:

@@ -14,7 +14,8 @@ from hgpart.operators.ids import NO_CHANNEL, compact
 aten = torch.ops.aten
 
 
-def _ids(value: Channels | Constant) -> torch.Tensor:
+def ids_of(value: Channels | Constant) -> torch.Tensor:
+    """Ids of an operand; those of a constant are no channel's."""
     if isinstance(value, Channels):
         return value.ids
     return torch.full((), NO_CHANNEL, dtype=torch.int32).expand(value.shape)
@@ -24,7 +25,7 @@ def on_ids(call: Call) -> Effect:
     """Run the operator itself on ids: it moves them exactly as it moves the elements."""
 
     def plain(value: Any) -> Any:
-        return _ids(value) if isinstance(value, (Channels, Constant)) else value
+        return ids_of(value) if isinstance(value, (Channels, Constant)) else value
 
     args, kwargs = pytree.tree_map(plain, (call.args, call.kwargs))
     result = call.node.target(*args, **kwargs)  # type: ignore[operator]
@@ -50,7 +51,7 @@ def copied(call: Call) -> Effect:
 
 def joined(call: Call) -> Effect:
     """Tensors joined along a dimension."""
-    parts = [_ids(value) for value in call.argument("tensors")]
+    parts = [ids_of(value) for value in call.argument("tensors")]
     parts = [ids for ids in parts if ids.dim() == len(call.shape)]  # drops the legacy empty tensor
     dim = call.argument("dim") % len(call.shape)
     for other_dim in range(len(call.shape)):
@@ -63,7 +64,7 @@ def joined(call: Call) -> Effect:
 
 def indexed(call: Call) -> Effect:
     """Elements at places that are known when the model is traced."""
-    ids = _ids(call.args[0])
+    ids = ids_of(call.args[0])
     indices = call.argument("indices")
     if indices is None:
         dim = call.argument("dim") % ids.dim()
@@ -81,7 +82,7 @@ def indexed(call: Call) -> Effect:
 
 def overwritten(call: Call) -> Effect:
     """The second operand in place of the first; a change of type makes it computed."""
-    ids = compact(_ids(call.argument("src")).expand(call.shape))
+    ids = compact(ids_of(call.argument("src")).expand(call.shape))
     types = {node.meta["val"].dtype for node in call.node.all_input_nodes}
     return Reindex(ids) if len(types) == 1 else SameIndex((ids,))
 
@@ -90,7 +91,7 @@ def filled(call: Call) -> Effect:
     """One value everywhere."""
     if isinstance(call.argument("value"), Channels):
         return Whole()
-    return Reindex(_ids(Constant(call.shape)))
+    return Reindex(ids_of(Constant(call.shape)))
 
 
 def padded(call: Call) -> Effect:

@@ -25,8 +25,8 @@ from hgpart.operators.effects import (
     Whole,
     operands_of,
 )
-from hgpart.operators.ids import NO_CHANNEL, constant_along
-from hgpart.operators.moving import overwritten
+from hgpart.operators.ids import constant_along
+from hgpart.operators.moving import ids_of, overwritten
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,8 @@ def written(call: Call) -> Effect:
 def broadcast(call: Call) -> Effect:
     """Several operands, all broadcast to one shape."""
     shape = torch.broadcast_shapes(*(operand.shape for operand in call.args[0]))  # type: ignore[no-untyped-call]
-    ids = (_numbers(operand) for operand in call.args[0])
+    ids = (ids_of(operand) for operand in call.args[0])
     return Reindex(tuple(numbers.expand(shape) for numbers in ids))
-
-
-def _numbers(value: Channels | Constant) -> torch.Tensor:
-    if isinstance(value, Channels):
-        return value.ids
-    return torch.full((), NO_CHANNEL, dtype=torch.int32).expand(value.shape)
 
 
 def by_first(call: Call) -> Effect:

@@ -30,7 +30,7 @@ from hgpart.errors import TraceError
 from hgpart.operators.table import operator_of
 from hgpart.tracing.arguments import Arguments
 from hgpart.tracing.contents import digest_of
-from hgpart.tracing.reachable import NO_STATE, Place, places_of
+from hgpart.tracing.reachable import NO_STATE, Place, identities, places_of
 from hgpart.tracing.repeated_passes import SEEDS, compare_passes
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -339,13 +339,9 @@ class _ForwardWatch:
             now.update(before.state)
             kept = {**before.items, **before.registries}
             for name, entries in kept.items():
-                if _identities(now[name]) != _identities(entries):
+                if identities(now[name]) != identities(entries):
                     now[name].clear()
                     now[name].update(entries)
-
-
-def _identities(entries: dict[Any, Any]) -> list[tuple[Any, int]]:
-    return [(key, id(value)) for key, value in entries.items()]
 
 
 def _joined(path: str, name: str) -> str:

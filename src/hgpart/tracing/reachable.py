@@ -53,7 +53,7 @@ class Place:
 
     def restore(self) -> None:
         """Give the holder its values back, if it has others."""
-        if _identities(self.now()) != _identities(self.values):
+        if identities(self.now()) != identities(self.values):
             self.put(self.values)
 
 
@@ -282,5 +282,6 @@ def _is_of_others(value: Any) -> bool:
     return not isinstance(name, str) or name.partition(".")[0] in _OTHERS
 
 
-def _identities(values: Mapping[Any, Any]) -> list[tuple[Any, int]]:
+def identities(values: Mapping[Any, Any]) -> list[tuple[Any, int]]:
+    """Keys with the ids of their values: equal for the same objects in the same order."""
     return [(key, id(value)) for key, value in values.items()]

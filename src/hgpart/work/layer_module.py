@@ -14,7 +14,7 @@ from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.operators.table import callable_of
 from hgpart.tracing.batches import at_batch
 from hgpart.tracing.traced_model import TracedModel
-from hgpart.tracing.traced_nodes import results_read
+from hgpart.tracing.traced_nodes import holds_tensors, results_read
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def layer_module(
     waiting = list(results) or [nodes[layer.operators[-1]]]
     while waiting:
         node = waiting.pop()
-        if node in inside or node in operands or not _holds_tensors(node):
+        if node in inside or node in operands or not holds_tensors(node):
             continue
         if node.op == "placeholder" or _maker(node).name in elsewhere:
             operands.add(node)
@@ -98,10 +98,6 @@ def layer_module(
             copies[node] = copy
     alone.output(tuple(copies[node] for node in results))
     return LayerModule(fx.GraphModule(traced.graph_module, alone), taken, results)
-
-
-def _holds_tensors(node: fx.Node) -> bool:
-    return node.op == "get_attr" or isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
 
 
 def _maker(node: fx.Node) -> fx.Node:

@@ -34,7 +34,6 @@ class Header:
         Whether each net starts with its cost; whether vertex weights follow the nets.
     weight_lines : bool
         Whether each weight has a line of its own; if not, lines don't matter.
-        True where each weight has a line of its own, False where lines don't matter.
     """
 
     line: int

@@ -163,7 +163,7 @@ class Connection:
         return f"{_of(peer)} has not answered in time"
 
     def _left(self, peer: int | None) -> str:
-        """The process that is gone: a live one that left has waited in vain, and will tell for whom."""
+        """The process that is gone: a live one that left will tell for whom it waited in vain."""
         others = self._heartbeats.look()
         if peer is not None and peer in others.silent:
             return f"rank {peer} is gone"

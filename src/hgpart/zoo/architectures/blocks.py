@@ -57,6 +57,11 @@ def conv_bn_relu(
     )
 
 
+def halve(inputs: int, outputs: int) -> nn.Module:
+    """3 x 3 convolution that halves height and width."""
+    return conv_bn_relu(inputs, outputs, 3, stride=2, padded=False)
+
+
 class Concatenate(nn.Module):
     """Branches that read the same maps; their outputs are concatenated channel by channel."""
 

@@ -6,7 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hgpart.zoo.architectures.blocks import IMAGENET_CLASSES, Concatenate, conv_bn_relu, named
+from hgpart.zoo.architectures.blocks import (
+    IMAGENET_CLASSES,
+    Concatenate,
+    conv_bn_relu,
+    halve,
+    named,
+)
 
 
 class ScaledResidual(nn.Module):
@@ -28,11 +34,6 @@ class ScaledResidual(nn.Module):
         branches = [self.get_submodule(f"branch{i}")(x) for i in range(self.depth)]
         y: Tensor = self.conv2d(torch.cat(branches, dim=1)) * self.scale + x
         return functional.relu(y) if self.relu else y
-
-
-def halve(inputs: int, outputs: int) -> nn.Module:
-    """3 x 3 convolution that halves height and width."""
-    return conv_bn_relu(inputs, outputs, 3, stride=2, padded=False)
 
 
 def block35(scale: float) -> ScaledResidual:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hgpart.zoo.architectures.blocks import IMAGENET_CLASSES, conv_bn_relu, named
+from hgpart.zoo.architectures.blocks import IMAGENET_CLASSES, conv_bn_relu, halve, named
 
 # A convolution, or two that read the same maps and end the branch.
 Step = nn.Module | tuple[nn.Module, nn.Module]
@@ -54,11 +54,6 @@ class Mixed(nn.Module):
 def average() -> nn.Module:
     """Average pooling that keeps height and width."""
     return nn.AvgPool2d(3, stride=1, padding=1)
-
-
-def halve(inputs: int, outputs: int) -> nn.Module:
-    """3 x 3 convolution that halves height and width."""
-    return conv_bn_relu(inputs, outputs, 3, stride=2, padded=False)
 
 
 def mixed_35(inputs: int, pooled: int) -> Mixed:
